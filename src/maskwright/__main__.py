@@ -1,0 +1,6 @@
+"""`python -m maskwright` is the same as the `maskwright` command."""
+
+from maskwright.cli import main
+
+if __name__ == "__main__":
+    main()

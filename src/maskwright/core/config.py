@@ -1,0 +1,301 @@
+"""Every key of a run's configuration, on one page.
+
+One YAML file describes one run. Keys are strict: an unknown key names its nearest neighbour, a wrong type names its
+dotted path. Units are in the names. Numbers that follow from others are functions, never keys.
+A key marked `resumable` may change between two starts of the same run; any other change is refused on resume.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from maskwright.core import storage
+from maskwright.core.errors import ConfigError
+
+Share = Annotated[float, Field(gt=0.0, lt=1.0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+Resumable = Field(json_schema_extra={"resumable": True})
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Data(Section):
+    store: Annotated[str, Resumable]
+    """Folder that `maskwright data prepare` wrote. May move: its fingerprint is what must stay."""
+    seq_len: Annotated[int, Field(ge=8, le=8192)] = 512
+    """Tokens in a row, `<s>` and `</s>` included."""
+    packing: Literal["documents", "full_sentences"] = "documents"
+    """documents: chunks of documents, best-fit packed, attention inside a chunk. full_sentences: RoBERTa's original."""
+
+
+class Masking(Section):
+    kind: Literal["token", "whole_word", "span"] = "token"
+    rate: Share = 0.15
+    """Share of a row's text tokens to predict: 0.15 in RoBERTa, 0.30 in ModernBERT."""
+    final_rate: Share | None = None
+    """When set, the rate moves in a straight line from `rate` at the first step to this at the last."""
+    mask_share: Fraction = 0.8
+    """Share of predicted tokens shown as `<mask>`."""
+    random_share: Fraction = 0.1
+    """Share shown as a random token; the rest is shown unchanged."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Masking:
+        if self.mask_share + self.random_share > 1.0:
+            raise ValueError("mask_share + random_share is above 1")
+        return self
+
+
+class Model(Section):
+    size: Literal["nano", "mini", "small", "base", "large"] = "base"
+    """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
+    hidden_size: Count | None = None
+    num_hidden_layers: Count | None = None
+    num_attention_heads: Count | None = None
+    intermediate_size: Count | None = None
+    max_seq_len: Count | None = None
+    """Longest row that the model can ever take; data.seq_len when not set. Positions are this plus RoBERTa's offset of 2."""
+    init_from: str | None = None
+    """Hugging Face RoBERTa folder to continue from (safetensors); its shape replaces the keys above."""
+    hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+
+
+class Optimizer(Section):
+    kind: Literal["adamw"] = "adamw"
+    learning_rate: Annotated[float, Field(gt=0.0)] = 5e-4
+    """At the schedule's peak."""
+    beta1: Share = 0.9
+    beta2: Share = 0.98
+    eps: Annotated[float, Field(gt=0.0)] = 1e-6
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """On matrices only: biases and LayerNorms are not decayed."""
+    max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
+
+
+class Schedule(Section):
+    kind: Literal["linear", "cosine", "wsd"] = "linear"
+    """Warm-up, then a straight line down · half a cosine down · flat and then 1-sqrt down (warmup-stable-decay)."""
+    steps: Count
+    """Optimizer updates in the whole run."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    decay_steps: Count | None = None
+    """Only for wsd: length of its last phase; a fifth of the run when not set."""
+    final_lr_share: Fraction = 0.0
+    """Learning rate at the last step, as a share of the peak."""
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> Schedule:
+        if self.decay_steps is not None and self.kind != "wsd":
+            raise ValueError("decay_steps belongs to kind: wsd")
+        if self.warmup_steps + (self.decay_steps or 0) >= self.steps:
+            raise ValueError(f"warm-up and decay leave no other step of the {self.steps}: the run would never peak")
+        return self
+
+
+class Batch(Section):
+    micro_batch_rows: Count = 8
+    """Rows in one forward and backward pass of one worker."""
+    virtual_workers: Count = 1
+    """Micro-batches in one update, on however many devices there are. Global batch = this x micro_batch_rows."""
+
+
+class Engine(Section):
+    kind: Literal["torch"] = "torch"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Resumable] = "auto"
+    dtype: Literal["auto", "bf16", "fp32"] = "auto"
+    """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster at it."""
+    threads: Annotated[Annotated[int, Field(ge=0)], Resumable] = 0
+    """CPU threads; 0 = all cores that this process may use. Another number gives other low bits."""
+
+
+class Checkpoint(Section):
+    save_every_steps: Annotated[Count | None, Resumable] = None
+    save_every_seconds: Annotated[Annotated[float, Field(gt=0.0)] | None, Resumable] = 600.0
+    keep: Annotated[Count, Resumable] = 2
+    """Newest checkpoints to keep."""
+
+
+class Evaluation(Section):
+    every_steps: Annotated[Count | None, Resumable] = None
+    """Validation on held-out rows with fixed 15 % masks; at the start and the end in any case."""
+    max_rows: Annotated[Count, Resumable] = 512
+
+
+class Logging(Section):
+    every_steps: Annotated[Count, Resumable] = 10
+    tensorboard: Annotated[bool, Resumable] = True
+
+
+class RunConfig(Section):
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    data: Data
+    masking: Masking = Masking()
+    model: Model = Model()
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule
+    batch: Batch = Batch()
+    engine: Engine = Engine()
+    checkpoint: Checkpoint = Checkpoint()
+    evaluation: Evaluation = Evaluation()
+    logging: Logging = Logging()
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> RunConfig:
+        longest = self.model.max_seq_len
+        if self.model.init_from is None and longest is not None and longest < self.data.seq_len:
+            raise ValueError(f"model.max_seq_len {longest} is below data.seq_len {self.data.seq_len}")
+        return self
+
+    @property
+    def rows_per_step(self) -> int:
+        return self.batch.micro_batch_rows * self.batch.virtual_workers
+
+    def digest(self) -> str:
+        """Of every key that decides the numbers; resumable keys do not count."""
+        return storage.sha256_of({key: value for key, value in flat(self).items() if key not in RESUMABLE_KEYS})
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 numbers (`1e-3` is a number, not text as in YAML 1.1), and no key twice."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
+    list("-+0123456789."),
+)
+
+
+def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)
+        if key in seen:
+            raise yaml.MarkedYAMLError(problem=f"key '{key}' is given twice", problem_mark=key_node.start_mark)
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        raise ConfigError(f"is not YAML: {error.problem}", where=place) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"is not YAML: {error}", where=where) from None
+
+
+def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
+    """Reads a run's YAML and applies `--set a.b=value` overrides. Raises `ConfigError` (exit 2)."""
+    with storage.open_binary(location) as file:
+        content = file.read()
+    try:
+        values = parse_yaml(content.decode("utf-8"), location)
+    except UnicodeDecodeError as error:
+        raise ConfigError("is not UTF-8", where=f"{location}: byte {error.start}") from None
+    if not isinstance(values, dict):
+        raise ConfigError("is not a mapping of keys", where=location, fix="start with `data:` and `schedule:`")
+    for override in overrides or []:
+        _apply(values, override)
+    return build_config(values, location)
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    dotted, separator, text = override.partition("=")
+    if not separator or not dotted:
+        raise ConfigError(f"'{override}' is not KEY=VALUE", where="--set", fix="write --set schedule.steps=100")
+    *sections, key = dotted.strip().split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{section} is not a section", where=f"--set {dotted}")
+    values[key] = parse_yaml(text, f"--set {dotted}")
+
+
+def build_config(values: dict[str, Any], where: str) -> RunConfig:
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise _explain(error, where) from None
+
+
+def _explain(error: ValidationError, where: str) -> ConfigError:
+    first = error.errors()[0]
+    dotted = ".".join(str(part) for part in first["loc"])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(dotted, ALL_KEYS, n=1, cutoff=0.5) or difflib.get_close_matches(
+            dotted.rsplit(".", 1)[-1], [key.rsplit(".", 1)[-1] for key in ALL_KEYS], n=1, cutoff=0.6
+        )
+        fix = f"did you mean {nearest[0]}?" if nearest else "`maskwright schema` lists every key"
+        return ConfigError(f"unknown key {dotted}{more}", where=where, fix=fix)
+    if first["type"] == "missing":
+        return ConfigError(f"key {dotted} is missing{more}", where=where, fix="add it; `maskwright schema` describes it")
+    message = first["msg"].removeprefix("Value error, ")
+    given = f", not {first['input']!r}" if not isinstance(first["input"], dict) else ""
+    return ConfigError(f"{dotted or 'the run'}: {message}{given}{more}", where=where)
+
+
+def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
+    """`{"data.seq_len": 512, …}` in the order of this page."""
+    result: dict[str, Any] = {}
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            result |= flat(value, f"{prefix}{name}.")
+        else:
+            result[prefix + name] = value
+    return result
+
+
+def _keys(section: type[BaseModel], *, only_resumable: bool, prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            names += _keys(field.annotation, only_resumable=only_resumable, prefix=f"{prefix}{name}.")
+        elif not only_resumable or (
+            isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("resumable")
+        ):
+            names.append(prefix + name)
+    return names
+
+
+ALL_KEYS: list[str] = _keys(RunConfig, only_resumable=False)
+RESUMABLE_KEYS: frozenset[str] = frozenset(_keys(RunConfig, only_resumable=True))
+
+
+def refuse_changes(old: dict[str, Any], new: dict[str, Any], where: str) -> list[str]:
+    """Differences between two flat configurations that a resumed run may have, as `key: old -> new`.
+
+    Raises `ConfigError` listing the others: they would make another run in the same folder.
+    """
+    changed = [key for key in ALL_KEYS if old.get(key) != new.get(key)]
+    refused = [key for key in changed if key not in RESUMABLE_KEYS]
+    if refused:
+        listed = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in refused)
+        raise ConfigError(
+            f"the run was started with another configuration ({listed})",
+            where=where,
+            fix="put the old values back, or give --run a new folder",
+        )
+    return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed]
+
+
+def json_schema() -> str:
+    """JSON schema of a run's YAML, for editors."""
+    return json.dumps(RunConfig.model_json_schema(), indent=2)

@@ -1,0 +1,132 @@
+"""What a person sees while a command works: log lines on stderr, progress with rate and time left.
+
+With a terminal, one bar that redraws itself (rich). Without one (a log file, CI), a line every 15 seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+LINE_EVERY_SECONDS = 15.0
+REDRAW_EVERY_SECONDS = 0.2
+
+
+def say(message: str = "") -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def warn(message: str) -> None:
+    say(f"warning: {message}")
+
+
+def human_count(number: float) -> str:
+    for limit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(number) >= limit:
+            return f"{number / (limit if suffix != 'k' else 1e3):.1f}{suffix}"
+    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.1f}"
+
+
+def human_bytes(size: float) -> str:
+    for limit, suffix in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= limit:
+            return f"{size / limit:.1f} {suffix}"
+    return f"{size:.0f} bytes"
+
+
+def human_seconds(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+class Progress:
+    """`advance` as work is done; shows a bar, rate and time left. `total` None: only count and rate."""
+
+    def __init__(
+        self,
+        label: str,
+        total: float | None,
+        unit: str,
+        *,
+        done: float = 0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.label, self.total, self.unit, self.done, self.note = label, total, unit, done, ""
+        self._stream, self._clock = stream or sys.stderr, clock
+        self._start, self._start_done, self._shown_at = clock(), done, clock()
+        self._lines = 0
+        self._bar: RichProgress | None = None
+        if self._stream.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as RichProgress
+
+            self._bar = RichProgress(
+                TextColumn(f"{label:<10}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[text]}"),
+                console=Console(file=self._stream),
+                refresh_per_second=4,
+            )
+            self._task = self._bar.add_task(label, total=total, completed=done, text="")
+            self._bar.start()
+
+    def advance(self, amount: float = 1, note: str | None = None) -> None:
+        self.done += amount
+        self.note = note if note is not None else self.note
+        now = self._clock()
+        if now - self._shown_at >= (REDRAW_EVERY_SECONDS if self._bar else LINE_EVERY_SECONDS):
+            self._shown_at = now
+            self._show(now)
+
+    def text(self, now: float) -> str:
+        """Share, amounts, rate and time left, as in `41 %  1.2M/3.0M tokens  35.1k tokens/s  ETA 51 s`."""
+        elapsed = max(now - self._start, 1e-9)
+        rate = (self.done - self._start_done) / elapsed
+        amount = human_bytes if self.unit == "bytes" else human_count
+        unit = "" if self.unit == "bytes" else f" {self.unit}"
+        parts = []
+        if self.total:
+            share = min(self.done / self.total, 1.0)
+            parts.append(f"{share:4.0%}  {amount(self.done)}/{amount(self.total)}{unit}")
+        else:
+            parts.append(f"{amount(self.done)}{unit}")
+        parts.append(f"{amount(rate)}{unit}/s")
+        if self.total and rate > 0 and self.done < self.total:
+            parts.append(f"ETA {human_seconds((self.total - self.done) / rate)}")
+        else:
+            parts.append(human_seconds(elapsed))
+        return "  ".join([*parts, self.note] if self.note else parts)
+
+    def _show(self, now: float) -> None:
+        if self._bar:
+            self._bar.update(self._task, completed=self.done, text=self.text(now))
+        else:
+            print(f"{self.label:<10}  {self.text(now)}", file=self._stream, flush=True)
+        self._lines += 1
+
+    def close(self) -> None:
+        now = self._clock()
+        if self._bar or self._lines or now - self._start >= 2.0:
+            self._show(now)
+        if self._bar:
+            self._bar.stop()
+
+
+@contextmanager
+def progress(label: str, total: float | None, unit: str, *, done: float = 0) -> Iterator[Progress]:
+    bar = Progress(label, total, unit, done=done)
+    try:
+        yield bar
+    finally:
+        bar.close()

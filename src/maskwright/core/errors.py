@@ -1,0 +1,74 @@
+"""Every error that maskwright raises on purpose, and its exit code.
+
+    MaskwrightError              1   failed
+    ├── InputError               2   bad usage, configuration or input
+    │   ├── ConfigError          2     a key, its value, or a change that a resumed run may not make
+    │   ├── SourceError          2     raw text: encoding, missing column, truncated archive
+    │   ├── StoreError           2     a token store: truncated, altered, made with another tokenizer
+    │   ├── TokenizerError       2     a tokenizer file: missing mask token, other layout
+    │   └── ModelError           2     a model folder: missing file, unknown shape, pickled weights
+    ├── CheckpointError          1   no usable checkpoint where one was needed
+    ├── VerificationError        1   an exported model does not give the same numbers
+    ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
+    └── StoppedEarly            75   stopped on request; running the same command again continues
+
+A message is one line: where (file, line, byte or key), what, and how to fix it.
+"""
+
+from __future__ import annotations
+
+
+class MaskwrightError(Exception):
+    """`what` went wrong, `where` (file:line:byte or a dotted key) and the `fix`; printed as one line."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+        self.what, self.where, self.fix = what, where, fix
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.what}" if self.where else self.what
+        if self.fix:
+            line += f". Fix: {self.fix}"
+        return " ".join(line.split())
+
+
+class InputError(MaskwrightError):
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    pass
+
+
+class SourceError(InputError):
+    pass
+
+
+class StoreError(InputError):
+    pass
+
+
+class TokenizerError(InputError):
+    pass
+
+
+class ModelError(InputError):
+    pass
+
+
+class CheckpointError(MaskwrightError):
+    pass
+
+
+class VerificationError(MaskwrightError):
+    pass
+
+
+class HealthError(MaskwrightError):
+    exit_code = 3
+
+
+class StoppedEarly(MaskwrightError):
+    exit_code = 75

@@ -1,0 +1,164 @@
+"""The run directory: what a run writes, and all that monitoring reads. `docs/run-directory.md` is the contract.
+
+One process writes. It holds a lock on `lock` for as long as it lives, so a second run on the folder is refused and a
+killed one leaves nothing to clean up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+
+Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
+
+
+@dataclass
+class Status:
+    """`status.json`, overwritten whole. `step` counts finished optimizer updates; times are Unix seconds."""
+
+    phase: Phase = "starting"
+    step: int = 0
+    of: int = 0
+    tokens: int = 0
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    eta_seconds: float | None = None
+    attempt: int = 1
+    heartbeat: float = 0.0
+    host: str = field(default_factory=platform.node)
+    pid: int = field(default_factory=os.getpid)
+    message: str = ""
+    exit: int | None = None
+
+
+class RunDirectory:
+    """Names and small records of one run folder. Locations are local paths."""
+
+    def __init__(self, location: str) -> None:
+        if storage.is_url(location):
+            raise InputError("a run directory must be a local folder", where=location)
+        self.location = os.path.abspath(location)
+
+    def path(self, *parts: str) -> str:
+        return os.path.join(self.location, *parts)
+
+    @property
+    def checkpoints(self) -> str:
+        return self.path("checkpoints")
+
+    @property
+    def config(self) -> str:
+        return self.path("config.resolved.json")
+
+    @property
+    def metrics(self) -> str:
+        return self.path("metrics.jsonl")
+
+    def exists(self) -> bool:
+        return os.path.exists(self.config)
+
+    def require(self) -> None:
+        if not self.exists():
+            raise InputError(
+                "is not a run directory (no config.resolved.json)",
+                where=self.location,
+                fix="give the folder that `maskwright pretrain … --run` wrote",
+            )
+
+    def read_config(self) -> dict[str, Any]:
+        """`{"config": {dotted key: value}, "digest": …, "model": …}` as written when the run started."""
+        self.require()
+        record = storage.read_json(self.config)
+        if not isinstance(record, dict) or "config" not in record:
+            raise InputError("lacks the key `config`", where=self.config)
+        return record
+
+    # ---- status ----------------------------------------------------------------------------------------------
+
+    def write_status(self, status: Status) -> None:
+        status.heartbeat = time.time()
+        # No fsync: a status is stale after seconds, and a sync every few steps would slow small models.
+        temporary = self.path(f".status-{os.getpid()}.json")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(asdict(status), file, indent=1)
+        os.replace(temporary, self.path("status.json"))
+
+    def read_status(self) -> Status:
+        known = set(Status.__dataclass_fields__)
+        return Status(
+            **{key: value for key, value in storage.read_json(self.path("status.json")).items() if key in known}
+        )
+
+    # ---- metrics ---------------------------------------------------------------------------------------------
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Every whole line; a last line cut by a kill is left out."""
+        if not os.path.exists(self.metrics):
+            return []
+        with open(self.metrics, encoding="utf-8") as file:
+            lines = file.read().split("\n")[:-1]
+        return [json.loads(line) for line in lines if line]
+
+    def forget_metrics_after(self, step: int) -> int:
+        """Drops the lines of steps that a resumed run computes again; returns how many."""
+        records = self.read_metrics()
+        kept = [record for record in records if record["step"] <= step]
+        with storage.atomic_writer(self.metrics) as file:
+            file.write("".join(json.dumps(record) + "\n" for record in kept).encode())
+        return len(records) - len(kept)
+
+    # ---- log and lock ----------------------------------------------------------------------------------------
+
+    def log(self, message: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        with open(self.path("log.txt"), "a", encoding="utf-8") as file:
+            file.write(f"{stamp}  {message}\n")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the folder. Raises `InputError` naming the other process when it is taken.
+
+        `flock` rather than a file's existence: the kernel lets go when the process dies, however it dies.
+        """
+        storage.make_folder(self.location)
+        try:
+            descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror}", where=self.location) from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+                raise InputError(
+                    f"the run directory is in use by {holder}", where=self.location, fix="wait for it, or stop it"
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def step_folder(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def step_of(folder: str) -> int | None:
+    match = re.fullmatch(r"step-(\d{8,})", folder)
+    return int(match.group(1)) if match else None

@@ -1,0 +1,172 @@
+"""Locations are `str`: a local path or any URL that fsspec knows (`gs://`, `s3://`, `hf://`, `memory://`).
+
+`pathlib.Path("gs://bucket")` collapses the double slash, so no `Path` ever holds a location that a user gave.
+Local writes are atomic: a temporary name beside the target, fsync, rename, fsync of the folder.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+from maskwright.core.errors import InputError
+
+READ_BYTES = 1 << 20
+
+
+def is_url(location: str) -> bool:
+    return "://" in location
+
+
+def join(location: str, *parts: str) -> str:
+    if is_url(location):
+        return "/".join([location.rstrip("/"), *parts])
+    return os.path.join(location, *parts)
+
+
+def open_binary(location: str) -> BinaryIO:
+    """Opens for reading. Raises `InputError` naming the location when it is absent or unreadable."""
+    try:
+        if is_url(location):
+            import fsspec
+
+            return cast(BinaryIO, fsspec.open(location, "rb").open())
+        return open(location, "rb")
+    except FileNotFoundError:
+        raise InputError("no such file", where=location) from None
+    except IsADirectoryError:
+        raise InputError("is a folder, not a file", where=location, fix=f"name its files: {location}/*") from None
+    except PermissionError:
+        raise InputError(
+            "cannot be read: permission denied", where=location, fix="check the file's permissions"
+        ) from None
+    except (OSError, ImportError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", where=location) from error
+
+
+def expand(patterns: list[str]) -> list[str]:
+    """Files behind paths, folders, globs and URLs, sorted and without repeats.
+
+    Raises `InputError` when a pattern matches nothing, so that a mistyped glob is never an empty corpus.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        if is_url(pattern):
+            matches = _expand_url(pattern)
+        elif os.path.isdir(pattern):
+            matches = [
+                os.path.join(folder, name)
+                for folder, _, names in os.walk(pattern)
+                for name in names
+                if not name.startswith(".")
+            ]
+        elif glob.has_magic(pattern) and not os.path.exists(pattern):
+            matches = [name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name)]
+        else:
+            matches = [pattern] if os.path.exists(pattern) else []
+        if not matches:
+            raise InputError("matches no file", where=pattern, fix="check the path; quote globs in the shell")
+        found.update(matches)
+    return sorted(found)
+
+
+def _expand_url(pattern: str) -> list[str]:
+    import fsspec
+
+    try:
+        filesystem, path = fsspec.core.url_to_fs(pattern)
+        if glob.has_magic(path):
+            names = filesystem.glob(path)
+        elif filesystem.isdir(path):
+            names = filesystem.find(path)
+        else:
+            names = [path] if filesystem.exists(path) else []
+    except (OSError, ImportError, ValueError) as error:
+        raise InputError(f"cannot be listed: {error}", where=pattern) from error
+    return [filesystem.unstrip_protocol(name) for name in names]
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Size in bytes and checksums of one file."""
+
+    bytes: int
+    sha256: str
+    crc32: int
+
+
+def digest(location: str) -> Digest:
+    sha, crc, size = hashlib.sha256(), 0, 0
+    with open_binary(location) as file:
+        while block := file.read(READ_BYTES):
+            sha.update(block)
+            crc = zlib.crc32(block, crc)
+            size += len(block)
+    return Digest(size, sha.hexdigest(), crc)
+
+
+def sync_folder(folder: str) -> None:
+    """Makes renames inside a local folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def atomic_writer(path: str) -> Iterator[BinaryIO]:
+    """A local file that appears under its name whole or not at all."""
+    temporary = f"{path}.tmp-{os.getpid()}"
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(os.path.dirname(path) or ".")
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def write_json(path: str, value: Any) -> None:
+    with atomic_writer(path) as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def read_json(location: str) -> Any:
+    """Raises `InputError` with line and column when the file is not JSON."""
+    with open_binary(location) as file:
+        content = file.read()
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        raise InputError(f"is not JSON: {error.msg}", where=f"{location}:{error.lineno}:{error.colno}") from None
+    except UnicodeDecodeError:
+        raise InputError("is not JSON: not UTF-8", where=location) from None
+
+
+def sha256_of(value: Any) -> str:
+    """Digest of a JSON-like value, independent of key order and spacing."""
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    ).hexdigest()
+
+
+def make_folder(path: str) -> None:
+    """Creates a local folder and its parents; raises `InputError` where that is not possible."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError("is a file, but a folder is needed", where=path) from None
+    except OSError as error:
+        raise InputError(f"cannot be created: {error.strerror}", where=path) from None

@@ -1,0 +1,1 @@
+"""RoBERTa: its shape, its forward pass, its Hugging Face names."""

@@ -1,0 +1,1 @@
+"""One module per command that trains, measures, exports or shows a model."""

@@ -1,0 +1,1 @@
+"""Raw text to documents, and documents to token ids."""

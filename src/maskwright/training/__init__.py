@@ -1,0 +1,1 @@
+"""The loop and what it writes: checkpoints, metrics, status."""
