@@ -1,0 +1,37 @@
+"""What an engine is fed: one micro-batch, in numpy, with shapes that never change during a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """M rows of T tokens with K predicted positions."""
+
+    input_ids: Int32
+    """[M, T], masked; padding has the pad id."""
+    position_ids: Int32
+    """[M, T], 0 at the first token of each chunk; without RoBERTa's offset of 2."""
+    segment_ids: Int32
+    """[M, T], 0 = padding, 1.. = chunk. Attention stays inside one number."""
+    predict_index: Int32
+    """[K], positions in the flattened M x T; 0 where the weight is 0."""
+    labels: Int32
+    """[K], the true ids; 0 where the weight is 0."""
+    weights: NDArray[np.float32]
+    """[K], 1 = predicted, 0 = filler that keeps K fixed."""
+
+    @property
+    def text_tokens(self) -> int:
+        """Positions that are not padding."""
+        return int(np.count_nonzero(self.segment_ids))
+
+    @property
+    def predicted(self) -> float:
+        return float(self.weights.sum())

@@ -1,0 +1,45 @@
+"""Random numbers without a stream: 64 well-mixed bits as a pure function of integers, vectorised.
+
+The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014; constants of Stafford's variant 13). Nothing is drawn, so
+there is no state to save: restarts, workers and world size cannot change a number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bits = NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+def mix(x: Bits) -> Bits:
+    """A bijection on 64 bits in which each input bit flips about half of the output bits. Overwrites nothing."""
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> _30)) * _FIRST
+        x = (x ^ (x >> _27)) * _SECOND
+        return x ^ (x >> _31)
+
+
+def key(*numbers: int) -> np.uint64:
+    """One 64-bit key of some non-negative integers, such as (seed, epoch, purpose)."""
+    result = np.zeros(1, np.uint64)
+    for number in numbers:
+        result = extend(result, np.array([number & 0xFFFFFFFFFFFFFFFF], np.uint64))
+    return np.uint64(result[0])
+
+
+def extend(keys: Bits | np.uint64, numbers: Bits) -> Bits:
+    """Keys that also depend on `numbers`; shapes broadcast."""
+    with np.errstate(over="ignore"):
+        return mix(keys + (numbers + np.uint64(1)) * _GOLDEN)
+
+
+def uniform(bits: Bits) -> NDArray[np.float64]:
+    """The upper 53 bits as a number in [0, 1)."""
+    return (bits >> np.uint64(11)) * 2.0**-53

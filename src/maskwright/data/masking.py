@@ -1,0 +1,156 @@
+"""Masked-LM masking, dynamic and yet exactly repeatable: a pure function of (seed, epoch, row, position).
+
+Every kind is one algorithm. Each candidate token gets a random key; tokens with equal keys form a group that is taken
+whole. Groups are taken in order of key until the row's budget (rate x its text tokens) is met. The group that crosses the
+budget is taken with the probability that makes the expected count exact.
+  token       every token its own group (RoBERTa)
+  whole_word  the tokens of a word: one that starts with white space (Ġ) and those after it that do not
+  span        runs of words, length geometric(0.2) cut at 10 (SpanBERT, Joshi et al. 2020)
+One 80/10/10 draw is made for each group (fairseq's rule for words). Special tokens are never taken nor drawn as
+replacements. A row has at most `slots` predictions, so that shapes are static.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.data import bits
+from maskwright.data.batch import Int32
+from maskwright.text.vocabulary import Vocabulary
+
+Kind = Literal["token", "whole_word", "span"]
+SPAN_STOP_PROBABILITY, LONGEST_SPAN_WORDS = 0.2, 10
+SPARE_SLOTS = {"token": 1, "whole_word": 8, "span": 16}
+MASK_PURPOSE, EDGE_PURPOSE, ACTION_PURPOSE, REPLACEMENT_PURPOSE, LENGTH_PURPOSE = 2, 3, 4, 5, 6
+
+
+@dataclass(frozen=True)
+class Masker:
+    """The vocabulary's tables, ready for use. `ordinary`: ids that may replace a token."""
+
+    special: NDArray[np.bool_]
+    word_start: NDArray[np.bool_]
+    ordinary: Int32
+    mask_id: int
+
+    @staticmethod
+    def of(vocabulary: Vocabulary) -> Masker:
+        special = np.zeros(vocabulary.size, bool)
+        special[sorted(vocabulary.special)] = True
+        word_start = np.array(vocabulary.word_start, bool)
+        return Masker(special, word_start, np.flatnonzero(~special).astype(np.int32), vocabulary.mask)
+
+
+def slots_per_row(kind: Kind, rate: float, seq_len: int) -> int:
+    """Static room for predictions in a row: the budget of a full row and a little for words that cross it."""
+    return min(seq_len, math.ceil(rate * (seq_len - 1)) + SPARE_SLOTS[kind])
+
+
+def mask_rows(
+    masker: Masker,
+    input_ids: Int32,
+    segment_ids: Int32,
+    *,
+    seed: int,
+    epochs: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    kind: Kind,
+    rate: float,
+    slots: int,
+    mask_share: float = 0.8,
+    random_share: float = 0.1,
+) -> tuple[Int32, Int32, Int32, NDArray[np.float32]]:
+    """Masks `input_ids` [M, T] and returns (input_ids, predict_index [M*slots], labels, weights) as in `Batch`.
+
+    `epochs` and `rows` [M] name each row; the result for a row does not depend on the other rows.
+    """
+    M, T = input_ids.shape
+    row_keys = bits.extend(
+        bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64)
+    )[:, None]
+    candidate = (segment_ids > 0) & ~masker.special[input_ids]
+    keys = np.where(candidate, _group_keys(masker, input_ids, segment_ids, row_keys, kind), bits.NEVER)
+
+    budget = rate * candidate.sum(axis=1)
+    edge = bits.uniform(bits.extend(row_keys, np.full((1, 1), EDGE_PURPOSE, np.uint64)))[:, 0]
+    columns = _choose(keys, budget, edge, slots)  # [M, slots] ascending, T = none
+
+    taken = columns < T
+    safe = np.where(taken, columns, 0)
+    labels = np.take_along_axis(input_ids, safe, axis=1)
+    action = bits.uniform(mixed := bits.extend(np.take_along_axis(keys, safe, axis=1), _purpose(ACTION_PURPOSE)))
+    draw = bits.extend(mixed, safe.astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
+    replacement = masker.ordinary[(draw % np.uint64(len(masker.ordinary))).astype(np.int64)]
+    shown = np.where(
+        action < mask_share, masker.mask_id, np.where(action < mask_share + random_share, replacement, labels)
+    )
+    masked = input_ids.copy()
+    row_of = np.broadcast_to(np.arange(M)[:, None], columns.shape)
+    masked[row_of[taken], columns[taken]] = shown[taken]
+
+    index = np.where(taken, row_of * T + safe, 0).astype(np.int32)
+    return (
+        masked,
+        index.reshape(-1),
+        np.where(taken, labels, 0).astype(np.int32).reshape(-1),
+        taken.astype(np.float32).reshape(-1),
+    )
+
+
+def _purpose(number: int) -> bits.Bits:
+    return np.full((1, 1), number, np.uint64)
+
+
+def _group_keys(masker: Masker, input_ids: Int32, segment_ids: Int32, row_keys: bits.Bits, kind: Kind) -> bits.Bits:
+    """[M, T] random bits, equal for the tokens of one group."""
+    T = input_ids.shape[1]
+    position = np.arange(T, dtype=np.uint64)[None, :]
+    if kind == "token":
+        return bits.extend(row_keys, position)
+    special = masker.special[input_ids]
+    start = masker.word_start[input_ids] | special
+    start[:, 0] = True
+    start[:, 1:] |= special[:, :-1] | (segment_ids[:, 1:] != segment_ids[:, :-1])
+    word = np.cumsum(start, axis=1) - 1  # [M, T] number of the word that each token belongs to
+    per_word = bits.extend(row_keys, position)  # [M, T] used by word number; the last ones stay unused
+    if kind == "span":
+        per_word = _span_keys(per_word, word, segment_ids)
+    return np.take_along_axis(per_word, word, axis=1)
+
+
+def _span_keys(per_word: bits.Bits, word: NDArray[np.int64], segment_ids: Int32) -> bits.Bits:
+    """Each word starts a span of random length and priority; a word's key is the best priority that covers it."""
+    M, T = per_word.shape
+    draw = 1.0 - bits.uniform(bits.extend(per_word, _purpose(LENGTH_PURPOSE)))  # in (0, 1]
+    length = 1 + np.floor(np.log(draw) / math.log(1.0 - SPAN_STOP_PROBABILITY))
+    length = np.minimum(length, LONGEST_SPAN_WORDS)
+    segment = np.zeros((M, T), np.int32)
+    np.put_along_axis(segment, word, segment_ids, axis=1)
+    best = per_word.copy()
+    for distance in range(1, min(LONGEST_SPAN_WORDS, T)):
+        covers = (length[:, :-distance] > distance) & (segment[:, :-distance] == segment[:, distance:])
+        better = np.where(covers, per_word[:, :-distance], bits.NEVER)
+        np.minimum(best[:, distance:], better, out=best[:, distance:])
+    return best
+
+
+def _choose(keys: bits.Bits, budget: NDArray[np.float64], edge: NDArray[np.float64], slots: int) -> NDArray[np.int64]:
+    """Columns of the taken tokens, [M, slots], ascending, filled up with T."""
+    M, T = keys.shape
+    by_key = np.argsort(keys, axis=1, kind="stable")
+    ordered = np.take_along_axis(keys, by_key, axis=1)
+    place = np.arange(T)
+    first = np.ones((M, T), bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    before = np.maximum.accumulate(np.where(first, place, 0), axis=1)  # tokens taken before this group
+    last = np.ones((M, T), bool)
+    last[:, :-1] = first[:, 1:]
+    after = np.minimum.accumulate(np.where(last, place + 1, T)[:, ::-1], axis=1)[:, ::-1]
+    taken = (before + edge[:, None] * (after - before) < budget[:, None]) & (after <= slots) & (ordered != bits.NEVER)
+    columns = np.sort(np.where(taken, by_key, T), axis=1)
+    return columns[:, :slots]

@@ -1,0 +1,158 @@
+"""Which text goes into which row: a plan of pieces, computed once from document (and sentence) ends.
+
+`documents`       documents are cut into chunks of at most T-2 tokens, each framed `<s> … </s>`, best-fit packed into rows of
+                  T. A chunk is a segment: attention and positions stay inside it. Measured waste on books: 0.4 %.
+`full_sentences`  RoBERTa's original (fairseq's `complete` blocks of T-1 after one `<s>`): whole sentences, each with
+                  `</s>`, an extra `</s>` between documents, until the next would not fit. A row is one segment and may
+                  cross documents. A sentence that is longer than a row by itself is cut (fairseq would drop it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.errors import StoreError
+
+Int64 = NDArray[np.int64]
+Packing = Literal["documents", "full_sentences"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows as runs of pieces. Piece p takes `length[p]` tokens from `start[p]`, after `bos[p]` `<s>` and before `eos[p]` `</s>`.
+
+    Row r has pieces `first[r]` to `first[r + 1]`. With `segments`, each piece is a segment; otherwise the row is one.
+    """
+
+    seq_len: int
+    start: Int64
+    length: NDArray[np.int32]
+    bos: NDArray[np.int8]
+    eos: NDArray[np.int8]
+    first: Int64
+    segments: bool
+
+    @property
+    def rows(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def text_tokens(self) -> int:
+        return int(self.length.sum())
+
+    @property
+    def waste(self) -> float:
+        """Share of positions that carry neither text nor frame."""
+        used = self.text_tokens + int(self.bos.sum()) + int(self.eos.sum())
+        return 1.0 - used / max(self.rows * self.seq_len, 1)
+
+
+def plan(document_ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
+    """`document_ends`, `sentence_ends`: ascending token offsets. Raises `StoreError` where sentences are needed and absent."""
+    if packing == "documents":
+        return plan_documents(document_ends, seq_len)
+    if sentence_ends is None:
+        raise StoreError(
+            "the store has no sentence ends, which packing: full_sentences needs",
+            fix="prepare it from text with a sentence a line (--layout sentences), or use packing: documents",
+        )
+    return plan_full_sentences(document_ends, sentence_ends, seq_len)
+
+
+def plan_documents(document_ends: Int64, seq_len: int) -> Plan:
+    room = seq_len - 2
+    starts = np.concatenate([[0], document_ends[:-1]]).astype(np.int64)
+    sizes = document_ends - starts
+    chunks = -(-sizes // room)
+    of_document = np.repeat(np.arange(len(sizes)), chunks)
+    number = np.arange(len(of_document)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+    start = starts[of_document] + number * room
+    length = np.minimum(room, document_ends[of_document] - start)
+    pieces, first = best_fit(length + 2, seq_len)
+    count = len(pieces)
+    return Plan(
+        seq_len,
+        start[pieces],
+        length[pieces].astype(np.int32),
+        np.ones(count, np.int8),
+        np.ones(count, np.int8),
+        first,
+        segments=True,
+    )
+
+
+def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
+    """Best-fit decreasing: (items in row order, first item of each row).
+
+    Items are placed by falling size, each into the fullest row that takes it. Items of one size, and rows with equal room,
+    are interchangeable, so they are moved in bulk: work grows with the number of different sizes, not of items.
+    """
+    by_size = np.argsort(-sizes, kind="stable")
+    counts = np.bincount(sizes, minlength=capacity + 1)
+    row_of = np.empty(len(sizes), np.int64)
+    open_rows: list[list[Int64]] = [[] for _ in range(capacity + 1)]  # by free room: runs of row numbers
+    rows = placed = 0
+    for size in np.flatnonzero(counts)[::-1].tolist():
+        left = int(counts[size])
+        while left:
+            room = next((free for free in range(size, capacity) if open_rows[free]), capacity)
+            fit = room // size  # best fit goes on with the same row while it still takes another
+            wanted = -(-left // fit)
+            if room < capacity:
+                run = open_rows[room].pop()
+                if len(run) > wanted:
+                    open_rows[room].append(run[wanted:])
+                    run = run[:wanted]
+            else:
+                run = np.arange(rows, rows + wanted)
+                rows += wanted
+            take = min(left, len(run) * fit)
+            row_of[by_size[placed : placed + take]] = np.repeat(run, fit)[:take]
+            placed, left = placed + take, left - take
+            full, rest = divmod(take, fit)
+            if full and room - fit * size:
+                open_rows[room - fit * size].append(run[:full])
+            if rest and room - rest * size:
+                open_rows[room - rest * size].append(run[full : full + 1])
+    in_order = np.argsort(row_of, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=rows))])
+    return in_order, first.astype(np.int64)
+
+
+def plan_full_sentences(document_ends: Int64, sentence_ends: Int64, seq_len: int) -> Plan:
+    block = seq_len - 1
+    start, length, eos = _sentence_units(document_ends, sentence_ends, block)
+    ends = np.cumsum(length + eos)
+    first = [0]
+    while first[-1] < len(ends):
+        done = int(ends[first[-1] - 1]) if first[-1] else 0
+        first.append(max(int(np.searchsorted(ends, done + block, side="right")), first[-1] + 1))
+    bos = np.zeros(len(start), np.int8)
+    bos[first[:-1]] = 1
+    return Plan(
+        seq_len, start, length.astype(np.int32), bos, eos.astype(np.int8), np.array(first, np.int64), segments=False
+    )
+
+
+def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int) -> tuple[Int64, Int64, Int64]:
+    """(start, length, `</s>` after) of sentences, of the pieces of over-long ones, and of empty units between documents."""
+    starts = np.concatenate([[0], sentence_ends[:-1]]).astype(np.int64)
+    sizes = sentence_ends - starts
+    room = block - 1
+    pieces = np.maximum(1, -(-sizes // room))
+    of_sentence = np.repeat(np.arange(len(sizes)), pieces)
+    number = np.arange(len(of_sentence)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    start = starts[of_sentence] + number * room
+    length = np.minimum(room, sentence_ends[of_sentence] - start)
+    eos = (number == pieces[of_sentence] - 1).astype(np.int64)
+    # A separator follows each document but the last: an empty unit that is one `</s>`.
+    last_units = np.cumsum(pieces)[np.searchsorted(sentence_ends, document_ends[:-1])]
+    return (
+        np.insert(start, last_units, document_ends[:-1]),
+        np.insert(length, last_units, 0),
+        np.insert(eos, last_units, 1),
+    )

@@ -1,0 +1,325 @@
+"""`maskwright data prepare`: documents to a token store, resumable and with the same bytes for the same input.
+
+Work goes in blocks of whole documents. A block's shards (train and valid) are written under temporary names, synced and
+renamed, then noted in `prepare.json`; a run that was cut goes on after the last noted block. Passed-over documents are only
+hashed, not encoded. `manifest.json` is written last: without it the folder is no store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+import maskwright
+from maskwright.core import storage
+from maskwright.core.console import progress, say, warn
+from maskwright.core.errors import InputError, StoreError
+from maskwright.data import store
+from maskwright.text.dedup import Duplicates, is_held_out, text_key
+from maskwright.text.sources import Document, Sources, fingerprint
+from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary, tokenizer_file
+
+ENCODE_CHARACTERS = 4_000_000
+"""Text handed to the tokenizer's threads at once: large enough that they never wait, small enough for a laptop."""
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    valid_fraction: float = 0.01
+    keep_duplicates: bool = False
+    min_characters: int = 1
+    max_characters: int | None = None
+    shard_tokens: int = 64_000_000
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.valid_fraction < 1.0:
+            raise InputError(f"--valid-fraction {self.valid_fraction} is not in 0 … 1")
+        if self.shard_tokens < 1 or self.min_characters < 1:
+            raise InputError("--shard-tokens and --min-characters must be at least 1")
+
+
+@dataclass
+class Counts:
+    """Documents met so far, by what became of them."""
+
+    read: int = 0
+    kept: int = 0
+    duplicates: int = 0
+    too_short: int = 0
+    too_long: int = 0
+
+
+def prepare(sources: Sources, tokenizer: str, folder: str, options: PrepareOptions | None = None) -> store.TokenStore:
+    """Writes the store and returns it opened.
+
+    Raises `InputError` (exit 2) on bad text, a foreign folder, or an unfinished store of other input; after an error in
+    the input, nothing of this call is left in the folder.
+    """
+    return _Preparation(sources, tokenizer, folder, options or PrepareOptions()).run()
+
+
+class _Preparation:
+    def __init__(self, sources: Sources, tokenizer: str, folder: str, options: PrepareOptions) -> None:
+        self.sources, self.folder, self.options = sources, folder, options
+        self.tokenizer_location = tokenizer
+        self.vocabulary: Vocabulary = read_vocabulary(tokenizer)
+        self.encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
+        self.dtype = store.token_dtype(self.vocabulary.size)
+        self.counts, self.duplicates = Counts(), Duplicates()
+        self.shards: list[dict[str, Any]] = []
+        self.blocks = 0
+        self.passed = 0
+        self.pending: dict[str, _Pending] = {"train": _Pending(), "valid": _Pending()}
+        self.with_sentences: bool | None = None
+
+    def run(self) -> store.TokenStore:
+        self.origin = fingerprint(self.sources)
+        self.plan = storage.sha256_of(
+            [
+                store.FORMAT,
+                [[os.path.basename(record["location"]), record] for record in _placeless(self.origin)],
+                self.vocabulary.fingerprint,
+                asdict(self.options),
+                self.sources.layout,
+                self.sources.text_column,
+                self.sources.on_bad_input,
+            ]
+        )
+        if finished := self._finished():
+            return finished
+        created = not os.path.exists(self.folder)
+        self._resume()
+        storage.make_folder(self.folder)
+        try:
+            self._work()
+        except InputError:
+            self._clean(created)
+            raise
+        return store.TokenStore(self.folder)
+
+    # ---- what is already there -------------------------------------------------------------------------------
+
+    def _finished(self) -> store.TokenStore | None:
+        path = os.path.join(self.folder, "manifest.json")
+        if not os.path.exists(path):
+            return None
+        if storage.read_json(path).get("plan") != self.plan:
+            raise InputError(
+                "already holds a store made from other text or options", where=self.folder, fix="choose another --to"
+            )
+        ready = store.TokenStore(self.folder)
+        ready.verify()
+        say(f"{self.folder} is already prepared and every hash is right: nothing to do")
+        return ready
+
+    def _resume(self) -> None:
+        path = os.path.join(self.folder, "prepare.json")
+        if not os.path.exists(path):
+            if os.path.exists(self.folder) and os.listdir(self.folder):
+                raise InputError("is not empty", where=self.folder, fix="choose another --to")
+            return
+        noted = storage.read_json(path)
+        if noted["plan"] != self.plan:
+            raise InputError(
+                "holds an unfinished store made from other text or options",
+                where=self.folder,
+                fix="delete it, or choose another --to",
+            )
+        for shard in noted["shards"]:
+            for record in shard["files"].values():
+                file = os.path.join(self.folder, record["name"])
+                if not os.path.exists(file) or storage.digest(file).sha256 != record["sha256"]:
+                    raise StoreError("was changed since it was written", where=file, fix=f"delete {self.folder}")
+        self.shards, self.blocks, self.passed = noted["shards"], noted["blocks"], noted["counts"]["read"]
+        say(f"continuing after {self.passed:,} documents in {self.blocks} blocks")
+
+    def _clean(self, created: bool) -> None:
+        for name in os.listdir(self.folder):
+            if name == "prepare.json" or ".tokens." in name or ".documents." in name or ".sentences." in name:
+                os.unlink(os.path.join(self.folder, name))
+        if created:
+            os.rmdir(self.folder)
+
+    # ---- the work --------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        batch: list[tuple[str, Document]] = []
+        characters = 0
+        with progress("prepare", sum(self.sources.sizes), "bytes") as bar:
+            for document in self.sources:
+                bar.advance(self.sources.bytes_read - bar.done)
+                split = self._sort(document)
+                if split and self.counts.read > self.passed:
+                    batch.append((split, document))
+                    characters += len(document.text)
+                if characters >= ENCODE_CHARACTERS:
+                    self._encode(batch)
+                    batch, characters = [], 0
+                    if self.pending["train"].tokens >= self.options.shard_tokens:
+                        self._commit()
+            self._encode(batch)
+        self._commit()
+        self._finish()
+
+    def _sort(self, document: Document) -> str | None:
+        """The split of a document that is kept, and the counting."""
+        self.counts.read += 1
+        options, size = self.options, len(document.text)
+        if size < options.min_characters:
+            self.counts.too_short += 1
+        elif options.max_characters is not None and size > options.max_characters:
+            self.counts.too_long += 1
+        else:
+            key = text_key(document.text)
+            if options.keep_duplicates or self.duplicates.is_new(key):
+                self.counts.kept += 1
+                return "valid" if is_held_out(key, options.valid_fraction) else "train"
+            self.counts.duplicates += 1
+        return None
+
+    def _encode(self, batch: list[tuple[str, Document]]) -> None:
+        if not batch:
+            return
+        marked = all(document.sentences is not None for _, document in batch)
+        if self.with_sentences not in (None, marked):
+            marked = False
+        self.with_sentences = marked
+        texts: list[str] = []
+        for _, document in batch:
+            # One text a sentence, with the space before it that joins it to the last: the same ids as of the whole document.
+            sentences = document.sentences or (document.text,)
+            texts += [sentences[0], *(f" {sentence}" for sentence in sentences[1:])]
+        encodings = self.encoder.encode_batch_fast(texts, add_special_tokens=False)
+        position = 0
+        for split, document in batch:
+            count = len(document.sentences or (document.text,))
+            self.pending[split].add([encoding.ids for encoding in encodings[position : position + count]])
+            position += count
+
+    def _commit(self) -> None:
+        if not any(pending.tokens for pending in self.pending.values()):
+            return
+        for split, pending in self.pending.items():
+            if pending.tokens:
+                self.shards.append(self._write_shard(split, pending))
+        self.blocks += 1
+        self.pending = {"train": _Pending(), "valid": _Pending()}
+        note = {"plan": self.plan, "blocks": self.blocks, "counts": asdict(self.counts), "shards": self.shards}
+        storage.write_json(os.path.join(self.folder, "prepare.json"), note)
+
+    def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
+        names = store.shard_names(split, self.blocks, self.dtype, bool(self.with_sentences))
+        content: dict[str, Callable[[], np.ndarray]] = {
+            "tokens": lambda: np.fromiter(
+                (index for ids in pending.sentences for index in ids), self.dtype, pending.tokens
+            ),
+            "documents": lambda: np.array(pending.document_ends, "<u8"),
+            "sentences": lambda: np.cumsum([len(ids) for ids in pending.sentences], dtype="<u8"),
+        }
+        files = {}
+        for role, name in names.items():
+            path = os.path.join(self.folder, name)
+            with storage.atomic_writer(path) as file:
+                file.write(content[role]().tobytes())
+            files[role] = {"name": name, **asdict(storage.digest(path))}
+        return {
+            "split": split,
+            "tokens": pending.tokens,
+            "documents": len(pending.document_ends),
+            "sentences": len(pending.sentences) if self.with_sentences else None,
+            "files": files,
+        }
+
+    def _finish(self) -> None:
+        if not self.shards:
+            raise StoreError(
+                f"no document is left of {self.counts.read:,} read ({self.counts.too_short:,} too short, "
+                f"{self.counts.too_long:,} too long)",
+                where=self.sources.files[0],
+                fix="check the files, --layout and the length limits",
+            )
+        splits = {
+            name: {
+                total: sum(shard[total] or 0 for shard in self.shards if shard["split"] == name)
+                for total in ("tokens", "documents", "sentences")
+            }
+            for name in ("train", "valid")
+        }
+        if self.options.valid_fraction and not splits["valid"]["documents"]:
+            warn(
+                f"none of {self.counts.kept:,} documents fell into the held-out split; without one no run on this store "
+                "can be evaluated. Prepare again with a larger --valid-fraction or a layout with more documents"
+            )
+        copy_tokenizer(self.tokenizer_location, os.path.join(self.folder, "tokenizer"))
+        manifest = {
+            "format": store.FORMAT,
+            "fingerprint": store.fingerprint(self.dtype, self.vocabulary.fingerprint, self.shards),
+            "dtype": self.dtype,
+            "tokenizer": {
+                "fingerprint": self.vocabulary.fingerprint,
+                "sha256": storage.digest(tokenizer_file(self.tokenizer_location)).sha256,
+                "vocab_size": self.vocabulary.size,
+            },
+            "splits": splits,
+            "counts": asdict(self.counts),
+            "options": {
+                **asdict(self.options),
+                "layout": self.sources.layout,
+                "text_column": self.sources.text_column,
+                "on_bad_input": self.sources.on_bad_input,
+            },
+            "plan": self.plan,
+            "sources": self.origin,
+            "versions": {"maskwright": maskwright.__version__, "tokenizers": _tokenizers_version()},
+            "shards": self.shards,
+        }
+        storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
+        os.unlink(os.path.join(self.folder, "prepare.json"))
+
+
+class _Pending:
+    """Encoded documents that are not yet in a shard, as lists of sentences' ids."""
+
+    def __init__(self) -> None:
+        self.sentences: list[list[int]] = []
+        self.document_ends: list[int] = []
+        self.tokens = 0
+
+    def add(self, sentences: list[list[int]]) -> None:
+        self.sentences += sentences
+        self.tokens += sum(map(len, sentences))
+        self.document_ends.append(self.tokens)
+
+
+def _placeless(origin: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sources without their folders: the same files in another place are the same input."""
+    return [{**record, "location": os.path.basename(record["location"])} for record in origin]
+
+
+def _tokenizers_version() -> str:
+    import tokenizers
+
+    return str(tokenizers.__version__)
+
+
+def report(ready: store.TokenStore) -> str:
+    """A page for a person about a store."""
+    manifest = ready.manifest
+    counts = manifest["counts"]
+    lines = [
+        f"{ready.location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {ready.fingerprint[:16]}",
+        f"tokenizer: {manifest['tokenizer']['vocab_size']:,} tokens, fingerprint {ready.vocabulary.fingerprint[:16]}",
+        f"documents: {counts['read']:,} read, {counts['kept']:,} kept, {counts['duplicates']:,} duplicates, "
+        f"{counts['too_short']:,} too short, {counts['too_long']:,} too long",
+    ]
+    for name, split in manifest["splits"].items():
+        sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
+        lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")
+    size = sum(file["bytes"] for shard in ready.shards for file in shard["files"].values())
+    lines.append(f"files: {len(ready.shards)} shards, {size:,} bytes")
+    return "\n".join(lines)

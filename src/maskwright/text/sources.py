@@ -1,0 +1,365 @@
+"""Files to documents: plain text in three layouts, JSON lines, Parquet, CSV and TSV, each also gzip or zstd.
+
+Reading is strict unless told otherwise: a byte that is not UTF-8 stops with file, line and byte. Nothing in a document is
+changed but line ends, a byte-order mark and outer white space.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal, cast
+
+from maskwright.core import storage
+from maskwright.core.errors import SourceError
+
+Layout = Literal["auto", "file", "sentences", "lines"]
+OnBadInput = Literal["error", "replace", "skip"]
+
+TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
+ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv")
+COMPRESSIONS = (".gz", ".zst")
+PEEK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Document:
+    """`text` of one document; `sentences` when the source marks them (then `text` is they, joined by one space)."""
+
+    text: str
+    sentences: tuple[str, ...] | None
+    source: str
+    line: int
+    """1-based line, record or row where it begins."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong in a source: `kind` for counting, `where` as file:line:byte."""
+
+    kind: Literal["encoding", "empty_file", "record"]
+    where: str
+    what: str
+    fix: str
+
+
+def file_kind(location: str) -> str:
+    """Ending without compression: `a/b.jsonl.zst` -> `.jsonl`. Empty when it is none that can be read."""
+    name = location.lower()
+    for compression in COMPRESSIONS:
+        name = name.removesuffix(compression)
+    ending = os.path.splitext(name)[1]
+    return ending if ending in ENDINGS else ""
+
+
+class Sources:
+    """The documents of some files, in a fixed order: files sorted by name, documents as they come.
+
+    `patterns`: paths, folders, globs, URLs. `text_column`: key (JSON lines), column name (Parquet, CSV), or a 0-based
+    number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`; `replace` puts U+FFFD for bytes
+    that are not UTF-8; `skip` leaves the faulty line, record or file out. `on_fault` hears of each one that does not raise.
+    """
+
+    def __init__(
+        self,
+        patterns: list[str],
+        *,
+        layout: Layout = "auto",
+        text_column: str = "text",
+        on_bad_input: OnBadInput = "error",
+        on_fault: Callable[[Fault], None] | None = None,
+    ) -> None:
+        found = storage.expand(patterns)
+        named = {pattern for pattern in patterns if pattern in found}
+        self.files = [name for name in found if file_kind(name) or name in named]
+        self.ignored_files = [name for name in found if name not in set(self.files)]
+        for name in self.files:
+            if not file_kind(name):
+                raise SourceError(
+                    "is of a kind that cannot be read",
+                    where=name,
+                    fix=f"use {' '.join(ENDINGS)}, each also .gz or .zst",
+                )
+        if not self.files:
+            raise SourceError("holds no file that can be read", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
+        self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
+        self.sizes = [_size(name) for name in self.files]
+        self.layout: Layout = self._guess_layout() if layout == "auto" else layout
+        self.layout_was_guessed = layout == "auto"
+        self.bytes_read = 0
+
+    @property
+    def has_plain_text(self) -> bool:
+        return any(file_kind(name) in TEXT_ENDINGS for name in self.files)
+
+    def _guess_layout(self) -> Layout:
+        """Several small files: a document each. Otherwise blank lines, if there are any, part documents of sentences."""
+        texts = [name for name in self.files if file_kind(name) in TEXT_ENDINGS][:20]
+        if not texts:
+            return "file"
+        beginnings = []
+        for name in texts:
+            with _open(name) as stream:
+                beginnings.append(b"".join(_guarded(name, iter(lambda: stream.read(PEEK_BYTES), b""), blocks=1)))
+        if len(texts) > 1 and all(len(content) < PEEK_BYTES for content in beginnings):
+            return "file"
+        blank = any(b"\n\n" in content.replace(b"\r", b"") for content in beginnings)
+        return "sentences" if blank else "lines"
+
+    def __iter__(self) -> Iterator[Document]:
+        done = 0
+        for name, size in zip(self.files, self.sizes, strict=True):
+            if size == 0 and self._fault("empty_file", name, "is empty", "remove it, or --on-bad-input skip"):
+                continue
+            self._position = lambda: 0
+            for document in self._read(name):
+                self.bytes_read = done + min(self._position(), size)
+                yield document
+            done += size
+            self.bytes_read = done
+
+    def _fault(self, kind: Literal["encoding", "empty_file", "record"], where: str, what: str, fix: str) -> bool:
+        """Raises, or reports and returns True. Only encoding faults can be replaced; others then still raise."""
+        fault = Fault(kind, where, what, fix)
+        if self.on_bad_input == "error" or (self.on_bad_input == "replace" and kind != "encoding"):
+            raise SourceError(what, where=where, fix=fix)
+        if self._on_fault:
+            self._on_fault(fault)
+        return True
+
+    def _read(self, name: str) -> Iterator[Document]:
+        kind = file_kind(name)
+        if kind == ".parquet":
+            yield from self._parquet(name)
+            return
+        with _open(name, self) as stream:
+            if kind in (".jsonl", ".ndjson"):
+                yield from self._json_lines(name, stream)
+            elif kind in (".csv", ".tsv"):
+                yield from self._csv(name, stream, "\t" if kind == ".tsv" else ",")
+            elif self.layout == "file":
+                yield from self._whole_file(name, stream)
+            elif self.layout == "sentences":
+                yield from self._sentences(name, stream)
+            else:
+                for number, line in self._lines(name, stream):
+                    if line.strip():
+                        yield Document(line.strip(), None, name, number)
+
+    # ---- plain text ------------------------------------------------------------------------------------------
+
+    def _lines(self, name: str, stream: BinaryIO) -> Iterator[tuple[int, str]]:
+        """Numbered lines without their ends. Raises `SourceError` with file, line and byte offset in the text."""
+        offset = 0
+        for number, raw in enumerate(_guarded(name, stream), 1):
+            if number == 1:
+                _refuse_utf16(name, raw)
+                if raw.startswith(b"\xef\xbb\xbf"):
+                    raw, offset = raw[3:], 3
+            line = self._decode(raw, f"{name}:{number}", offset)
+            offset += len(raw)
+            if line is not None:
+                yield number, line.rstrip("\r\n")
+
+    def _decode(self, raw: bytes, where: str, offset: int) -> str | None:
+        """None when the line is to be left out."""
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            self._fault(
+                "encoding",
+                f"{where}:{offset + error.start}",
+                f"byte 0x{raw[error.start]:02x} is not UTF-8",
+                "convert the file (iconv -f latin1 -t utf8), or --on-bad-input replace or skip",
+            )
+            return None if self.on_bad_input == "skip" else raw.decode("utf-8", errors="replace")
+
+    def _whole_file(self, name: str, stream: BinaryIO) -> Iterator[Document]:
+        text = "\n".join(line for _, line in self._lines(name, stream)).strip()
+        if text:
+            yield Document(text, None, name, 1)
+
+    def _sentences(self, name: str, stream: BinaryIO) -> Iterator[Document]:
+        sentences: list[str] = []
+        start = 1
+        for number, line in self._lines(name, stream):
+            sentence = line.strip()
+            if sentence:
+                start = number if not sentences else start
+                sentences.append(sentence)
+            elif sentences:
+                yield Document(" ".join(sentences), tuple(sentences), name, start)
+                sentences = []
+        if sentences:
+            yield Document(" ".join(sentences), tuple(sentences), name, start)
+
+    # ---- records ---------------------------------------------------------------------------------------------
+
+    def _record(self, text: object, name: str, number: int) -> Iterator[Document]:
+        """A null counts as an empty document; anything else that is not text is a fault."""
+        if isinstance(text, str):
+            if text.strip():
+                yield Document(text.strip().replace("\r\n", "\n"), None, name, number)
+        elif text is not None:
+            kind = type(text).__name__
+            self._fault("record", f"{name}:{number}", f"'{self.text_column}' is {kind}, not text", "see --text-column")
+
+    def _json_lines(self, name: str, stream: BinaryIO) -> Iterator[Document]:
+        for number, line in self._lines(name, stream):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+                self._fault("record", f"{name}:{number}", f"is not JSON: {detail}", "repair it, or --on-bad-input skip")
+                continue
+            if not isinstance(record, dict) or self.text_column not in record:
+                keys = f"keys: {', '.join(map(str, record))}" if isinstance(record, dict) else "not an object"
+                self._fault(
+                    "record", f"{name}:{number}", f"has no '{self.text_column}' ({keys})", "name it with --text-column"
+                )
+                continue
+            yield from self._record(record[self.text_column], name, number)
+
+    def _csv(self, name: str, stream: BinaryIO, delimiter: str) -> Iterator[Document]:
+        csv.field_size_limit(1 << 30)
+        rows = csv.reader((line + "\n" for _, line in self._lines(name, stream)), delimiter=delimiter, strict=True)
+        column: int | None = int(self.text_column) if self.text_column.isdigit() else None
+        try:
+            for row in rows:
+                if column is None:
+                    if self.text_column not in row:
+                        raise SourceError(
+                            f"has no column '{self.text_column}' (columns: {', '.join(row)})",
+                            where=f"{name}:1",
+                            fix="name it with --text-column, or give its 0-based number where there is no header line",
+                        )
+                    column = row.index(self.text_column)
+                elif column < len(row):
+                    yield from self._record(row[column], name, rows.line_num)
+                elif row:
+                    where = f"{name}:{rows.line_num}"
+                    self._fault("record", where, f"has {len(row)} columns, not {column + 1}", "repair the row")
+        except csv.Error as error:
+            raise SourceError(f"is not CSV: {error}", where=f"{name}:{rows.line_num}") from None
+
+    def _parquet(self, name: str) -> Iterator[Document]:
+        import pyarrow
+        import pyarrow.parquet
+
+        with storage.open_binary(name) as file:
+            try:
+                table = pyarrow.parquet.ParquetFile(file)
+            except pyarrow.ArrowException as error:
+                raise SourceError(f"is not Parquet: {error}", where=name) from None
+            if self.text_column not in table.schema_arrow.names:
+                columns = ", ".join(table.schema_arrow.names)
+                raise SourceError(
+                    f"has no column '{self.text_column}' (columns: {columns})", where=name, fix="see --text-column"
+                )
+            number, rows = 0, max(table.metadata.num_rows, 1)
+            size = _size(name)
+            self._position = lambda: size * number // rows
+            try:
+                for batch in table.iter_batches(batch_size=1024, columns=[self.text_column]):
+                    for text in batch.column(0).to_pylist():
+                        number += 1
+                        yield from self._record(text, name, number)
+            except (pyarrow.ArrowException, OSError) as error:
+                raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}") from None
+
+
+def _size(location: str) -> int:
+    if storage.is_url(location):
+        import fsspec
+
+        filesystem, path = fsspec.core.url_to_fs(location)
+        return int(filesystem.size(path) or 0)
+    return os.path.getsize(location)
+
+
+@contextmanager
+def _open(name: str, watcher: Sources | None = None) -> Iterator[BinaryIO]:
+    """Decompressed bytes of a file; `watcher` learns how far the file itself has been read."""
+    with storage.open_binary(name) as raw:
+        if watcher:
+            watcher._position = raw.tell
+        if name.lower().endswith(".gz"):
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+        elif name.lower().endswith(".zst"):
+            yield cast(BinaryIO, io.BufferedReader(_Zstd(raw), buffer_size=storage.READ_BYTES))
+        else:
+            yield raw
+
+
+def _guarded(name: str, stream: Iterable[bytes], blocks: int | None = None) -> Iterator[bytes]:
+    """Items of `stream`, with a damaged archive's many exceptions as one `SourceError`."""
+    number = 0
+    try:
+        for line in itertools.islice(stream, blocks):
+            number += 1
+            yield line
+    except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
+        raise SourceError(
+            f"is cut short or damaged: {error}", where=f"{name}:{number + 1}", fix="copy it again from its origin"
+        ) from None
+
+
+def _refuse_utf16(name: str, raw: bytes) -> None:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise SourceError("is UTF-16", where=f"{name}:1:0", fix="convert it: iconv -f utf16 -t utf8")
+
+
+class _Zstd(io.RawIOBase):
+    """Decompressed zstd frames. Unlike `zstandard`'s own reader it raises `EOFError` when the last frame is cut."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw, self._rest, self._output = raw, b"", b""
+        self._frame: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        import zstandard
+
+        while not self._output:
+            block = self._rest or self._raw.read(storage.READ_BYTES)
+            self._rest = b""
+            if not block:
+                if self._frame is not None:
+                    raise EOFError("the last zstd frame ends early")
+                return 0
+            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            try:
+                self._output = self._frame.decompress(block)
+            except zstandard.ZstdError as error:
+                raise OSError(f"bad zstd data: {error}") from None
+            if self._frame.eof:
+                self._rest, self._frame = self._frame.unused_data, None
+        size = min(len(buffer), len(self._output))
+        buffer[:size], self._output = self._output[:size], self._output[size:]
+        return size
+
+
+def fingerprint(sources: Sources) -> list[dict[str, Any]]:
+    """Name, size and sha256 of each file (a URL's own version key instead of a hash), for the store's manifest."""
+    records: list[dict[str, Any]] = []
+    for name, size in zip(sources.files, sources.sizes, strict=True):
+        if storage.is_url(name):
+            import fsspec
+
+            filesystem, path = fsspec.core.url_to_fs(name)
+            records.append({"location": name, "bytes": size, "version": str(filesystem.ukey(path))})
+        else:
+            records.append({"location": name, "bytes": size, "sha256": storage.digest(name).sha256})
+    return records
