@@ -1,0 +1,58 @@
+"""The engine seam: what the loop asks of torch today and of any other framework later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from maskwright.data.batch import Batch
+from maskwright.model.hf import Parameters
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """Of one optimizer update: sum of the losses, their weight, and the gradient's norm before clipping."""
+
+    loss_sum: float
+    weight: float
+    grad_norm: float
+
+
+@dataclass(frozen=True)
+class EvalStats:
+    """Sum of the losses, weight, and how many were predicted right."""
+
+    loss_sum: float
+    weight: float
+    correct: float
+
+
+@dataclass
+class TrainState:
+    """All that training depends on besides the configuration and the data: `step` finished updates, parameters and
+    optimizer moments as fp32 arrays under Hugging Face names. `moments` maps a kind (`exp_avg`) to such arrays."""
+
+    step: int
+    parameters: Parameters
+    moments: dict[str, Parameters] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    description: str
+    """Device, precision and threads that were chosen, for a person."""
+
+    def step(self, batches: Sequence[Batch], learning_rate: float) -> StepStats:
+        """One optimizer update. The loss is the sum over all predicted positions divided once by their weight.
+
+        Raises `HealthError`, before anything changes, when the loss or the gradient is not finite.
+        """
+        ...
+
+    def evaluate(self, batch: Batch) -> EvalStats: ...
+
+    def read(self) -> TrainState: ...
+
+    def write(self, state: TrainState) -> None: ...
+
+    def close(self) -> None: ...

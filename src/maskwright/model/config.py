@@ -1,0 +1,99 @@
+"""The shape of a RoBERTa encoder, its named sizes, and how many multiplications it takes. Neither torch nor jax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maskwright.core import config as run
+from maskwright.core.errors import ConfigError
+
+POSITION_OFFSET = 2
+"""RoBERTa numbers positions from pad id + 1 = 2, so a model for 512 tokens has 514 positions."""
+VOCABULARY_MULTIPLE = 64
+"""The embedding matrix is padded to this inside, so that its multiplications have even shapes; cut on export."""
+
+#        layers, width, heads
+SIZES = {
+    "nano": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (6, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Names are Hugging Face's (`RobertaConfig`)."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    type_vocab_size: int = 1
+    layer_norm_eps: float = 1e-5
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    initializer_range: float = 0.02
+    pad_token_id: int = 1
+    bos_token_id: int = 0
+    eos_token_id: int = 2
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                f"{self.num_attention_heads} attention heads do not divide a width of {self.hidden_size}",
+                where="model.num_attention_heads",
+            )
+
+    @property
+    def max_seq_len(self) -> int:
+        return self.max_position_embeddings - POSITION_OFFSET
+
+    @property
+    def padded_vocab_size(self) -> int:
+        return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+    @property
+    def body_parameters(self) -> int:
+        """In the layers' matrices: what every token is multiplied by."""
+        width, inner = self.hidden_size, self.intermediate_size
+        return self.num_hidden_layers * (4 * width * width + 2 * width * inner)
+
+    @property
+    def parameters(self) -> int:
+        """All trainable numbers, tied weights once."""
+        width, inner, layers = self.hidden_size, self.intermediate_size, self.num_hidden_layers
+        embeddings = (self.vocab_size + self.max_position_embeddings + self.type_vocab_size + 2) * width
+        layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
+        head = width * width + 3 * width + self.vocab_size
+        return embeddings + layers * layer + head
+
+
+def model_config(section: run.Model, vocab_size: int, seq_len: int) -> ModelConfig:
+    """The shape that a run's `model:` section names, for training from scratch."""
+    layers, width, heads = SIZES[section.size]
+    width = section.hidden_size or width
+    return ModelConfig(
+        vocab_size=vocab_size,
+        hidden_size=width,
+        num_hidden_layers=section.num_hidden_layers or layers,
+        num_attention_heads=section.num_attention_heads or heads,
+        intermediate_size=section.intermediate_size or 4 * width,
+        max_position_embeddings=(section.max_seq_len or seq_len) + POSITION_OFFSET,
+        hidden_dropout_prob=section.hidden_dropout,
+        attention_probs_dropout_prob=section.attention_dropout,
+    )
+
+
+def training_flops(model: ModelConfig, tokens: float, attended_pairs: float, predicted: float) -> float:
+    """Model FLOPs of forward and backward: 6 a weight and token, attention over `attended_pairs` of (query, key), and
+    the head at the predicted positions only. Padding, recomputation and the optimizer do not count (PaLM's MFU rule).
+    """
+    width = model.hidden_size
+    body = 6.0 * model.body_parameters * tokens
+    attention = 12.0 * model.num_hidden_layers * width * attended_pairs
+    head = 6.0 * (model.vocab_size * width + width * width) * predicted
+    return body + attention + head
