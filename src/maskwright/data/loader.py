@@ -12,8 +12,8 @@ from maskwright.core.errors import StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.masking import Masker, mask_rows, slots_per_row
 from maskwright.data.order import order
-from maskwright.data.packing import Plan, plan
-from maskwright.data.store import Split, TokenStore
+from maskwright.data.packing import Packing, Plan, plan
+from maskwright.data.store import Split, SplitName, TokenStore
 
 Int64 = NDArray[np.int64]
 VALIDATION_SEED, VALIDATION_RATE = 20_190_726, 0.15
@@ -72,7 +72,7 @@ class Loader:
     def __init__(self, config: RunConfig, store: TokenStore) -> None:
         """Raises `StoreError` when the store cannot fill one global batch."""
         self.config = config
-        self.rows = open_rows(store, "train", config)
+        self.rows = open_rows(store, "train", config.data.seq_len, config.data.packing)
         self.masker = Masker.of(store.vocabulary)
         masking = config.masking
         self.slots = slots_per_row(masking.kind, max(masking.rate, masking.final_rate or 0.0), config.data.seq_len)
@@ -120,20 +120,22 @@ class Loader:
         )
 
 
-def open_rows(store: TokenStore, side: str, config: RunConfig) -> Rows:
-    split = store.split("train" if side == "train" else "valid")
+def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
+    split = store.split(side)
     if not split.documents:
         raise StoreError(
             f"has no {side} documents", where=store.location, fix="prepare again with another --valid-fraction"
         )
     words = store.vocabulary
-    layout = plan(split.document_ends, split.sentence_ends, config.data.seq_len, config.data.packing)
+    layout = plan(split.document_ends, split.sentence_ends, seq_len, packing)
     return Rows(split, layout, words.bos, words.pad, words.eos)
 
 
-def validation_batches(config: RunConfig, store: TokenStore, *, max_rows: int, micro_batch_rows: int) -> list[Batch]:
+def validation_batches(
+    store: TokenStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
+) -> list[Batch]:
     """Held-out batches with fixed masks: a fixed sample of rows, 15 % of tokens, the last batch filled with padding."""
-    rows = open_rows(store, "valid", config)
+    rows = open_rows(store, "valid", seq_len, packing)
     count = min(max_rows, rows.plan.rows)
     chosen = order(VALIDATION_SEED, 0, np.arange(count, dtype=np.int64), rows.plan.rows)
     batches = -(-count // micro_batch_rows)
@@ -147,7 +149,7 @@ def validation_batches(config: RunConfig, store: TokenStore, *, max_rows: int, m
             seed=VALIDATION_SEED,
             kind="token",
             rate=VALIDATION_RATE,
-            slots=slots_per_row("token", VALIDATION_RATE, config.data.seq_len),
+            slots=slots_per_row("token", VALIDATION_RATE, seq_len),
         )
         for begin in range(0, len(padded), micro_batch_rows)
     ]

@@ -1,0 +1,98 @@
+"""`maskwright evaluate`: held-out masked accuracy and loss, beside what unigram frequencies alone would give."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from maskwright.core import config as run
+from maskwright.core.console import progress
+from maskwright.data.batch import Batch
+from maskwright.data.loader import validation_batches
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
+from maskwright.tasks.models import TrainedModel
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Over `predicted` held-out tokens at fixed 15 % masks. Losses are nats a token."""
+
+    model: str
+    store: str
+    predicted: int
+    loss: float
+    accuracy: float
+    perplexity: float
+    unigram_loss: float
+    unigram_accuracy: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def report(self) -> str:
+        return "\n".join(
+            [
+                f"{self.model} on {self.store}: {self.predicted:,} masked tokens of held-out text",
+                f"{'':18}{'loss':>8}  {'accuracy':>8}",
+                f"{'model':18}{self.loss:8.4f}  {self.accuracy:8.2%}",
+                f"{'unigram baseline':18}{self.unigram_loss:8.4f}  {self.unigram_accuracy:8.2%}",
+                f"perplexity {self.perplexity:,.1f}",
+            ]
+        )
+
+
+def evaluate(
+    model: TrainedModel,
+    store: TokenStore,
+    *,
+    seq_len: int | None = None,
+    max_rows: int = 512,
+    engine: run.Engine | None = None,
+) -> Evaluation:
+    """Raises `StoreError` when the store was made with another tokenizer or holds nothing out."""
+    store.require_tokenizer(model.vocabulary, model.location)
+    values = model.run["config"] if model.run else {}
+    batches = validation_batches(
+        store,
+        seq_len=seq_len or values.get("data.seq_len") or min(512, model.config.max_seq_len),
+        packing=values.get("data.packing", "documents"),
+        max_rows=max_rows,
+        micro_batch_rows=8,
+    )
+    from maskwright.engines.torch_engine import TorchEngine
+
+    torch_engine = TorchEngine(model.config, run.Optimizer(), engine or run.Engine(), seed=0)
+    torch_engine.write(TrainState(0, model.parameters))
+    loss = weight = correct = 0.0
+    with progress("evaluate", len(batches), "batches") as bar:
+        for batch in batches:
+            stats = torch_engine.evaluate(batch)
+            loss, weight, correct = loss + stats.loss_sum, weight + stats.weight, correct + stats.correct
+            bar.advance()
+    torch_engine.close()
+    unigram_loss, unigram_accuracy = unigram(store, batches)
+    mean = loss / max(weight, 1.0)
+    return Evaluation(
+        model=model.location,
+        store=store.location,
+        predicted=int(weight),
+        loss=mean,
+        accuracy=correct / max(weight, 1.0),
+        perplexity=math.exp(min(mean, 700.0)),
+        unigram_loss=unigram_loss,
+        unigram_accuracy=unigram_accuracy,
+    )
+
+
+def unigram(store: TokenStore, batches: list[Batch]) -> tuple[float, float]:
+    """(loss, accuracy) of guessing by frequency in the training text alone (add-one smoothed)."""
+    counts = store.split("train").counts(store.vocabulary.size).astype(np.float64) + 1.0
+    labels = np.concatenate([batch.labels[batch.weights > 0] for batch in batches])
+    if not len(labels):
+        return 0.0, 0.0
+    log_share = np.log(counts / counts.sum())
+    return float(-log_share[labels].mean()), float((labels == counts.argmax()).mean())

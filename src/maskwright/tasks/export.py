@@ -1,0 +1,151 @@
+"""`maskwright export`: a Hugging Face folder whose numbers are proven equal before it gets its name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+from typing import Any
+
+import numpy as np
+import torch
+
+from maskwright.core import storage
+from maskwright.core.console import human_count, say
+from maskwright.core.errors import InputError, VerificationError
+from maskwright.core.run_directory import RunDirectory
+from maskwright.model.config import POSITION_OFFSET
+from maskwright.model.hf import to_hf_config
+from maskwright.model.roberta_torch import build
+from maskwright.tasks.models import TrainedModel
+from maskwright.text.tokenizer import copy_tokenizer
+
+LARGEST_DIFFERENCE = 1e-4
+"""In fp32 logits, between this model and `transformers` on the exported folder."""
+
+
+def export(model: TrainedModel, folder: str) -> float:
+    """Writes `folder` and returns the largest difference of a logit. Raises `VerificationError` above 1e-4.
+
+    Everything is written and verified under a temporary name beside `folder`, so a failed export leaves nothing.
+    """
+    if os.path.exists(folder):
+        raise InputError("already exists", where=folder, fix="choose another --to")
+    from safetensors.numpy import save_file
+
+    temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
+    storage.make_folder(temporary)
+    try:
+        save_file(model.parameters, os.path.join(temporary, "model.safetensors"), {"format": "pt"})
+        config = to_hf_config(model.config) | {"transformers_version": importlib.metadata.version("transformers")}
+        storage.write_json(os.path.join(temporary, "config.json"), config)
+        _write_tokenizer(model, temporary)
+        difference = verify(model, temporary)
+        with open(os.path.join(temporary, "README.md"), "w", encoding="utf-8") as file:
+            file.write(model_card(model, difference))
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return difference
+
+
+def _write_tokenizer(model: TrainedModel, folder: str) -> None:
+    copy_tokenizer(model.tokenizer_folder, folder)
+    path = os.path.join(folder, "tokenizer_config.json")
+    config = storage.read_json(path) if os.path.exists(path) else {"tokenizer_class": "RobertaTokenizer"}
+    storage.write_json(path, {**config, "model_max_length": model.config.max_seq_len})
+
+
+def verify(model: TrainedModel, folder: str) -> float:
+    """Largest difference of any logit between this model and `RobertaForMaskedLM.from_pretrained(folder)`, in fp32.
+
+    On rows of random ids at two lengths, the longest with padding. Also compares the ids of the tokenizer that `transformers`
+    loads. Raises `VerificationError`.
+    """
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    theirs = transformers.RobertaForMaskedLM.from_pretrained(
+        folder, attn_implementation="eager", local_files_only=True, dtype=torch.float32
+    ).eval()
+    ours, generator = build(model.config, model.parameters), np.random.default_rng(0)
+    largest = 0.0
+    for length in (min(24, model.config.max_seq_len), min(128, model.config.max_seq_len)):
+        ids = torch.from_numpy(generator.integers(5, model.config.vocab_size, (2, length)))
+        real = torch.ones_like(ids)
+        real[1, length // 2 :] = 0
+        ids[real == 0] = model.config.pad_token_id
+        positions = torch.arange(length).expand(2, length)
+        with torch.no_grad():
+            expected = theirs(ids, attention_mask=real, position_ids=positions + POSITION_OFFSET).logits
+            found = ours(ids, positions, real, torch.arange(2 * length)).view(2, length, -1)
+        # Padding's own outputs mean nothing and may differ.
+        difference = (found[..., : model.config.vocab_size] - expected).abs()[real.bool()].max()
+        largest = max(largest, float(difference))
+    if not largest <= LARGEST_DIFFERENCE:
+        raise VerificationError(
+            f"logits differ by {largest:.3g} from transformers {transformers.__version__}, more than {LARGEST_DIFFERENCE}"
+        )
+    _verify_tokenizer(model, folder)
+    return largest
+
+
+def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
+    import transformers
+
+    from maskwright.text.tokenizer import load_tokenizer
+
+    own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    for text in ("Hello, world!", " two  spaces\n\tand a tab", "a <mask> here", "Größe, 東京, 🙂 e\u0301"):
+        expected = [model.vocabulary.bos, *own.encode(text, add_special_tokens=False).ids, model.vocabulary.eos]
+        found = theirs(text)["input_ids"]
+        if list(found) != expected:
+            raise VerificationError(f"transformers tokenizes {text!r} to {found}, not {expected}")
+
+
+def model_card(model: TrainedModel, difference: float) -> str:
+    """README.md from the run's own record: what was trained on what, and how it was checked."""
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: fill-mask",
+        "tags: [roberta, masked-lm, maskwright]",
+        "---",
+        "",
+        f"# {os.path.basename(os.path.abspath(model.location))}",
+        "",
+        f"A RoBERTa encoder ({model.config.num_hidden_layers} layers x {model.config.hidden_size}, "
+        f"{human_count(model.config.parameters)} parameters, vocabulary {model.config.vocab_size:,}, up to "
+        f"{model.config.max_seq_len} tokens), trained with maskwright.",
+        "",
+        f"Exported from {'step ' + format(model.step, ',') if model.step is not None else 'a model folder'}; loaded in "
+        f"transformers {importlib.metadata.version('transformers')}, its fp32 logits differ by at most {difference:.2g}.",
+    ]
+    if model.run:
+        lines += ["", "## Training", "", *_training(model)]
+    return "\n".join([*lines, ""])
+
+
+def _training(model: TrainedModel) -> list[str]:
+    assert model.run is not None
+    directory = RunDirectory(model.location)
+    records = [record for record in directory.read_metrics() if "valid_loss" in record]
+    lines = [f"- token store fingerprint `{model.run['store_fingerprint'][:16]}`, configuration `{model.run['digest'][:16]}`"]
+    if records:
+        first, last = records[0], records[-1]
+        lines.append(
+            f"- held-out loss {first['valid_loss']:.4f} -> {last['valid_loss']:.4f}, masked accuracy "
+            f"{first['valid_accuracy']:.2%} -> {last['valid_accuracy']:.2%} (15 % masks, step {last['step']:,})"
+        )
+    values: dict[str, Any] = {
+        key: value
+        for key, value in model.run["config"].items()
+        if value is not None and key not in ("data.store", "model.init_from")
+    }
+    return [*lines, "", "```json", json.dumps(values, indent=1), "```"]
+
+
+def announce(difference: float, folder: str) -> None:
+    say(f"{folder}: max |Δlogit| {difference:.2e} against transformers in fp32 (limit {LARGEST_DIFFERENCE:g})")

@@ -1,0 +1,273 @@
+"""`maskwright pretrain`: masked-LM training from a configuration, from scratch, continued or resumed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import maskwright
+from maskwright.core import hardware, storage
+from maskwright.core.config import RunConfig, flat, refuse_changes
+from maskwright.core.console import human_bytes, human_count, say, warn
+from maskwright.core.errors import ConfigError, HealthError, MaskwrightError, StoppedEarly, StoreError
+from maskwright.core.run_directory import RunDirectory, Status
+from maskwright.data.loader import Loader, validation_batches
+from maskwright.data.store import TokenStore
+from maskwright.model.config import ModelConfig, model_config
+from maskwright.model.hf import initial_parameters, read_hf_config, read_hf_parameters
+from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.text.vocabulary import read_vocabulary
+from maskwright.training import checkpoint
+from maskwright.training.loop import Job, train, update_status
+from maskwright.training.metrics import Counters
+from maskwright.training.stop import StopRequest, stop_on_signals
+
+RUN_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A configuration whose data and model have been looked at and fit together. Nothing is written yet."""
+
+    config: RunConfig
+    model: ModelConfig
+    store: TokenStore
+    loader: Loader
+
+
+def prepare_run(config: RunConfig) -> Prepared:
+    """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2)."""
+    store = TokenStore(config.data.store)
+    vocabulary = store.vocabulary
+    if config.model.init_from is None:
+        model = model_config(config.model, vocabulary.size, config.data.seq_len)
+    else:
+        model = _continued(config, store)
+    if (vocabulary.bos, vocabulary.pad, vocabulary.eos) != (
+        model.bos_token_id,
+        model.pad_token_id,
+        model.eos_token_id,
+    ):
+        raise StoreError(
+            "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)",
+            where=store.tokenizer_folder,
+            fix="train one with `maskwright tokenizer train`",
+        )
+    return Prepared(config, model, store, Loader(config, store))
+
+
+def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
+    folder = config.model.init_from or ""
+    model = read_hf_config(folder)
+    if os.path.exists(os.path.join(folder, "tokenizer.json")):
+        store.require_tokenizer(read_vocabulary(folder), folder)
+    if store.vocabulary.size > model.vocab_size:
+        raise StoreError(
+            f"its tokenizer has {store.vocabulary.size:,} tokens, the model in {folder} only {model.vocab_size:,}",
+            where=store.location,
+            fix="prepare the text with that model's own tokenizer",
+        )
+    if config.data.seq_len > model.max_seq_len:
+        raise ConfigError(
+            f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take",
+            where="data.seq_len",
+            fix=f"set it to {model.max_seq_len}",
+        )
+    return replace(
+        model,
+        hidden_dropout_prob=config.model.hidden_dropout,
+        attention_probs_dropout_prob=config.model.attention_dropout,
+    )
+
+
+def describe(ready: Prepared) -> str:
+    """What the run will do, for `--dry-run` and the beginning of each run."""
+    config, model, rows = ready.config, ready.model, ready.loader.rows.plan
+    per_step = config.rows_per_step
+    state = 16 * model.parameters  # fp32 weight, gradient and two moments
+    return "\n".join(
+        [
+            f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {human_count(model.parameters)} parameters, "
+            f"vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
+            f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} ({config.data.packing}, "
+            f"{rows.waste:.1%} unused)",
+            f"run: {config.schedule.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
+            f"{config.batch.micro_batch_rows}), {human_count(config.schedule.steps * per_step * rows.seq_len)} tokens, "
+            f"{ready.loader.epoch(config.schedule.steps):.2f} epochs",
+            f"memory for weights and optimizer: {human_bytes(state)}; each checkpoint: {human_bytes(12 * model.parameters)}",
+        ]
+    )
+
+
+def pretrain(config: RunConfig, run: str, *, config_file: str | None = None) -> None:
+    """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds (2)."""
+    ready = prepare_run(config)
+    if ready.config.schedule.steps < 1:
+        raise ConfigError("schedule.steps must be at least 1")
+    directory = RunDirectory(run)
+    from maskwright.engines.torch_engine import TorchEngine
+
+    engine = TorchEngine(ready.model, config.optimizer, config.engine, config.seed)
+    record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
+    with stop_on_signals() as stop, directory.locked():
+        job = _start(ready, directory, engine, record, config_file)
+        say(describe(ready))
+        say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
+        directory.log(f"attempt {job.status.attempt}: {engine.description}")
+        _run(job, stop)
+
+
+def _run(job: Job, stop: StopRequest) -> None:
+    try:
+        train(job, stop)
+    except StoppedEarly as error:
+        update_status(job, "stopped", str(error), error.exit_code)
+        raise
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, MaskwrightError) else 1
+        update_status(job, "failed", str(error) or type(error).__name__, code)
+        if isinstance(error, HealthError):
+            job.directory.log(str(error))
+        raise
+    finally:
+        job.engine.close()
+    update_status(job, "done", "trained to the last step", 0)
+    say(f"done: {job.directory.location}")
+
+
+def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
+    """What config.resolved.json and each checkpoint say about the run."""
+    return {
+        "config": flat(ready.config),
+        "digest": ready.config.digest(),
+        "model": asdict(ready.model),
+        "dtype": dtype,
+        "store": os.path.abspath(ready.store.location),
+        "store_fingerprint": ready.store.fingerprint,
+        "tokenizer_fingerprint": ready.store.vocabulary.fingerprint,
+    }
+
+
+def _start(ready: Prepared, directory: RunDirectory, engine: Any, record: dict[str, Any], config_file: str | None) -> Job:
+    from maskwright.engines.ceiling import gemm_ceiling
+
+    status = Status(of=ready.config.schedule.steps)
+    job = Job(
+        config=ready.config,
+        model=ready.model,
+        directory=directory,
+        engine=engine,
+        loader=ready.loader,
+        validation=_validation(ready),
+        ceiling=gemm_ceiling(engine.device, engine.dtype),
+        record=record,
+        status=status,
+    )
+    if directory.exists():
+        _resume(job)
+    else:
+        _begin(job, config_file)
+    return job
+
+
+def _begin(job: Job, config_file: str | None) -> None:
+    config, directory = job.config, job.directory
+    from maskwright.engines.base import TrainState
+
+    if config.model.init_from:
+        parameters = read_hf_parameters(config.model.init_from, job.model)
+        say(f"continuing from {config.model.init_from}")
+    else:
+        parameters = initial_parameters(job.model, config.seed)
+    job.engine.write(TrainState(0, parameters))
+    copy_tokenizer(os.path.join(config.data.store, "tokenizer"), directory.path("tokenizer"))
+    if config_file and not storage.is_url(config_file):
+        shutil.copyfile(config_file, directory.path("config.yaml"))
+    storage.write_json(directory.path("environment.json"), environment())
+    # Last: with it, the folder is a run.
+    storage.write_json(directory.config, {"format": RUN_FORMAT, **job.record})
+
+
+def _resume(job: Job) -> None:
+    directory, now = job.directory, job.record
+    before = directory.read_config()
+    for change in refuse_changes(before["config"], now["config"], directory.location):
+        say(f"changed since the last start: {change}")
+        directory.log(f"changed: {change}")
+    for key, name in (
+        ("store_fingerprint", "token store"),
+        ("tokenizer_fingerprint", "tokenizer"),
+        ("dtype", "precision"),
+        ("model", "model shape"),
+    ):
+        if before[key] != now[key]:
+            raise ConfigError(
+                f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})",
+                where=directory.location,
+                fix="put it back, or give --run a new folder",
+            )
+    if os.path.exists(directory.path("status.json")):
+        job.status.attempt = directory.read_status().attempt + 1
+    loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
+    if loaded is None:
+        say("the run was stopped before its first checkpoint: starting again")
+        directory.forget_metrics_after(-1)
+        _begin(job, None)
+        return
+    state, record = loaded
+    job.engine.write(state)
+    job.step, job.counters = state.step, Counters(**record["counters"])
+    again = directory.forget_metrics_after(state.step)
+    say(f"continuing at step {state.step:,}" + (f" ({again} log lines come again)" if again else ""))
+
+
+def _short(value: Any) -> str:
+    return str(value)[:12] if isinstance(value, str) else str(value)
+
+
+def _validation(ready: Prepared) -> list[Any]:
+    config = ready.config
+    try:
+        return validation_batches(
+            ready.store,
+            seq_len=config.data.seq_len,
+            packing=config.data.packing,
+            max_rows=config.evaluation.max_rows,
+            micro_batch_rows=config.batch.micro_batch_rows,
+        )
+    except StoreError as error:
+        if not ready.store.split("valid").documents:
+            warn(f"{error}. This run has no validation")
+            return []
+        raise
+
+
+def environment() -> dict[str, Any]:
+    """Versions, hardware and code revision, for the record."""
+    packages = ("torch", "numpy", "tokenizers", "safetensors", "transformers")
+    return {
+        "maskwright": maskwright.__version__,
+        "revision": _revision(),
+        "packages": {name: importlib.metadata.version(name) for name in packages},
+        "hardware": hardware.describe(),
+    }
+
+
+def _revision() -> str | None:
+    """Commit of the source checkout that runs, if it is one."""
+    folder = os.path.dirname(os.path.abspath(maskwright.__file__))
+    try:
+        result = subprocess.run(
+            ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None

@@ -1,0 +1,141 @@
+"""Checkpoints: a fresh folder each, safetensors and JSON only, real once its manifest is there.
+
+    checkpoints/step-00001200/
+      model.safetensors       fp32 parameters under Hugging Face names
+      optimizer.safetensors   moments as `exp_avg/<name>`, `exp_avg_sq/<name>`
+      state.json              step, counters, fingerprints, configuration
+      MANIFEST.json           size and sha256 of each; written last, synced, renamed: no manifest, no checkpoint
+
+Loading checks every byte. A newest checkpoint that fails is set aside by name and the one before it is used, aloud.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import hardware, storage
+from maskwright.core.console import human_bytes, warn
+from maskwright.core.errors import CheckpointError, MaskwrightError
+from maskwright.core.run_directory import step_folder, step_of
+from maskwright.engines.base import TrainState
+
+FORMAT = 1
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+
+
+def save(folder: str, state: TrainState, record: dict[str, Any], *, keep: int) -> str:
+    """Writes `folder/step-…` and returns it; then removes all but the `keep` newest whole ones.
+
+    `record` goes into state.json. Raises `CheckpointError` before writing when the disk is too full; the older
+    checkpoints then stay as they are.
+    """
+    target = os.path.join(folder, step_folder(state.step))
+    if os.path.exists(os.path.join(target, "MANIFEST.json")):
+        return target
+    _require_space(folder, state)
+    if os.path.exists(target):
+        shutil.rmtree(target)  # left by a kill during this very save: it has no manifest
+    try:
+        _write(target, state, record)
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise CheckpointError(
+            f"cannot be written: {error.strerror or error}; the checkpoints before it are untouched", where=target
+        ) from None
+    for step in whole_steps(folder)[:-keep]:
+        # The manifest goes first, so that a kill in between leaves no half checkpoint that looks whole.
+        old = os.path.join(folder, step_folder(step))
+        os.unlink(os.path.join(old, "MANIFEST.json"))
+        shutil.rmtree(old)
+    return target
+
+
+def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
+    from safetensors.numpy import save_file
+
+    os.makedirs(target)
+    optimizer = {f"{kind}/{name}": array for kind, moment in state.moments.items() for name, array in moment.items()}
+    save_file(state.parameters, os.path.join(target, FILES[0]), {"format": "pt"})
+    save_file(optimizer, os.path.join(target, FILES[1]))
+    storage.write_json(os.path.join(target, FILES[2]), {"format": FORMAT, "step": state.step, **record})
+    for name in FILES[:2]:
+        descriptor = os.open(os.path.join(target, name), os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    storage.sync_folder(target)
+    manifest = {"format": FORMAT, "files": {name: asdict(storage.digest(os.path.join(target, name))) for name in FILES}}
+    storage.sync_folder(os.path.dirname(target))
+    storage.write_json(os.path.join(target, "MANIFEST.json"), manifest)
+
+
+def _require_space(folder: str, state: TrainState) -> None:
+    arrays = [*state.parameters.values(), *(array for moment in state.moments.values() for array in moment.values())]
+    needed = sum(array.nbytes for array in arrays) + (1 << 20)
+    free = hardware.free_disk_bytes(folder)
+    if free < needed:
+        raise CheckpointError(
+            f"the disk has {human_bytes(free)} free, a checkpoint takes {human_bytes(needed)}",
+            where=folder,
+            fix=f"free {human_bytes(needed - free)} and start the same command again",
+        )
+
+
+def whole_steps(folder: str) -> list[int]:
+    """Steps that have a manifest, ascending."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    steps = [step for name in names if (step := step_of(name)) is not None]
+    return sorted(s for s in steps if os.path.exists(os.path.join(folder, step_folder(s), "MANIFEST.json")))
+
+
+def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, Any]] | None:
+    """Newest checkpoint that is whole, and its state.json; None when there never was one.
+
+    A damaged one is named in a warning and, with `set_aside`, renamed to `damaged-step-…`. Raises `CheckpointError` when
+    every one is damaged.
+    """
+    steps = whole_steps(folder)
+    for step in reversed(steps):
+        path = os.path.join(folder, step_folder(step))
+        try:
+            return load(path)
+        except CheckpointError as error:
+            warn(f"{error}; using the checkpoint before it")
+            if set_aside:
+                os.replace(path, os.path.join(folder, f"damaged-{step_folder(step)}"))
+    if steps:
+        raise CheckpointError("every checkpoint is damaged", where=folder, fix="start a new run, or restore a copy")
+    return None
+
+
+def load(path: str) -> tuple[TrainState, dict[str, Any]]:
+    """Raises `CheckpointError` naming the file that is missing, changed or of a newer format."""
+    try:
+        manifest = storage.read_json(os.path.join(path, "MANIFEST.json"))
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(f"has format {manifest['format']}, this version reads {FORMAT}", where=path)
+        for name in FILES:
+            file, expected = os.path.join(path, name), manifest["files"][name]
+            if os.path.getsize(file) != expected["bytes"] or storage.digest(file).sha256 != expected["sha256"]:
+                raise CheckpointError("is not what was saved (size or sha256 differs)", where=file)
+        record = storage.read_json(os.path.join(path, "state.json"))
+    except (OSError, KeyError, TypeError, MaskwrightError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"is damaged: {error}", where=path) from None
+    moments: dict[str, dict[str, NDArray[np.float32]]] = {}
+    for key, array in read_safetensors(os.path.join(path, "optimizer.safetensors")).items():
+        kind, name = key.split("/", 1)
+        moments.setdefault(kind, {})[name] = array
+    return TrainState(record["step"], read_safetensors(os.path.join(path, "model.safetensors")), moments), record
+
+
+def read_safetensors(path: str) -> dict[str, NDArray[np.float32]]:
+    from safetensors.numpy import load_file
+
+    return dict(load_file(path))

@@ -1,0 +1,196 @@
+"""The loop: what happens at step k, top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from maskwright.core.config import RunConfig
+from maskwright.core.console import Progress, progress, say
+from maskwright.core.errors import HealthError, StoppedEarly
+from maskwright.core.run_directory import Phase, RunDirectory, Status
+from maskwright.data.batch import Batch
+from maskwright.data.loader import Loader
+from maskwright.engines.base import Engine
+from maskwright.engines.schedules import learning_rate
+from maskwright.model.config import ModelConfig, training_flops
+from maskwright.training import checkpoint
+from maskwright.training.metrics import Counters, Speed, TensorBoard
+from maskwright.training.stop import StopRequest
+
+STATUS_EVERY_SECONDS = 2.0
+
+
+@dataclass
+class Job:
+    """Everything one run trains with. `step` counts finished updates; `record` goes into each checkpoint."""
+
+    config: RunConfig
+    model: ModelConfig
+    directory: RunDirectory
+    engine: Engine
+    loader: Loader
+    validation: list[Batch]
+    ceiling: float
+    """Measured FLOP/s of plain matrix multiplication."""
+    record: dict[str, Any]
+    step: int = 0
+    counters: Counters = field(default_factory=Counters)
+    speed: Speed = field(default_factory=Speed)
+    status: Status = field(default_factory=Status)
+    status_written: float = 0.0
+
+
+def train(job: Job, stop: StopRequest) -> None:
+    """Runs to the last step. Raises `StoppedEarly` after saving when asked to stop, `HealthError` before a bad update."""
+    config, steps = job.config, job.config.schedule.steps
+    board = TensorBoard(job.directory.path("events"), job.step) if config.logging.tensorboard else None
+    saved_at = time.monotonic()
+    job.status.of = steps
+    try:
+        if job.step == 0:
+            evaluate(job, board, stop)
+        with progress("pretrain", steps, "steps", done=job.step) as bar:
+            while job.step < steps and not stop.requested:
+                job.speed.start()
+                batches = job.loader.batches(job.step)
+                rate = learning_rate(config.schedule, config.optimizer.learning_rate, job.step)
+                stats = job.engine.step(batches, rate)
+                tokens = sum(batch.text_tokens for batch in batches)
+                job.speed.stop(tokens, _flops(job.model, batches))
+                job.counters.add(stats, tokens)
+                job.step += 1
+
+                if job.step % config.logging.every_steps == 0 or job.step == steps:
+                    _log(job, board, bar, rate, stats.grad_norm)
+                bar.advance()
+                _beat(job, "training")
+                if _due(config.evaluation.every_steps, job.step) and job.step < steps:
+                    evaluate(job, board, stop)
+                if job.step < steps and (
+                    _due(config.checkpoint.save_every_steps, job.step)
+                    or time.monotonic() - saved_at >= (config.checkpoint.save_every_seconds or math.inf)
+                ):
+                    save(job)
+                    saved_at = time.monotonic()
+        save(job)
+        if job.step < steps:
+            raise StoppedEarly(
+                f"{stop.reason}: stopped at step {job.step:,} of {steps:,}, saved; the same command continues"
+            )
+        evaluate(job, board, stop)
+        if stop.requested:
+            raise StoppedEarly(f"{stop.reason}: trained to the end and saved; the same command evaluates")
+    except HealthError as error:
+        job.directory.log(str(error))
+        raise
+    finally:
+        if board:
+            board.close()
+
+
+def _due(every: int | None, step: int) -> bool:
+    return every is not None and step % every == 0
+
+
+def _flops(model: ModelConfig, batches: Sequence[Batch]) -> float:
+    return sum(
+        training_flops(model, batch.text_tokens, attended_pairs(batch.segment_ids), batch.predicted)
+        for batch in batches
+    )
+
+
+def attended_pairs(segment_ids: np.ndarray) -> float:
+    """(query, key) pairs inside segments: the sum of squared segment lengths; padding does not count."""
+    M, T = segment_ids.shape
+    numbered = np.arange(M, dtype=np.int64)[:, None] * (T + 1) + segment_ids
+    lengths = np.bincount(numbered[segment_ids > 0], minlength=1).astype(np.float64)
+    return float(np.square(lengths).sum())
+
+
+def _log(job: Job, board: TensorBoard | None, bar: Progress, rate: float, grad_norm: float) -> None:
+    tokens_per_second, flops = job.speed.take()
+    record = {
+        "step": job.step,
+        "loss": job.counters.take_loss(),
+        "learning_rate": rate,
+        "grad_norm": grad_norm,
+        "masking_rate": job.loader.masking_rate(job.step - 1),
+        "epoch": round(job.loader.epoch(job.step), 6),
+        "tokens": job.counters.tokens,
+        "tokens_per_second": round(tokens_per_second, 1),
+        "ceiling_share": round(flops / job.ceiling, 4),
+        "time": round(time.time(), 3),
+    }
+    job.status.loss, job.status.tokens_per_second = record["loss"], record["tokens_per_second"]
+    _write(job, board, record)
+    bar.note = f"loss {record['loss']:.3f}  {tokens_per_second:,.0f} tokens/s  {record['ceiling_share']:.0%} of GEMM"
+
+
+def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
+    job.directory.append_metrics(record)
+    if board:
+        board.add(job.step, {key: value for key, value in record.items() if key != "time"})
+    numbers = "  ".join(
+        f"{key} {value:.6g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in record.items()
+        if key != "time"
+    )
+    job.directory.log(numbers)
+
+
+def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
+    """Held-out loss and masked accuracy on fixed rows and masks; given up without a record when asked to stop."""
+    if not job.validation:
+        return
+    _beat(job, "evaluating", force=True)
+    loss_sum = weight = correct = 0.0
+    with progress("validate", len(job.validation), "batches") as bar:
+        for batch in job.validation:
+            if stop.requested:
+                return
+            stats = job.engine.evaluate(batch)
+            loss_sum, weight, correct = loss_sum + stats.loss_sum, weight + stats.weight, correct + stats.correct
+            bar.advance()
+            _beat(job, "evaluating")
+    record = {
+        "step": job.step,
+        "valid_loss": loss_sum / max(weight, 1.0),
+        "valid_accuracy": correct / max(weight, 1.0),
+        "time": round(time.time(), 3),
+    }
+    _write(job, board, record)
+    say(f"step {job.step}: held-out loss {record['valid_loss']:.4f}, masked accuracy {record['valid_accuracy']:.2%}")
+
+
+def save(job: Job) -> None:
+    _beat(job, "saving", force=True)
+    record = {**job.record, "counters": job.counters.to_json(), "config": job.record["config"]}
+    path = checkpoint.save(job.directory.checkpoints, job.engine.read(), record, keep=job.config.checkpoint.keep)
+    job.directory.log(f"saved {path}")
+
+
+def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:
+    now = time.monotonic()
+    if force or now - job.status_written >= STATUS_EVERY_SECONDS:
+        job.status_written = now
+        update_status(job, phase)
+
+
+def update_status(job: Job, phase: Phase, message: str = "", exit_code: int | None = None) -> None:
+    status = job.status
+    status.phase, status.step, status.tokens = phase, job.step, job.counters.tokens
+    status.message, status.exit = message, exit_code
+    speed = job.speed
+    done_here = speed.total_tokens / max(speed.total_seconds, 1e-9)
+    per_step = job.counters.tokens / max(job.step, 1)
+    left = job.config.schedule.steps - job.step
+    status.eta_seconds = round(left * per_step / done_here, 1) if done_here else None
+    job.directory.write_status(status)
+
+

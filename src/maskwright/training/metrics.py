@@ -1,0 +1,91 @@
+"""Numbers of a run as they come: sums since the last log line, throughput, TensorBoard events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from maskwright.engines.base import StepStats
+
+
+@dataclass
+class Counters:
+    """Totals that a checkpoint carries, so that a resumed run logs the very lines of an unbroken one."""
+
+    tokens: int = 0
+    """Text and frame tokens trained on; padding does not count."""
+    loss_sum: float = 0.0
+    weight: float = 0.0
+    """Since the last log line."""
+
+    def add(self, stats: StepStats, tokens: int) -> None:
+        self.tokens += tokens
+        self.loss_sum += stats.loss_sum
+        self.weight += stats.weight
+
+    def take_loss(self) -> float:
+        """Mean loss a predicted token since the last call."""
+        loss = self.loss_sum / max(self.weight, 1.0)
+        self.loss_sum = self.weight = 0.0
+        return loss
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Speed:
+    """Rates over training time alone: validation and saving do not count."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self.seconds = self.total_seconds = 0.0
+        self.tokens = self.total_tokens = 0
+        self.flops = self.total_flops = 0.0
+        self._mark = clock()
+
+    def start(self) -> None:
+        self._mark = self._clock()
+
+    def stop(self, tokens: int, flops: float) -> None:
+        seconds = self._clock() - self._mark
+        self.seconds += seconds
+        self.tokens += tokens
+        self.flops += flops
+        self.total_seconds += seconds
+        self.total_tokens += tokens
+        self.total_flops += flops
+
+    def take(self) -> tuple[float, float]:
+        """(tokens a second, FLOP/s) since the last call."""
+        seconds = max(self.seconds, 1e-9)
+        rates = self.tokens / seconds, self.flops / seconds
+        self.seconds, self.tokens, self.flops = 0.0, 0, 0.0
+        return rates
+
+
+class TensorBoard:
+    """Scalars as TensorBoard event files, written without torch so that any engine can use it."""
+
+    def __init__(self, folder: str, first_step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event: Any = Event
+        self._writer: Any = EventFileWriter(folder)
+        # Tells TensorBoard to forget events after this step that an interrupted attempt wrote.
+        self._writer.add_event(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def add(self, step: int, values: dict[str, Any]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [
+            Summary.Value(tag=name, simple_value=float(value))
+            for name, value in values.items()
+            if isinstance(value, int | float) and name != "step"
+        ]
+        self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
+
+    def close(self) -> None:
+        self._writer.close()
