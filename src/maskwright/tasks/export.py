@@ -66,6 +66,7 @@ def verify(model: TrainedModel, folder: str) -> float:
     import transformers
 
     transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     theirs = transformers.RobertaForMaskedLM.from_pretrained(
         folder, attn_implementation="eager", local_files_only=True, dtype=torch.float32
     ).eval()

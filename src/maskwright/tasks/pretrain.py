@@ -222,6 +222,10 @@ def _resume(job: Job) -> None:
     job.engine.write(state)
     job.step, job.counters = state.step, Counters(**record["counters"])
     again = directory.forget_metrics_after(state.step)
+    job.evaluated = {line["step"] for line in directory.read_metrics() if "valid_loss" in line}
+    if job.step == job.config.schedule.steps:
+        say("already trained to the last step")
+        return
     say(f"continuing at step {state.step:,}" + (f" ({again} log lines come again)" if again else ""))
 
 

@@ -40,6 +40,8 @@ class Job:
     """Measured FLOP/s of plain matrix multiplication."""
     record: dict[str, Any]
     step: int = 0
+    evaluated: set[int] = field(default_factory=set)
+    """Steps whose validation is in the metrics already, so that a restart neither repeats nor skips one."""
     counters: Counters = field(default_factory=Counters)
     speed: Speed = field(default_factory=Speed)
     status: Status = field(default_factory=Status)
@@ -53,7 +55,7 @@ def train(job: Job, stop: StopRequest) -> None:
     saved_at = time.monotonic()
     job.status.of = steps
     try:
-        if job.step == 0:
+        if job.step == 0 or _due(config.evaluation.every_steps, job.step):
             evaluate(job, board, stop)
         with progress("pretrain", steps, "steps", done=job.step) as bar:
             while job.step < steps and not stop.requested:
@@ -146,7 +148,7 @@ def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
 
 def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
     """Held-out loss and masked accuracy on fixed rows and masks; given up without a record when asked to stop."""
-    if not job.validation:
+    if not job.validation or job.step in job.evaluated:
         return
     _beat(job, "evaluating", force=True)
     loss_sum = weight = correct = 0.0
@@ -165,6 +167,7 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
         "time": round(time.time(), 3),
     }
     _write(job, board, record)
+    job.evaluated.add(job.step)
     say(f"step {job.step}: held-out loss {record['valid_loss']:.4f}, masked accuracy {record['valid_accuracy']:.2%}")
 
 

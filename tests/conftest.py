@@ -1,0 +1,92 @@
+"""What tests share: a small made-up language, a tokenizer and a store of it, and a configuration that trains in seconds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.core.config import RunConfig, build_config
+from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.store import TokenStore
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import train_tokenizer
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def sentence(generator: random.Random) -> str:
+    """Real word forms in a fixed grammar, so that there is something to learn."""
+    subject = generator.choice(["The fox", "A dog", "The old teacher", "My neighbour", "Nobody", "The river"])
+    verb = generator.choice(["saw", "followed", "painted", "remembered", "crossed", "never liked"])
+    thing = generator.choice(["the garden", "a bridge", "many letters", "the empty house", "blue paper", "stones"])
+    end = generator.choice([".", " yesterday.", " in the morning.", ", and then it rained.", "?", " again!"])
+    return f"{subject} {verb} {thing}{end}"
+
+
+def documents(count: int, seed: int = 0, longest: int = 40) -> list[list[str]]:
+    generator = random.Random(seed)
+    return [
+        [f"Story {number}."] + [sentence(generator) for _ in range(generator.randint(1, longest))]
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 documents, a sentence a line, blank lines between documents."""
+    path = tmp_path_factory.mktemp("corpus") / "stories.txt"
+    path.write_text("\n\n".join("\n".join(lines) for lines in documents(300)) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("tokenizer") / "tokenizer")
+    train_tokenizer(Sources([str(corpus)], layout="sentences"), folder, vocab_size=400)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    """Several shards on the train side, so that every test crosses shard borders. Read-only: copy it to change it."""
+    folder = str(tmp_path_factory.mktemp("store") / "store")
+    import maskwright.data.prepare as module
+
+    whole = module.ENCODE_CHARACTERS
+    module.ENCODE_CHARACTERS = 20_000
+    try:
+        options = PrepareOptions(valid_fraction=0.1, shard_tokens=10_000)
+        return prepare(Sources([str(corpus)], layout="sentences"), tokenizer, folder, options)
+    finally:
+        module.ENCODE_CHARACTERS = whole
+
+
+@pytest.fixture
+def config(store: TokenStore) -> Callable[..., RunConfig]:
+    """`config(**{"schedule.steps": 5})` gives a configuration with those dotted keys set."""
+
+    def make(**keys: Any) -> RunConfig:
+        values: dict[str, Any] = {
+            "data": {"store": store.location, "seq_len": 32},
+            "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
+            "optimizer": {"learning_rate": 3e-3},
+            "schedule": {"steps": 12, "warmup_steps": 3},
+            "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
+            "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
+            "checkpoint": {"save_every_seconds": None},
+            "evaluation": {"max_rows": 8},
+            "logging": {"every_steps": 1, "tensorboard": False},
+        }
+        for dotted, value in keys.items():
+            section, _, name = dotted.partition(".")
+            if name:
+                values.setdefault(section, {})[name] = value
+            else:
+                values[section] = value
+        return build_config(values, "test.yaml")
+
+    return make

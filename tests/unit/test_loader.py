@@ -1,0 +1,122 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from conftest import documents
+from reference import oracles
+
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import StoreError
+from maskwright.data.loader import Loader, open_rows, validation_batches
+from maskwright.data.store import TokenStore
+from maskwright.text.tokenizer import load_tokenizer
+
+
+def stories(store: TokenStore, side: str) -> list[list[list[int]]]:
+    """Each document's sentences as ids, cut from the store one by one."""
+    split = store.split("train" if side == "train" else "valid")
+    tokens = np.concatenate([np.asarray(shard) for shard in split.shards]).tolist()
+    sentences, begin = [], 0
+    for end in split.sentence_ends.tolist():
+        sentences.append((end, tokens[begin:end]))
+        begin = end
+    result: list[list[list[int]]] = []
+    begin = 0
+    for end in split.document_ends.tolist():
+        result.append([ids for stop, ids in sentences if begin < stop <= end])
+        begin = end
+    return result
+
+
+def test_store_crosses_shards(store: TokenStore) -> None:
+    assert len(store.split("train").shards) > 2
+
+
+def test_store_holds_the_ids_of_the_documents(store: TokenStore, tokenizer: str) -> None:
+    encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
+    expected = {tuple(encoder.encode(" ".join(lines), add_special_tokens=False).ids) for lines in documents(300)}
+    found = {tuple(i for ids in story for i in ids) for side in ("train", "valid") for story in stories(store, side)}
+    assert found == expected
+
+
+@pytest.mark.parametrize("seq_len", [16, 33, 128])
+def test_full_sentences_equal_slow_twin(store: TokenStore, seq_len: int) -> None:
+    rows = open_rows(store, "train", seq_len, "full_sentences")
+    ids, positions, segments = rows.materialize(np.arange(rows.plan.rows))
+    expected = oracles.full_sentences(stories(store, "train"), seq_len, rows.bos, rows.eos)
+    assert len(expected) == rows.plan.rows
+    for row, wanted in enumerate(expected):
+        size = len(wanted)
+        assert ids[row].tolist() == wanted + [rows.pad] * (seq_len - size)
+        assert segments[row].tolist() == [1] * size + [0] * (seq_len - size)
+        assert positions[row, :size].tolist() == list(range(size))
+
+
+@pytest.mark.parametrize("seq_len", [16, 128])
+def test_document_rows_are_framed_chunks_of_documents(store: TokenStore, seq_len: int) -> None:
+    rows = open_rows(store, "train", seq_len, "documents")
+    ids, positions, segments = rows.materialize(np.arange(rows.plan.rows))
+    chunks = []
+    for row in range(rows.plan.rows):
+        for segment in range(1, segments[row].max() + 1):
+            place = np.flatnonzero(segments[row] == segment)
+            assert positions[row, place].tolist() == list(range(len(place)))
+            chunk = ids[row, place].tolist()
+            assert (chunk[0], chunk[-1]) == (rows.bos, rows.eos)
+            chunks.append(tuple(chunk[1:-1]))
+        assert (ids[row][segments[row] == 0] == rows.pad).all()
+    expected = []
+    for story in stories(store, "train"):
+        whole = [i for sentence in story for i in sentence]
+        expected += [tuple(whole[i : i + seq_len - 2]) for i in range(0, len(whole), seq_len - 2)]
+    assert sorted(chunks) == sorted(expected)
+
+
+def test_an_epoch_is_every_row_once_however_it_is_split(
+    store: TokenStore, config: Callable[..., RunConfig]
+) -> None:
+    keys = {"masking.mask_share": 0.0, "masking.random_share": 0.0}  # shown as they are
+    size = Loader(config(), store).rows.plan.rows
+    batches = {}
+    for rows, workers in ((4, 2), (8, 1), (1, 8)):
+        loader = Loader(config(**{"batch.micro_batch_rows": rows, "batch.virtual_workers": workers, **keys}), store)
+        steps = -(-size // 8)
+        batches[rows] = np.concatenate([b.input_ids for step in range(steps) for b in loader.batches(step)])[:size]
+    assert np.array_equal(batches[4], batches[8])
+    assert np.array_equal(batches[4], batches[1])
+    everything, _, _ = open_rows(store, "train", 32, "documents").materialize(np.arange(size))
+    assert sorted(map(tuple, batches[4].tolist())) == sorted(map(tuple, everything.tolist()))
+
+
+def test_batches_are_a_function_of_the_step(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+    one, two = Loader(config(), store), Loader(config(), store)
+    straight = [one.batches(step) for step in range(6)]
+    for step in (5, 0, 3):
+        for a, b in zip(two.batches(step), straight[step], strict=True):
+            for name in ("input_ids", "predict_index", "labels", "weights"):
+                assert np.array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_masking_rate_moves_in_a_line(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+    loader = Loader(config(**{"masking.rate": 0.3, "masking.final_rate": 0.1, "schedule.steps": 21}), store)
+    assert loader.masking_rate(0) == pytest.approx(0.3)
+    assert loader.masking_rate(10) == pytest.approx(0.2)
+    assert loader.masking_rate(20) == pytest.approx(0.1)
+    first, last = loader.batches(0), loader.batches(20)
+    assert sum(b.predicted for b in first) > 2 * sum(b.predicted for b in last)
+    assert first[0].predict_index.shape == last[0].predict_index.shape
+
+
+def test_validation_is_the_same_in_every_run_and_padded_at_the_end(store: TokenStore) -> None:
+    batches = validation_batches(store, seq_len=32, packing="documents", max_rows=10, micro_batch_rows=4)
+    assert [b.input_ids.shape for b in batches] == [(4, 32)] * 3
+    assert (batches[-1].segment_ids[2:] == 0).all()
+    assert batches[-1].weights.reshape(4, -1)[2:].sum() == 0
+    smaller = validation_batches(store, seq_len=32, packing="documents", max_rows=10, micro_batch_rows=5)
+    joined = np.concatenate([b.input_ids for b in batches])[:10]
+    assert np.array_equal(joined, np.concatenate([b.input_ids for b in smaller]))
+
+
+def test_fewer_rows_than_a_batch_is_refused(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+    with pytest.raises(StoreError, match="one step takes 8,000"):
+        Loader(config(**{"batch.micro_batch_rows": 1000, "batch.virtual_workers": 8}), store)

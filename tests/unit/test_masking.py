@@ -1,0 +1,174 @@
+import numpy as np
+import pytest
+from reference import oracles
+
+from maskwright.data.masking import Kind, Masker, mask_rows, slots_per_row
+
+VOCABULARY = 300
+SPECIAL = {0, 1, 2, 3, VOCABULARY - 1}
+
+
+def masker() -> Masker:
+    special = np.zeros(VOCABULARY, bool)
+    special[sorted(SPECIAL)] = True
+    word_start = np.random.default_rng(5).random(VOCABULARY) < 0.6
+    return Masker(special, word_start, np.flatnonzero(~special).astype(np.int32), VOCABULARY - 1)
+
+
+def rows(count: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random chunks framed by specials, and padding at the end."""
+    generator = np.random.default_rng(seed)
+    ids, segments = np.ones((count, length), np.int32), np.zeros((count, length), np.int32)
+    for row in range(count):
+        place, segment = 0, 1
+        while place + 3 <= length and generator.random() < 0.9:
+            size = int(generator.integers(3, min(40, length - place) + 1))
+            ids[row, place : place + size] = [0, *generator.integers(4, VOCABULARY - 1, size - 2), 2]
+            segments[row, place : place + size] = segment
+            place, segment = place + size, segment + 1
+    return ids, segments
+
+
+@pytest.mark.parametrize("kind", ["token", "whole_word", "span"])
+@pytest.mark.parametrize(("rate", "shares"), [(0.15, (0.8, 0.1)), (0.4, (0.5, 0.5)), (0.95, (1.0, 0.0))])
+def test_masking_equals_slow_twin(kind: Kind, rate: float, shares: tuple[float, float]) -> None:
+    ids, segments = rows(20, 96, seed=int(rate * 100))
+    names, epochs = np.arange(100, 120), np.arange(20) % 3
+    slots = slots_per_row(kind, rate, 96)
+    tables = masker()
+    shown, index, labels, weights = mask_rows(
+        tables,
+        ids,
+        segments,
+        seed=11,
+        epochs=epochs,
+        rows=names,
+        kind=kind,
+        rate=rate,
+        slots=slots,
+        mask_share=shares[0],
+        random_share=shares[1],
+    )
+    assert index.shape == labels.shape == weights.shape == (20 * slots,)
+    for row in range(20):
+        expected, truth = oracles.mask_row(
+            ids[row].tolist(),
+            segments[row].tolist(),
+            special=SPECIAL,
+            word_start=tables.word_start.tolist(),
+            mask_id=tables.mask_id,
+            seed=11,
+            epoch=int(epochs[row]),
+            row=int(names[row]),
+            kind=kind,
+            rate=rate,
+            slots=slots,
+            mask_share=shares[0],
+            random_share=shares[1],
+        )
+        here = slice(row * slots, (row + 1) * slots)
+        real = weights[here] > 0
+        assert shown[row].tolist() == expected
+        assert dict(zip((index[here][real] - row * 96).tolist(), labels[here][real].tolist(), strict=True)) == truth
+
+
+def mask(kind: Kind, rate: float, ids: np.ndarray, segments: np.ndarray, seed: int = 0) -> tuple[np.ndarray, ...]:
+    count, length = ids.shape
+    return mask_rows(
+        masker(),
+        ids,
+        segments,
+        seed=seed,
+        epochs=np.zeros(count, np.int64),
+        rows=np.arange(count),
+        kind=kind,
+        rate=rate,
+        slots=slots_per_row(kind, rate, length),
+    )
+
+
+@pytest.mark.parametrize("kind", ["token", "whole_word", "span"])
+@pytest.mark.parametrize("rate", [0.15, 0.3])
+def test_masking_rate_and_80_10_10_hold(kind: Kind, rate: float) -> None:
+    generator = np.random.default_rng(0)
+    ids = generator.integers(4, VOCABULARY - 1, (2000, 128)).astype(np.int32)
+    shown, index, labels, weights = mask(kind, rate, ids, np.ones_like(ids))
+    seen = shown.reshape(-1)[index][weights > 0]
+    truth = labels[weights > 0]
+    assert weights.sum() / ids.size == pytest.approx(rate, rel=0.01)
+    assert (seen == VOCABULARY - 1).mean() == pytest.approx(0.8, abs=0.01)
+    # a random replacement is the true token once in 295 draws
+    assert (seen == truth).mean() == pytest.approx(0.1 + 0.1 / 295, abs=0.01)
+
+
+@pytest.mark.parametrize("kind", ["token", "whole_word", "span"])
+def test_masking_leaves_specials_and_padding_alone(kind: Kind) -> None:
+    ids, segments = rows(200, 64, seed=2)
+    shown, index, labels, weights = mask(kind, 0.3, ids, segments)
+    special = np.isin(ids, sorted(SPECIAL))
+    assert (shown[special] == ids[special]).all()
+    assert not np.isin(labels[weights > 0], sorted(SPECIAL)).any()
+    changed_to = shown[shown != ids]
+    assert set(np.unique(changed_to)) & SPECIAL == {VOCABULARY - 1}
+
+
+def test_whole_words_are_masked_whole() -> None:
+    ids, segments = rows(300, 64, seed=4)
+    _, index, _, weights = mask("whole_word", 0.15, ids, segments)
+    predicted = np.zeros(ids.size, bool)
+    predicted[index[weights > 0]] = True
+    tables = masker()
+    for row in range(300):
+        words, _ = oracles._words(ids[row].tolist(), segments[row].tolist(), SPECIAL, tables.word_start.tolist())
+        for word in words:
+            assert len({bool(predicted[row * 64 + t]) for t in word}) == 1
+
+
+def test_masking_of_a_row_does_not_depend_on_its_neighbours() -> None:
+    ids, segments = rows(30, 64, seed=6)
+    together = mask("whole_word", 0.15, ids, segments)[0]
+    for row in (0, 7, 29):
+        alone = mask_rows(
+            masker(),
+            ids[row : row + 1],
+            segments[row : row + 1],
+            seed=0,
+            epochs=np.zeros(1, np.int64),
+            rows=np.array([row]),
+            kind="whole_word",
+            rate=0.15,
+            slots=slots_per_row("whole_word", 0.15, 64),
+        )[0]
+        assert (alone[0] == together[row]).all()
+
+
+def test_masks_differ_between_epochs() -> None:
+    ids = np.random.default_rng(0).integers(4, VOCABULARY - 1, (8, 128)).astype(np.int32)
+    arguments = {"seed": 0, "rows": np.arange(8), "kind": "token", "rate": 0.15, "slots": 30}
+    first = mask_rows(masker(), ids, np.ones_like(ids), epochs=np.zeros(8, np.int64), **arguments)[1]
+    second = mask_rows(masker(), ids, np.ones_like(ids), epochs=np.ones(8, np.int64), **arguments)[1]
+    assert len(set(first.tolist()) & set(second.tolist())) < 0.4 * len(set(first.tolist()))
+
+
+def test_span_lengths_are_geometric() -> None:
+    """At a low rate spans hardly meet, so runs of masked words show the lengths: mean of geometric(0.2) cut at 10 is 4.46."""
+    generator = np.random.default_rng(1)
+    ids = generator.integers(4, VOCABULARY - 1, (4000, 256)).astype(np.int32)
+    tables = Masker(masker().special, np.ones(VOCABULARY, bool), masker().ordinary, VOCABULARY - 1)
+    _, index, _, weights = mask_rows(
+        tables,
+        ids,
+        np.ones_like(ids),
+        seed=0,
+        epochs=np.zeros(4000, np.int64),
+        rows=np.arange(4000),
+        kind="span",
+        rate=0.04,
+        slots=40,
+    )
+    predicted = np.zeros((4000, 257), np.int8)
+    predicted[:, :256].reshape(-1)[...] = 0
+    flat = index[weights > 0]
+    predicted[flat // 256, flat % 256] = 1
+    runs = (np.diff(predicted, axis=1) == -1).sum() + 0.0
+    assert weights.sum() / runs == pytest.approx(4.46, rel=0.12)
