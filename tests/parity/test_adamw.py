@@ -1,0 +1,103 @@
+"""The engine's update against torch's plain AdamW and against the formula in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from reference import oracles
+
+from maskwright.core.config import RunConfig
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
+from maskwright.engines.torch_engine import TorchEngine
+from maskwright.model.config import model_config
+from maskwright.model.hf import initial_parameters
+from maskwright.model.roberta_torch import assign, build, extract, masked_lm_loss
+
+RATES = [1e-3, 3e-3, 2e-3]
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.05])
+def test_three_updates_equal_torchs_adamw(
+    store: TokenStore, config: Callable[..., RunConfig], max_grad_norm: float | None
+) -> None:
+    run = config(**{"optimizer.max_grad_norm": max_grad_norm, "optimizer.weight_decay": 0.1})
+    shape = model_config(run.model, store.vocabulary.size, 32)
+    loader = Loader(run, store)
+    engine = TorchEngine(shape, run.optimizer, run.engine, seed=0)
+    engine.write(TrainState(0, initial_parameters(shape, 0)))
+
+    plain = build(shape, initial_parameters(shape, 0)).train()
+    matrices = [p for p in plain.parameters() if p.ndim >= 2]
+    vectors = [p for p in plain.parameters() if p.ndim < 2]
+    options = run.optimizer
+    reference = torch.optim.AdamW(
+        [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
+        lr=1.0,
+        betas=(options.beta1, options.beta2),
+        eps=options.eps,
+        weight_decay=options.weight_decay,
+        foreach=False,
+        fused=False,
+    )
+    gradients: list[dict[str, np.ndarray]] = []
+    for step, rate in enumerate(RATES):
+        batches = loader.batches(step)
+        engine.step(batches, rate)
+        reference.zero_grad()
+        total = sum(batch.predicted for batch in batches)
+        for batch in batches:
+            tensors = [torch.from_numpy(a) for a in (batch.input_ids, batch.position_ids, batch.segment_ids)]
+            logits = plain(*tensors, torch.from_numpy(batch.predict_index))
+            loss = masked_lm_loss(logits, torch.from_numpy(batch.labels).long(), torch.from_numpy(batch.weights))
+            (loss / total).backward()
+        if max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), max_grad_norm, foreach=False)
+        gradients.append(extract({name: p.grad for name, p in plain.named_parameters()}, shape))
+        for group in reference.param_groups:
+            group["lr"] = rate
+        reference.step()
+
+    state = engine.read()
+    expected = extract(dict(plain.named_parameters()), shape)
+    assert state.step == 3
+    for name, value in state.parameters.items():
+        assert np.abs(value - expected[name]).max() < 2e-6, name
+    start = initial_parameters(shape, 0)
+    for name in ("roberta.encoder.layer.0.output.dense.weight", "lm_head.bias", "lm_head.layer_norm.weight"):
+        decay = options.weight_decay if start[name].ndim >= 2 else 0.0
+        w, m, v = oracles.adamw(start[name], [g[name] for g in gradients], RATES, options, decay)
+        assert np.abs(state.parameters[name] - w).max() < 2e-6
+        assert np.abs(state.moments["exp_avg"][name] - m).max() < 1e-6
+        assert np.abs(state.moments["exp_avg_sq"][name] - v).max() < 1e-6
+
+
+def test_state_goes_out_and_in_unchanged(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+    run = config(**{"engine.dtype": "bf16"})
+    shape = model_config(run.model, store.vocabulary.size, 32)
+    loader = Loader(run, store)
+    engines = [TorchEngine(shape, run.optimizer, run.engine, seed=0) for _ in range(2)]
+    engines[0].write(TrainState(0, initial_parameters(shape, 0)))
+    for step in range(3):
+        engines[0].step(loader.batches(step), 1e-3)
+    engines[1].write(engines[0].read())
+    for engine in engines:
+        engine.step(loader.batches(3), 1e-3)
+    one, two = (engine.read() for engine in engines)
+    assert one.step == two.step == 4
+    for name in one.parameters:
+        assert np.array_equal(one.parameters[name], two.parameters[name])
+        for kind in ("exp_avg", "exp_avg_sq"):
+            assert np.array_equal(one.moments[kind][name], two.moments[kind][name])
+
+
+def test_assign_fills_what_it_pads(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+    shape = model_config(config().model, 203, 32)
+    named = {name: torch.full_like(p, 7.0) for name, p in build(shape, initial_parameters(shape, 0)).named_parameters()}
+    assign(named, initial_parameters(shape, 0), shape)
+    assert (named["word.weight"][203:] == 0).all()
+    assert (named["head.bias"][203:] == 0).all()

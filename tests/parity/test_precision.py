@@ -1,0 +1,46 @@
+"""bf16 against fp32 on the CPU, and a CUDA device against the CPU where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from maskwright.core.config import RunConfig
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
+from maskwright.engines.torch_engine import TorchEngine
+from maskwright.model.config import model_config
+from maskwright.model.hf import initial_parameters
+
+
+def losses(store: TokenStore, run: RunConfig, steps: int = 12) -> list[float]:
+    shape = model_config(run.model, store.vocabulary.size, 32)
+    engine, loader = TorchEngine(shape, run.optimizer, run.engine, seed=0), Loader(run, store)
+    engine.write(TrainState(0, initial_parameters(shape, 0)))
+    stats = [engine.step(loader.batches(step), 2e-3) for step in range(steps)]
+    return [s.loss_sum / s.weight for s in stats]
+
+
+def test_bf16_follows_fp32(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+    exact, rounded = (losses(store, config(**{"engine.dtype": dtype})) for dtype in ("fp32", "bf16"))
+    assert exact[-1] < exact[0] - 0.3
+    assert np.abs(np.array(exact) - np.array(rounded)).max() < 0.03
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
+def test_cuda_follows_cpu(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+    cpu, cuda = (losses(store, config(**{"engine.device": device})) for device in ("cpu", "cuda"))
+    assert np.abs(np.array(cpu) - np.array(cuda)).max() < 1e-3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there, so asking for it is no error")
+def test_cuda_is_never_replaced_silently(store: TokenStore, config: Callable[..., RunConfig]) -> None:
+    from maskwright.core.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="torch sees no CUDA device"):
+        losses(store, config(**{"engine.device": "cuda"}), steps=1)

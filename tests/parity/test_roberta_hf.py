@@ -1,0 +1,175 @@
+"""The model against `transformers.RobertaForMaskedLM` (eager, fp32) on random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.numpy import save_file
+
+from maskwright.core import storage
+from maskwright.model.config import POSITION_OFFSET, ModelConfig
+from maskwright.model.hf import Parameters, initial_parameters, pieces, read_model_folder, to_hf_config
+from maskwright.model.roberta_torch import Roberta, build, extract, masked_lm_loss
+
+CONFIG = ModelConfig(
+    vocab_size=203,  # not a multiple of 64
+    hidden_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=80,
+    max_position_embeddings=42,
+)
+
+
+def random_parameters(config: ModelConfig = CONFIG, seed: int = 0) -> Parameters:
+    """Far from the initialisation: biases and norms random too, so that a forgotten one shows."""
+    generator = np.random.default_rng(seed)
+    return {
+        piece.hf_name: (
+            generator.standard_normal(piece.shape) * 0.1 + ("norm" in piece.hf_name.lower() and len(piece.shape) == 1)
+        ).astype(np.float32)
+        for piece in pieces(config)
+    }
+
+
+def save_folder(folder: Path, parameters: Parameters, config: ModelConfig = CONFIG) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(parameters, str(folder / "model.safetensors"), {"format": "pt"})
+    storage.write_json(str(folder / "config.json"), to_hf_config(config))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> transformers.RobertaForMaskedLM:
+    folder = save_folder(tmp_path_factory.mktemp("hf"), random_parameters())
+    transformers.utils.logging.disable_progress_bar()
+    return transformers.RobertaForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def inputs(rows: int = 5, length: int = 40) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(input ids, attention mask with padding at the ends, labels with -100)."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(4, CONFIG.vocab_size, (rows, length), generator=generator)
+    real = torch.ones_like(ids)
+    for row in range(1, rows):
+        real[row, length - 5 * row :] = 0
+    ids[real == 0] = CONFIG.pad_token_id
+    labels = torch.where((torch.rand(ids.shape, generator=generator) < 0.3) & (real == 1), ids, -100)
+    return ids, real, labels
+
+
+def ours_forward(model: Roberta, ids: torch.Tensor, real: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    positions = torch.arange(ids.shape[1]).expand_as(ids)
+    return model(ids, positions, real, index)
+
+
+def test_logits_agree_with_transformers(theirs: transformers.RobertaForMaskedLM) -> None:
+    ids, real, _ = inputs()
+    model = build(CONFIG, random_parameters())
+    with torch.no_grad():
+        found = ours_forward(model, ids, real, torch.arange(ids.numel())).view(*ids.shape, -1)
+        # Without position ids: transformers derives them from the padding, as users' calls do.
+        expected = theirs(ids, attention_mask=real).logits
+    difference = (found[..., : CONFIG.vocab_size] - expected).abs()[real.bool()]
+    assert difference.max() < 1e-5
+
+
+def test_loss_and_every_gradient_agree_with_transformers(theirs: transformers.RobertaForMaskedLM) -> None:
+    ids, real, labels = inputs()
+    theirs.zero_grad()
+    expected = theirs(ids, attention_mask=real, labels=labels).loss
+    expected.backward()
+    model = build(CONFIG, random_parameters())
+    flat = labels.reshape(-1)
+    index = torch.flatnonzero(flat != -100) if hasattr(torch, "flatnonzero") else (flat != -100).nonzero()[:, 0]
+    weights = torch.ones(len(index))
+    loss = masked_lm_loss(ours_forward(model, ids, real, index), flat[index], weights) / weights.sum()
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
+    gradients = extract({name: p.grad for name, p in model.named_parameters()}, CONFIG)
+    reference = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    assert set(gradients) == set(reference)
+    for name, gradient in gradients.items():
+        wanted = reference[name].numpy()
+        assert np.abs(gradient - wanted).max() <= 1e-5 * max(1.0, np.abs(wanted).max()), name
+
+
+def test_padded_vocabulary_gets_no_probability_and_no_gradient() -> None:
+    ids, real, labels = inputs()
+    model = build(CONFIG, random_parameters())
+    index = (labels.reshape(-1) != -100).nonzero()[:, 0]
+    logits = ours_forward(model, ids, real, index)
+    assert logits.shape[1] == 256
+    assert torch.softmax(logits, -1)[:, CONFIG.vocab_size :].abs().max() == 0
+    masked_lm_loss(logits, labels.reshape(-1)[index], torch.ones(len(index))).backward()
+    assert model.word.weight.grad[CONFIG.vocab_size :].abs().max() == 0
+    assert model.head.bias.grad[CONFIG.vocab_size :].abs().max() == 0
+
+
+def test_fillers_change_nothing() -> None:
+    ids, real, labels = inputs()
+    model = build(CONFIG, random_parameters())
+    flat = labels.reshape(-1)
+    index = (flat != -100).nonzero()[:, 0]
+    exact = masked_lm_loss(ours_forward(model, ids, real, index), flat[index], torch.ones(len(index)))
+    filled = torch.cat([index, torch.zeros(7, dtype=index.dtype)])
+    truth = torch.cat([flat[index], torch.zeros(7, dtype=flat.dtype)])
+    weights = torch.cat([torch.ones(len(index)), torch.zeros(7)])
+    with_fillers = masked_lm_loss(ours_forward(model, ids, real, filled), truth, weights)
+    assert float(with_fillers.detach()) == pytest.approx(float(exact.detach()), rel=1e-6)
+
+
+def test_packed_rows_give_the_logits_of_the_documents_alone() -> None:
+    generator = torch.Generator().manual_seed(3)
+    model = build(CONFIG, random_parameters())
+    lengths = [7, 12, 3, 9]
+    pieces_ = [torch.randint(4, CONFIG.vocab_size, (n,), generator=generator) for n in lengths]
+    padding = 40 - sum(lengths)
+    row = torch.cat([*pieces_, torch.full((padding,), CONFIG.pad_token_id)])[None]
+    segments = torch.cat([torch.full((n,), i + 1) for i, n in enumerate(lengths)] + [torch.zeros(padding).long()])
+    positions = torch.cat([*[torch.arange(n) for n in lengths], torch.zeros(padding).long()])
+    with torch.no_grad():
+        packed = model(row, positions[None], segments[None], torch.arange(40))
+        begin = 0
+        for ids, size in zip(pieces_, lengths, strict=True):
+            alone = ours_forward(model, ids[None], torch.ones(1, size).long(), torch.arange(size))
+            assert (packed[begin : begin + size, : CONFIG.vocab_size] - alone[:, : CONFIG.vocab_size]).abs().max() < 1e-5
+            begin += size
+
+
+def test_weights_come_back_bit_for_bit(tmp_path: Path, theirs: transformers.RobertaForMaskedLM) -> None:
+    """Ours -> transformers -> its own save_pretrained -> ours."""
+    theirs.save_pretrained(tmp_path / "again")
+    config, parameters = read_model_folder(str(tmp_path / "again"))
+    assert config == CONFIG
+    model = build(config, parameters)
+    for name, value in extract(dict(model.named_parameters()), config).items():
+        assert np.array_equal(value, random_parameters()[name]), name
+
+
+def test_position_offset_is_two(theirs: transformers.RobertaForMaskedLM) -> None:
+    ids = torch.arange(4, 20)[None]
+    embedded = theirs.roberta.embeddings(input_ids=ids)
+    explicit = theirs.roberta.embeddings(input_ids=ids, position_ids=torch.arange(16)[None] + POSITION_OFFSET)
+    assert torch.equal(embedded, explicit)
+
+
+def test_parameter_count_is_that_of_the_arrays() -> None:
+    assert CONFIG.parameters == sum(array.size for array in random_parameters().values())
+
+
+def test_initialisation_is_robertas() -> None:
+    big = ModelConfig(5000, 128, 2, 2, 512, 130)
+    parameters = initial_parameters(big, seed=5)
+    words = parameters["roberta.embeddings.word_embeddings.weight"]
+    assert (words[big.pad_token_id] == 0).all()
+    assert words[2:].std() == pytest.approx(0.02, rel=0.02)
+    assert (parameters["roberta.encoder.layer.1.output.LayerNorm.weight"] == 1).all()
+    assert (parameters["lm_head.bias"] == 0).all()
+    again = initial_parameters(big, seed=5)
+    assert all(np.array_equal(parameters[name], again[name]) for name in parameters)
+    assert not np.array_equal(words, initial_parameters(big, seed=6)["roberta.embeddings.word_embeddings.weight"])
