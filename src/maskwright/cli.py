@@ -269,7 +269,7 @@ def fill(
 def quickstart(
     text: Annotated[list[str] | None, typer.Option("--text", help="Your own text; Python's documentation if not.")] = None,
     to: To = "quickstart",
-    minutes: Annotated[float, typer.Option(help="Time to train for, about.", min=0.05)] = 1.5,
+    minutes: Annotated[float, typer.Option(help="Time to train for, about.", min=0.01)] = 2.0,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
 ) -> None:

@@ -239,16 +239,22 @@ def _explain(error: ValidationError, where: str) -> ConfigError:
     dotted = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
-        nearest = difflib.get_close_matches(dotted, ALL_KEYS, n=1, cutoff=0.5) or difflib.get_close_matches(
-            dotted.rsplit(".", 1)[-1], [key.rsplit(".", 1)[-1] for key in ALL_KEYS], n=1, cutoff=0.6
-        )
-        fix = f"did you mean {nearest[0]}?" if nearest else "`maskwright schema` lists every key"
+        nearest = _nearest_key(dotted)
+        fix = f"did you mean {nearest}?" if nearest else "`maskwright schema` lists every key"
         return ConfigError(f"unknown key {dotted}{more}", where=where, fix=fix)
     if first["type"] == "missing":
         return ConfigError(f"key {dotted} is missing{more}", where=where, fix="add it; `maskwright schema` describes it")
     message = first["msg"].removeprefix("Value error, ")
     given = f", not {first['input']!r}" if not isinstance(first["input"], dict) else ""
     return ConfigError(f"{dotted or 'the run'}: {message}{given}{more}", where=where)
+
+
+def _nearest_key(dotted: str) -> str | None:
+    """The same name in another section, or else the most similar dotted name."""
+    leaf = dotted.rsplit(".", 1)[-1]
+    elsewhere = [key for key in ALL_KEYS if key.rsplit(".", 1)[-1] == leaf]
+    similar = difflib.get_close_matches(dotted, ALL_KEYS, n=1, cutoff=0.6)
+    return next(iter([*elsewhere, *similar]), None)
 
 
 def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:

@@ -75,7 +75,7 @@ class _Preparation:
         self.blocks = 0
         self.passed = 0
         self.pending: dict[str, _Pending] = {"train": _Pending(), "valid": _Pending()}
-        self.with_sentences: bool | None = None
+        self.with_sentences = sources.layout == "sentences" and sources.only_plain_text
 
     def run(self) -> store.TokenStore:
         self.origin = fingerprint(self.sources)
@@ -96,6 +96,7 @@ class _Preparation:
         self._resume()
         storage.make_folder(self.folder)
         try:
+            self._note()
             self._work()
         except InputError:
             self._clean(created)
@@ -135,8 +136,12 @@ class _Preparation:
                 file = os.path.join(self.folder, record["name"])
                 if not os.path.exists(file) or storage.digest(file).sha256 != record["sha256"]:
                     raise StoreError("was changed since it was written", where=file, fix=f"delete {self.folder}")
+        for name in os.listdir(self.folder):
+            if ".tmp-" in name:  # a shard that was being written when the run was cut
+                os.unlink(os.path.join(self.folder, name))
         self.shards, self.blocks, self.passed = noted["shards"], noted["blocks"], noted["counts"]["read"]
-        say(f"continuing after {self.passed:,} documents in {self.blocks} blocks")
+        if self.blocks:
+            say(f"continuing after {self.passed:,} documents in {self.blocks} blocks")
 
     def _clean(self, created: bool) -> None:
         for name in os.listdir(self.folder):
@@ -185,10 +190,6 @@ class _Preparation:
     def _encode(self, batch: list[tuple[str, Document]]) -> None:
         if not batch:
             return
-        marked = all(document.sentences is not None for _, document in batch)
-        if self.with_sentences not in (None, marked):
-            marked = False
-        self.with_sentences = marked
         texts: list[str] = []
         for _, document in batch:
             # One text a sentence, with the space before it that joins it to the last: the same ids as of the whole document.
@@ -209,11 +210,15 @@ class _Preparation:
                 self.shards.append(self._write_shard(split, pending))
         self.blocks += 1
         self.pending = {"train": _Pending(), "valid": _Pending()}
-        note = {"plan": self.plan, "blocks": self.blocks, "counts": asdict(self.counts), "shards": self.shards}
+        self._note()
+
+    def _note(self) -> None:
+        counts = asdict(self.counts) | {"read": max(self.counts.read, self.passed)}
+        note = {"plan": self.plan, "blocks": self.blocks, "counts": counts, "shards": self.shards}
         storage.write_json(os.path.join(self.folder, "prepare.json"), note)
 
     def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
-        names = store.shard_names(split, self.blocks, self.dtype, bool(self.with_sentences))
+        names = store.shard_names(split, self.blocks, self.dtype, self.with_sentences)
         content: dict[str, Callable[[], np.ndarray]] = {
             "tokens": lambda: np.fromiter(
                 (index for ids in pending.sentences for index in ids), self.dtype, pending.tokens

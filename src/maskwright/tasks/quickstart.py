@@ -118,7 +118,7 @@ def _config(place: Place, steps: int) -> dict[str, Any]:
         "optimizer": {"learning_rate": LEARNING_RATE},
         "schedule": {"steps": steps, "warmup_steps": steps // 10},
         "batch": {"micro_batch_rows": ROWS},
-        "evaluation": {"every_steps": max(1, steps // 4)},
+        "evaluation": {"every_steps": -(-steps // 4)},
         "logging": {"every_steps": max(1, steps // 50)},
     }
 

@@ -100,6 +100,10 @@ class Sources:
     def has_plain_text(self) -> bool:
         return any(file_kind(name) in TEXT_ENDINGS for name in self.files)
 
+    @property
+    def only_plain_text(self) -> bool:
+        return all(file_kind(name) in TEXT_ENDINGS for name in self.files)
+
     def _guess_layout(self) -> Layout:
         """Several small files: a document each. Otherwise blank lines, if there are any, part documents of sentences."""
         texts = [name for name in self.files if file_kind(name) in TEXT_ENDINGS][:20]

@@ -1,0 +1,34 @@
+from pathlib import Path
+
+from maskwright.text.audit import audit, report
+
+
+def test_audit_counts_what_is_there_and_says_what_prepare_does(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(
+        b"Plain words.\n\nPlain words.\n\nA <mask> and </s>.\n\nbell \x07 here\n\n"
+        + "Привет мир\n\n".encode()
+        + b"sch\xf6n\n\n"
+        + b"x" * 100_001
+        + b"\n"
+    )
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "b.bin").write_bytes(b"1")
+    result = audit([str(tmp_path)], layout="sentences")
+    counts = {name: finding.count for name, finding in result.findings.items()}
+    assert result.documents == 6
+    assert counts == {
+        "encoding faults": 1,
+        "broken records": 0,
+        "empty files": 1,
+        "files of another kind": 1,
+        "exact duplicate documents": 1,
+        "documents with control characters": 1,
+        "lines over 100,000 characters": 1,
+        "documents with literal special tokens": 1,
+    }
+    assert result.findings["encoding faults"].examples == [f"{tmp_path}/a.txt:11:85: byte 0xf6 is not UTF-8"]
+    assert result.scripts["Cyrillic"] > 0
+    assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
+    page = report(result)
+    assert "exact duplicate documents: 1  -> prepare keeps the first of each" in page
+    assert result.to_json()["findings"]["empty files"]["count"] == 1

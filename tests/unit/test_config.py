@@ -1,0 +1,102 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.core import config as c
+from maskwright.core.errors import ConfigError
+
+LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
+
+
+def fails(values: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        c.build_config(values, "run.yaml")
+    return str(caught.value)
+
+
+def test_unknown_key_names_its_nearest_neighbour() -> None:
+    message = fails({**LEAST, "optimizer": {"learning_rat": 1e-3}})
+    assert message == "run.yaml: unknown key optimizer.learning_rat. Fix: did you mean optimizer.learning_rate?"
+
+
+def test_key_in_the_wrong_section_is_found() -> None:
+    assert "did you mean schedule.warmup_steps?" in fails({**LEAST, "optimizer": {"warmup_steps": 3}})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("schedule", "steps", "ten"),
+        ("schedule", "steps", 1.5),
+        ("schedule", "steps", True),
+        ("schedule", "steps", 0),
+        ("optimizer", "learning_rate", 0),
+        ("optimizer", "learning_rate", -1e-3),
+        ("masking", "rate", 1.0),
+        ("masking", "kind", "words"),
+        ("model", "size", "huge"),
+        ("logging", "tensorboard", "yes"),
+    ],
+)
+def test_wrong_values_are_refused_with_the_dotted_path(section: str, key: str, value: object) -> None:
+    message = fails({**LEAST, section: {**LEAST.get(section, {}), key: value}})
+    assert f"{section}.{key}" in message and repr(value) in message
+
+
+def test_missing_key_is_named() -> None:
+    assert "key schedule.steps is missing" in fails({"data": {"store": "s"}, "schedule": {"warmup_steps": 1}})
+
+
+def test_warm_up_longer_than_the_run_is_refused() -> None:
+    assert "never peak" in fails({"data": {"store": "s"}, "schedule": {"steps": 10, "warmup_steps": 10}})
+
+
+def test_decay_steps_only_with_wsd() -> None:
+    assert "wsd" in fails({"data": {"store": "s"}, "schedule": {"steps": 10, "decay_steps": 2}})
+
+
+def test_mask_shares_above_one_are_refused() -> None:
+    assert "above 1" in fails({**LEAST, "masking": {"mask_share": 0.8, "random_share": 0.3}})
+
+
+def test_yaml_numbers_and_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("data: {store: s}\nschedule: {steps: 100}\noptimizer: {learning_rate: 1e-3}\n")
+    run = c.read_config(str(path), ["optimizer.learning_rate=2e-4", "model.size=nano", "masking.final_rate=0.1"])
+    assert run.optimizer.learning_rate == 2e-4
+    assert (run.model.size, run.masking.final_rate) == ("nano", 0.1)
+
+
+def test_yaml_faults_have_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    for text, where in (("data: {store: s}\nschedule: [1\n", ":3:1"), ("data: 1\nseed: 1\nseed: 2\n", ":3:1")):
+        path.write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            c.read_config(str(path))
+        assert str(caught.value).startswith(f"{path}{where}: is not YAML")
+
+
+@pytest.mark.parametrize("override", ["steps", "=3", "schedule.steps.more=1"])
+def test_malformed_overrides_are_refused(override: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("data: {store: s}\nschedule: {steps: 100}\n")
+    with pytest.raises(ConfigError, match="--set"):
+        c.read_config(str(path), [override])
+
+
+def test_only_resumable_keys_may_change() -> None:
+    old = c.build_config(LEAST, "x")
+    moved = c.build_config({**LEAST, "data": {"store": "elsewhere"}, "checkpoint": {"keep": 5}}, "x")
+    assert c.refuse_changes(c.flat(old), c.flat(moved), "run") == ["data.store: s -> elsewhere", "checkpoint.keep: 2 -> 5"]
+    assert old.digest() == moved.digest()
+    other = c.build_config({**LEAST, "seed": 1}, "x")
+    assert old.digest() != other.digest()
+    with pytest.raises(ConfigError, match="seed: 0 -> 1"):
+        c.refuse_changes(c.flat(old), c.flat(other), "run")
+
+
+def test_schema_describes_every_key() -> None:
+    schema = c.json_schema()
+    for key in c.ALL_KEYS:
+        assert f'"{key.rsplit(".", 1)[-1]}"' in schema

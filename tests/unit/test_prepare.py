@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import maskwright.data.prepare as module
+from maskwright.core.errors import InputError, SourceError, StoreError
+from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.store import TokenStore, shard_names, token_dtype
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.vocabulary import read_vocabulary
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ENCODE_CHARACTERS", 20_000)
+
+
+OPTIONS = PrepareOptions(valid_fraction=0.1, shard_tokens=10_000)
+
+
+def test_same_input_gives_the_same_bytes(
+    corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path, small_blocks: None
+) -> None:
+    shutil.copy(corpus, tmp_path / corpus.name)
+    prepare(Sources([str(tmp_path / corpus.name)], layout="sentences"), tokenizer, str(tmp_path / "store"), OPTIONS)
+    first, second = content(Path(store.location)), content(tmp_path / "store")
+    assert set(first) == set(second)
+    for name in set(first) - {"manifest.json"}:
+        assert first[name] == second[name], name
+    manifests = [json.loads(files["manifest.json"]) for files in (first, second)]
+    for manifest in manifests:
+        manifest["sources"][0].pop("location")
+    assert manifests[0] == manifests[1]
+
+
+@pytest.mark.parametrize("fail_at", [1, 2, 4])
+def test_a_stopped_preparation_continues_to_the_same_bytes(
+    fail_at: int,
+    corpus: Path,
+    tokenizer: str,
+    store: TokenStore,
+    tmp_path: Path,
+    small_blocks: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed in the middle of writing a shard, after `fail_at` of them."""
+    folder, written = tmp_path / "store", 0
+    original = module._Preparation._write_shard
+
+    def failing(self: module._Preparation, *arguments: object) -> object:
+        nonlocal written
+        written += 1
+        if written > fail_at:
+            raise KeyboardInterrupt
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Preparation, "_write_shard", failing)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(Sources([str(corpus)], layout="sentences"), tokenizer, str(folder), OPTIONS)
+    with pytest.raises(StoreError, match=r"not a token store|never finished"):
+        TokenStore(str(folder))
+    prepare(Sources([str(corpus)], layout="sentences"), tokenizer, str(folder), OPTIONS)
+    assert content(folder) == content(Path(store.location))
+
+
+def test_a_finished_store_is_checked_and_left_alone(
+    corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path, small_blocks: None
+) -> None:
+    shutil.copytree(store.location, tmp_path / "store")
+    sources = Sources([str(corpus)], layout="sentences")
+    before = content(tmp_path / "store")
+    prepare(sources, tokenizer, str(tmp_path / "store"), OPTIONS)
+    assert content(tmp_path / "store") == before
+    with pytest.raises(InputError, match="other text or options"):
+        prepare(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2))
+
+
+def test_foreign_folders_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(InputError, match="is not empty"):
+        prepare(Sources([str(corpus)]), tokenizer, str(tmp_path))
+    assert content(tmp_path) == {"mine.txt": b"precious"}
+
+
+def test_bad_input_in_the_middle_leaves_nothing(tokenizer: str, tmp_path: Path, small_blocks: None) -> None:
+    good = "\n".join(f"line {number} of quite some length, to fill several blocks" for number in range(4000))
+    (tmp_path / "a.txt").write_bytes(good.encode() + b"\nbad \xff byte\n")
+    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
+    with pytest.raises(SourceError, match="0xff is not UTF-8"):
+        prepare(sources, tokenizer, str(tmp_path / "store"), OPTIONS)
+    assert not (tmp_path / "store").exists()
+
+
+def test_duplicates_lengths_and_split(tokenizer: str, tmp_path: Path) -> None:
+    lines = [f"document number {number % 400}" for number in range(1000)] + ["x", "y" * 500]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
+    options = PrepareOptions(valid_fraction=0.25, min_characters=2, max_characters=100)
+    ready = prepare(sources, tokenizer, str(tmp_path / "store"), options)
+    assert ready.manifest["counts"] == {"read": 1002, "kept": 400, "duplicates": 600, "too_short": 1, "too_long": 1}
+    assert ready.manifest["splits"]["valid"]["documents"] == pytest.approx(100, abs=30)
+    kept = prepare(
+        sources, tokenizer, str(tmp_path / "all"), PrepareOptions(valid_fraction=0.25, keep_duplicates=True)
+    )
+    assert kept.manifest["counts"]["kept"] == 1002
+    encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
+
+    def texts(store: TokenStore, side: str) -> set[str]:
+        split = store.split("train" if side == "train" else "valid")
+        ids, ends = split.gather(np.array([0]), np.array([split.tokens])), split.document_ends
+        return {encoder.decode(ids[a:b].tolist()) for a, b in zip([0, *ends[:-1]], ends, strict=True)}
+
+    for other in (ready, kept):
+        assert not texts(other, "train") & texts(other, "valid")
+    assert texts(ready, "valid") <= texts(kept, "valid")
+
+
+def test_split_does_not_depend_on_order_or_neighbours(tokenizer: str, tmp_path: Path) -> None:
+    lines = [f"document number {number}" for number in range(300)]
+    held_out = []
+    for name, some in (("a", lines), ("b", lines[::-1][:200])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(some))
+        ready = prepare(
+            Sources([str(tmp_path / f"{name}.txt")], layout="lines"),
+            tokenizer,
+            str(tmp_path / name),
+            PrepareOptions(valid_fraction=0.2),
+        )
+        split, encoder = ready.split("valid"), load_tokenizer(tokenizer, special_tokens_are_text=True)
+        ids = split.gather(np.array([0]), np.array([split.tokens]))
+        ends = split.document_ends
+        held_out.append({encoder.decode(ids[a:b].tolist()) for a, b in zip([0, *ends[:-1]], ends, strict=True)})
+    assert held_out[1] == held_out[0] & set(lines[::-1][:200])
+
+
+def test_literal_special_tokens_stay_text(tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(f"see <mask> and </s> and <s> {n}" for n in range(50)))
+    ready = prepare(Sources([str(tmp_path / "a.txt")], layout="lines"), tokenizer, str(tmp_path / "store"))
+    special = sorted(read_vocabulary(tokenizer).special)
+    assert ready.split("train").counts(ready.vocabulary.size)[special].sum() == 0
+
+
+def test_empty_corpus_is_an_error_and_leaves_nothing(tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n\n")
+    with pytest.raises(StoreError, match="no document is left of 0 read"):
+        prepare(Sources([str(tmp_path / "a.txt")]), tokenizer, str(tmp_path / "store"))
+    assert not (tmp_path / "store").exists()
+
+
+def test_large_vocabularies_get_wider_ids() -> None:
+    assert (token_dtype(65_536), token_dtype(65_537)) == ("uint16", "uint32")
+    assert shard_names("valid", 3, "uint32", False)["tokens"] == "valid-00003.tokens.u32"
+
+
+# ---- damage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(store: TokenStore, tmp_path: Path) -> Path:
+    shutil.copytree(store.location, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_truncated_and_missing_shards_are_named_when_opened(copy: Path) -> None:
+    shard = copy / "train-00001.tokens.u16"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-10])
+    with pytest.raises(StoreError, match=rf"train-00001.tokens.u16: has {len(whole) - 10:,} bytes"):
+        TokenStore(str(copy))
+    shard.unlink()
+    with pytest.raises(StoreError, match=r"train-00001\.tokens\.u16: is missing"):
+        TokenStore(str(copy))
+
+
+@pytest.mark.parametrize("name", ["train-00000.tokens.u16", "valid-00001.documents.u64", "train-00002.sentences.u64"])
+def test_one_flipped_bit_is_found(copy: Path, name: str) -> None:
+    TokenStore(str(copy)).verify()
+    content = bytearray((copy / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / name).write_bytes(content)
+    with pytest.raises(StoreError, match=rf"{name}: sha256 is"):
+        TokenStore(str(copy)).verify()
+
+
+def test_swapped_shards_are_found(copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["shards"] = manifest["shards"][::-1]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match="was changed after it was written"):
+        TokenStore(str(copy))
+
+
+def test_newer_format_and_other_json_are_refused(copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
+    with pytest.raises(StoreError, match="has format 2, this version reads 1"):
+        TokenStore(str(copy))
+    (copy / "manifest.json").write_text("{")
+    with pytest.raises(StoreError, match="is not JSON"):
+        TokenStore(str(copy))
+
+
+def test_exchanged_tokenizer_is_refused(copy: Path, corpus: Path, tmp_path: Path) -> None:
+    from maskwright.text.tokenizer import train_tokenizer
+
+    train_tokenizer(Sources([str(corpus)], layout="sentences"), str(tmp_path / "other"), vocab_size=390)
+    shutil.copy(tmp_path / "other/tokenizer.json", copy / "tokenizer/tokenizer.json")
+    with pytest.raises(StoreError, match="was made with another tokenizer"):
+        _ = TokenStore(str(copy)).vocabulary

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from maskwright.core.errors import InputError, SourceError
+from maskwright.text.sources import Fault, Layout, Sources
+
+TEXT = "One two.\nThree.\n\nFour é.\n\n\n  Five  \nSix\n"
+
+
+def read(path: Path | str, **options: object) -> list[tuple[str, int]]:
+    return [(document.text, document.line) for document in Sources([str(path)], **options)]  # type: ignore[arg-type]
+
+
+def fails(path: Path, **options: object) -> str:
+    with pytest.raises(SourceError) as caught:
+        read(path, **options)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ("sentences", [("One two. Three.", 1), ("Four é.", 4), ("Five Six", 7)]),
+        ("lines", [("One two.", 1), ("Three.", 2), ("Four é.", 4), ("Five", 7), ("Six", 8)]),
+        ("file", [(TEXT.strip(), 1)]),
+    ],
+)
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
+def test_plain_text_layouts_and_compressions(
+    layout: Layout, expected: list[tuple[str, int]], compression: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a.txt{compression}"
+    raw = TEXT.encode()
+    path.write_bytes(
+        {"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw[:9]) + zstandard.compress(raw[9:])}[
+            compression
+        ]
+    )
+    assert read(path, layout=layout) == expected
+
+
+def test_windows_line_ends_and_byte_order_mark_vanish(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\nThree.\r\n")
+    assert read(path, layout="sentences") == [("One. Two.", 1), ("Three.", 4)]
+
+
+def test_auto_layout_looks_and_says(tmp_path: Path) -> None:
+    single = tmp_path / "single.txt"
+    single.write_text("a b\nc d\n")
+    assert Sources([str(single)]).layout == "lines"
+    single.write_text("a b\n\nc d\n")
+    assert Sources([str(single)]).layout == "sentences"
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("a\n\nb\n")
+    assert Sources([str(tmp_path)]).layout == "file"
+
+
+def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "picture.png", ".hidden.txt"):
+        (tmp_path / name).write_text(name)
+    sources = Sources([str(tmp_path)], layout="file")
+    assert [document.text for document in sources] == ["a.txt", "b.txt"]
+    assert sources.ignored_files == [str(tmp_path / "picture.png")]
+    assert sources.bytes_read == sum(sources.sizes)
+
+
+def test_jsonl_csv_tsv_and_parquet(tmp_path: Path) -> None:
+    texts = ["plain", 'with "quotes", commas', "two\nlines", "ünïcode"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": i, "body": t}) + "\n" for i, t in enumerate(texts)))
+    for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):
+        with open(tmp_path / name, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file, delimiter=delimiter).writerows([["id", "body"], *[[i, t] for i, t in enumerate(texts)]])
+    with open(tmp_path / "bare.csv.gz", "wb") as file, gzip.open(file, "wt", newline="", encoding="utf-8") as text:
+        csv.writer(text).writerows([[i, t] for i, t in enumerate(texts)])
+    pq.write_table(pa.table({"id": range(4), "body": texts}), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.csv", "a.tsv", "a.parquet"):
+        assert [text for text, _ in read(tmp_path / name, text_column="body")] == texts
+    assert [text for text, _ in read(tmp_path / "bare.csv.gz", text_column="1")] == texts
+
+
+def test_fsspec_locations_are_read() -> None:
+    import fsspec
+
+    with fsspec.open("memory://corpus/a.txt", "wb") as file:
+        file.write(b"One.\nTwo.\n")
+    assert read("memory://corpus/*.txt", layout="lines") == [("One.", 1), ("Two.", 2)]
+
+
+def test_nulls_count_as_empty_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": null}\n{"text": ""}\n{"text": "x"}\n')
+    assert read(tmp_path / "a.jsonl") == [("x", 3)]
+
+
+def test_bad_bytes_are_placed_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes("gut\n".encode() + "schön".encode("latin-1") + b"\nmore\n")
+    assert fails(path, layout="lines").startswith("FILE:2:7: byte 0xf6 is not UTF-8. Fix: convert the file")
+    faults: list[Fault] = []
+    assert read(path, layout="lines", on_bad_input="replace", on_fault=faults.append)[1][0] == "sch�n"
+    assert [text for text, _ in read(path, layout="lines", on_bad_input="skip", on_fault=faults.append)] == ["gut", "more"]
+    assert [fault.kind for fault in faults] == ["encoding", "encoding"]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_truncated_archives_are_refused(ending: str, tmp_path: Path) -> None:
+    raw = "\n".join(f"line {number} {number * 7919 % 1000}" for number in range(5000)).encode()
+    whole = gzip.compress(raw) if ending == ".gz" else zstandard.compress(raw)
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(whole[: len(whole) // 2])
+    assert "is cut short or damaged" in fails(path, layout="lines")
+    assert "is cut short or damaged" in fails(path)  # already when looking at it to guess the layout
+    path.write_bytes(b"not an archive at all")
+    assert "is cut short or damaged" in fails(path, layout="lines")
+
+
+def test_faulty_records_name_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x"}\n{"text": \n')
+    assert fails(path).startswith("FILE:2: is not JSON")
+    path.write_text('{"text": "x"}\n{"body": "y"}\n')
+    assert fails(path) == "FILE:2: has no 'text' (keys: body). Fix: name it with --text-column"
+    path.write_text('{"text": 5}\n')
+    assert "'text' is int, not text" in fails(path)
+    assert read(path, on_bad_input="skip") == []
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1,2\n")
+    assert "has no column 'text' (columns: a, b)" in fails(path)
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 nonsense")
+    assert fails(path).startswith("FILE: is not Parquet")
+
+
+def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("hello".encode("utf-16"))
+    assert "is UTF-16" in fails(path)
+    path.write_bytes(b"")
+    assert fails(path).startswith("FILE: is empty")
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"x")
+    assert "is of a kind that cannot be read" in fails(picture)
+
+
+def test_pattern_without_files_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="matches no file"):
+        Sources([str(tmp_path / "*.txt")])

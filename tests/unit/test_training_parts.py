@@ -1,0 +1,160 @@
+"""Schedules, checkpoints, run directory, progress: the loop's small parts."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from maskwright.core import hardware
+from maskwright.core.config import Schedule
+from maskwright.core.console import Progress
+from maskwright.core.errors import CheckpointError, InputError
+from maskwright.core.run_directory import RunDirectory, Status
+from maskwright.core.storage import atomic_writer
+from maskwright.engines.base import TrainState
+from maskwright.engines.schedules import learning_rate
+from maskwright.training import checkpoint
+from maskwright.training.loop import attended_pairs
+
+
+def rates(**keys: object) -> list[float]:
+    schedule = Schedule.model_validate({"steps": 100, "warmup_steps": 10, **keys})
+    return [learning_rate(schedule, 2.0, step) for step in range(100)]
+
+
+def test_schedules_have_their_shapes() -> None:
+    for kind in ("linear", "cosine", "wsd"):
+        values = rates(kind=kind)
+        assert values[:10] == pytest.approx([0.2 * k for k in range(1, 11)])
+        assert values[10] == max(values) == 2.0
+        assert min(values) > 0
+        assert all(a >= b for a, b in zip(values[10:], values[11:], strict=False))
+    linear = rates(kind="linear", final_lr_share=0.1)
+    assert linear[55] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
+    assert rates(kind="cosine")[55] == pytest.approx(1.0)
+    wsd = rates(kind="wsd", decay_steps=40)
+    assert set(wsd[10:60]) == {2.0}
+    assert wsd[70] == pytest.approx(2.0 * (1 - math.sqrt(10 / 40)))
+    assert rates(kind="wsd")[79] == 2.0 and rates(kind="wsd")[81] < 2.0
+
+
+def state(step: int, seed: int = 0) -> TrainState:
+    generator = np.random.default_rng(seed)
+    arrays = {name: generator.standard_normal((4, 3)).astype(np.float32) for name in ("a", "b.c")}
+    return TrainState(step, arrays, {"exp_avg": dict(arrays), "exp_avg_sq": dict(arrays)})
+
+
+def test_checkpoint_round_trip_and_keeping(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for step in (10, 20, 30):
+        checkpoint.save(folder, state(step, seed=step), {"counters": {"tokens": step}}, keep=2)
+    assert checkpoint.whole_steps(folder) == [20, 30]
+    assert sorted(os.listdir(folder)) == ["step-00000020", "step-00000030"]
+    loaded = checkpoint.load_newest(folder, set_aside=True)
+    assert loaded
+    found, record = loaded
+    assert (found.step, record["counters"]) == (30, {"tokens": 30})
+    for name, value in state(30, seed=30).parameters.items():
+        assert np.array_equal(found.parameters[name], value)
+        assert np.array_equal(found.moments["exp_avg_sq"][name], value)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
+def test_damaged_newest_is_named_and_the_one_before_used(
+    name: str, damage: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path)
+    for step in (10, 20):
+        checkpoint.save(folder, state(step), {}, keep=5)
+    path = tmp_path / "step-00000020" / name
+    content = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    else:
+        content[len(content) // 2] ^= 0x10
+        path.write_bytes(content[:-5] if damage == "truncate" else content)
+    loaded = checkpoint.load_newest(folder, set_aside=True)
+    assert loaded and loaded[0].step == 10
+    if (name, damage) == ("MANIFEST.json", "remove"):
+        return  # then it never was a checkpoint, and nothing is wrong
+    message = capfd.readouterr().err
+    assert "step-00000020" in message and "using the checkpoint before it" in message
+    assert (tmp_path / "damaged-step-00000020").exists()
+
+
+def test_when_every_checkpoint_is_damaged_nothing_is_invented(tmp_path: Path) -> None:
+    checkpoint.save(str(tmp_path), state(10), {}, keep=1)
+    (tmp_path / "step-00000010" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="every checkpoint is damaged"):
+        checkpoint.load_newest(str(tmp_path), set_aside=False)
+    assert checkpoint.load_newest(str(tmp_path / "none"), set_aside=False) is None
+
+
+def test_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(str(tmp_path), state(10), {}, keep=1)
+    monkeypatch.setattr(hardware, "free_disk_bytes", lambda path: 1000)
+    with pytest.raises(CheckpointError, match="the disk has 1.0 kB free"):
+        checkpoint.save(str(tmp_path), state(20), {}, keep=1)
+    assert checkpoint.whole_steps(str(tmp_path)) == [10]
+
+
+def test_leftovers_of_a_killed_save_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "step-00000010").mkdir()
+    (tmp_path / "step-00000010" / "model.safetensors").write_bytes(b"half")
+    assert checkpoint.load_newest(str(tmp_path), set_aside=True) is None
+    checkpoint.save(str(tmp_path), state(10), {}, keep=1)
+    assert checkpoint.load(str(tmp_path / "step-00000010"))[0].step == 10
+
+
+def test_a_second_run_on_the_folder_is_refused(tmp_path: Path) -> None:
+    first, second = RunDirectory(str(tmp_path)), RunDirectory(str(tmp_path))
+    with first.locked(), pytest.raises(InputError, match=f"in use by process {os.getpid()} on"), second.locked():
+        pass
+    with second.locked():
+        pass
+
+
+def test_status_and_metrics_survive_a_cut_line(tmp_path: Path) -> None:
+    directory = RunDirectory(str(tmp_path))
+    directory.write_status(Status(phase="training", step=7, of=9))
+    assert (directory.read_status().step, directory.read_status().heartbeat > 0) == (7, True)
+    for step in (1, 2, 3):
+        directory.append_metrics({"step": step})
+    with open(directory.metrics, "a", encoding="utf-8") as file:
+        file.write('{"step": 4, "lo')
+    assert [record["step"] for record in directory.read_metrics()] == [1, 2, 3]
+    assert directory.forget_metrics_after(2) == 1
+    assert Path(directory.metrics).read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_atomic_writer_leaves_the_old_file_when_interrupted(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), atomic_writer(str(path)) as file:
+        file.write(b"ne")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_progress_without_a_terminal_is_a_line_every_15_seconds() -> None:
+    now, out = 0.0, io.StringIO()
+    bar = Progress("train", 100, "steps", stream=out, clock=lambda: now)
+    for step in range(40):
+        now = step + 1.0
+        bar.advance(1, note=f"loss {step}")
+    bar.close()
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "train        15%  15/100 steps  1 steps/s  ETA 85 s  loss 14"
+    assert len(lines) == 3
+
+
+def test_attended_pairs_are_squares_of_segment_lengths() -> None:
+    segments = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [0] * 6])
+    assert attended_pairs(segments) == 9 + 4 + 36
