@@ -250,10 +250,10 @@ def _explain(error: ValidationError, where: str) -> ConfigError:
 
 
 def _nearest_key(dotted: str) -> str | None:
-    """The same name in another section, or else the most similar dotted name."""
+    """The same name in another section, or else the most similar section or dotted name."""
     leaf = dotted.rsplit(".", 1)[-1]
     elsewhere = [key for key in ALL_KEYS if key.rsplit(".", 1)[-1] == leaf]
-    similar = difflib.get_close_matches(dotted, ALL_KEYS, n=1, cutoff=0.6)
+    similar = difflib.get_close_matches(dotted, [*RunConfig.model_fields, *ALL_KEYS], n=1, cutoff=0.6)
     return next(iter([*elsewhere, *similar]), None)
 
 

@@ -17,8 +17,9 @@ from maskwright.core.errors import ConfigError, HealthError, MaskwrightError, St
 from maskwright.core.run_directory import RunDirectory, Status
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, model_config
-from maskwright.model.hf import initial_parameters, read_hf_config, read_hf_parameters
+from maskwright.model.hf import Parameters, initial_parameters, read_hf_config, read_hf_parameters
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
@@ -106,15 +107,22 @@ def describe(ready: Prepared) -> str:
 def pretrain(config: RunConfig, run: str, *, config_file: str | None = None) -> None:
     """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds (2)."""
     ready = prepare_run(config)
-    if ready.config.schedule.steps < 1:
-        raise ConfigError("schedule.steps must be at least 1")
     directory = RunDirectory(run)
+    if not directory.exists():
+        # Before the folder is made, so that a bad model leaves nothing behind.
+        beginning = starting_parameters(ready)
+    else:
+        beginning = None
     from maskwright.engines.torch_engine import TorchEngine
 
     engine = TorchEngine(ready.model, config.optimizer, config.engine, config.seed)
     record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
     with stop_on_signals() as stop, directory.locked():
-        job = _start(ready, directory, engine, record, config_file)
+        job = _start(ready, directory, engine, record)
+        if beginning is None:
+            _resume(job, ready)
+        else:
+            _begin(job, beginning, config_file)
         say(describe(ready))
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
@@ -152,11 +160,10 @@ def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
     }
 
 
-def _start(ready: Prepared, directory: RunDirectory, engine: Any, record: dict[str, Any], config_file: str | None) -> Job:
+def _start(ready: Prepared, directory: RunDirectory, engine: Any, record: dict[str, Any]) -> Job:
     from maskwright.engines.ceiling import gemm_ceiling
 
-    status = Status(of=ready.config.schedule.steps)
-    job = Job(
+    return Job(
         config=ready.config,
         model=ready.model,
         directory=directory,
@@ -165,26 +172,24 @@ def _start(ready: Prepared, directory: RunDirectory, engine: Any, record: dict[s
         validation=_validation(ready),
         ceiling=gemm_ceiling(engine.device, engine.dtype),
         record=record,
-        status=status,
+        status=Status(of=ready.config.schedule.steps),
     )
-    if directory.exists():
-        _resume(job)
-    else:
-        _begin(job, config_file)
-    return job
 
 
-def _begin(job: Job, config_file: str | None) -> None:
-    config, directory = job.config, job.directory
-    from maskwright.engines.base import TrainState
+def starting_parameters(ready: Prepared) -> Parameters:
+    """Of step 0: read from `model.init_from`, or drawn. Raises `ModelError`."""
+    folder = ready.config.model.init_from
+    if folder is None:
+        return initial_parameters(ready.model, ready.config.seed)
+    parameters = read_hf_parameters(folder, ready.model)
+    say(f"continuing from {folder}")
+    return parameters
 
-    if config.model.init_from:
-        parameters = read_hf_parameters(config.model.init_from, job.model)
-        say(f"continuing from {config.model.init_from}")
-    else:
-        parameters = initial_parameters(job.model, config.seed)
+
+def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
+    directory = job.directory
     job.engine.write(TrainState(0, parameters))
-    copy_tokenizer(os.path.join(config.data.store, "tokenizer"), directory.path("tokenizer"))
+    copy_tokenizer(os.path.join(job.config.data.store, "tokenizer"), directory.path("tokenizer"))
     if config_file and not storage.is_url(config_file):
         shutil.copyfile(config_file, directory.path("config.yaml"))
     storage.write_json(directory.path("environment.json"), environment())
@@ -192,7 +197,7 @@ def _begin(job: Job, config_file: str | None) -> None:
     storage.write_json(directory.config, {"format": RUN_FORMAT, **job.record})
 
 
-def _resume(job: Job) -> None:
+def _resume(job: Job, ready: Prepared) -> None:
     directory, now = job.directory, job.record
     before = directory.read_config()
     for change in refuse_changes(before["config"], now["config"], directory.location):
@@ -216,7 +221,7 @@ def _resume(job: Job) -> None:
     if loaded is None:
         say("the run was stopped before its first checkpoint: starting again")
         directory.forget_metrics_after(-1)
-        _begin(job, None)
+        _begin(job, starting_parameters(ready), None)
         return
     state, record = loaded
     job.engine.write(state)

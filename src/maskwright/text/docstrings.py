@@ -46,7 +46,7 @@ def docstrings(path: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node, clean=False)
-            if text and len(cleaned := inspect.cleandoc(text)) >= SHORTEST_CHARACTERS:
+            if text and len(cleaned := inspect.cleandoc(text).strip()) >= SHORTEST_CHARACTERS:
                 yield getattr(node, "lineno", 1), cleaned
 
 

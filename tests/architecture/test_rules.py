@@ -1,0 +1,128 @@
+"""The rules of the house, checked from the source text: who imports whom, how large a file is, which keys exist."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from maskwright.core.config import ALL_KEYS
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "maskwright"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# A package may import itself and those to its right. Arrows point down; training is the only one above engines.
+LAYERS = {
+    "core": set(),
+    "text": {"core"},
+    "data": {"core", "text"},
+    "model": {"core"},
+    "engines": {"core", "data", "model"},
+    "training": {"core", "data", "model", "engines"},
+    "tasks": {"core", "text", "data", "model", "engines", "training"},
+}
+# Files that may import a heavy library, each with its reason.
+HEAVY = {
+    "torch": {"model/attention.py", "model/roberta_torch.py", "engines/torch_engine.py", "engines/ceiling.py"}
+    | {"tasks/fill.py", "tasks/export.py"},  # these two run the network itself, on text of their own
+    "transformers": {"tasks/export.py"},
+    "tokenizers": {"text/tokenizer.py", "data/prepare.py"},  # prepare only notes its version
+    "pyarrow": {"text/sources.py"},
+    "tensorboard": {"training/metrics.py"},
+    "jax": set(),
+    "ray": set(),
+}
+FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litdata", "torch_xla"}
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """(module, at the top of the file) of each import."""
+    tree = ast.parse(path.read_text())
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or "", id(node) in top
+            yield from ((f"{node.module}.{alias.name}", id(node) in top) for alias in node.names)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_imports_point_down(path: Path) -> None:
+    package = name(path).split("/")[0]
+    if package not in LAYERS:
+        return  # cli.py composes all
+    for module, _ in imports(path):
+        parts = module.split(".")
+        if parts[0] == "maskwright" and len(parts) > 1 and parts[1] in LAYERS:
+            assert parts[1] in {package} | LAYERS[package], f"{name(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_heavy_libraries_have_few_doors(path: Path) -> None:
+    for module, _ in imports(path):
+        library = module.split(".")[0]
+        assert library not in FORBIDDEN, f"{name(path)} imports {library}"
+        if library in HEAVY:
+            assert name(path) in HEAVY[library], f"{name(path)} imports {library}"
+    if name(path).startswith("core/"):
+        assert not {"torch", "numpy", "jax"} & {module.split(".")[0] for module, _ in imports(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 420, f"{name(path)} has {text.count(chr(10))} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            length = (node.end_lineno or 0) - node.lineno
+            assert length <= 75, f"{name(path)}: {node.name} has {length} lines"
+
+
+def test_every_package_is_in_the_layers() -> None:
+    assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} == set(LAYERS)
+
+
+def test_help_and_import_load_nothing_heavy() -> None:
+    code = (
+        "import sys, maskwright.cli as c; code = c.run(['--help']); "
+        "heavy = {'torch', 'jax', 'numpy', 'transformers', 'tokenizers', 'pyarrow', 'pydantic_core', 'rich'} & set(sys.modules); "
+        "sys.exit(code or (f'loaded {sorted(heavy)}' if heavy else 0))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "pretrain" in result.stdout
+
+
+def test_number_of_configuration_keys_is_pinned() -> None:
+    """Each key is a promise. Adding one is a decision: change this number, CHANGELOG and docs with it."""
+    assert len(ALL_KEYS) == 43
+
+
+def test_repository_speaks_of_the_product_alone() -> None:
+    """No machine's paths and no package index in what is committed."""
+    words = ("/work/", "/root/", "/opt/wheels", "/opt/pypi", "file:///", "extra-index-url")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    names = [n for n in listed.split("\0") if n] or [str(p.relative_to(ROOT)) for p in FILES]
+    for file in names:
+        path = ROOT / file
+        if path == Path(__file__).resolve() or not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        assert not [word for word in words if word in text], file
+
+
+def test_scripts_are_executable() -> None:
+    for script in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]:
+        assert os.access(script, os.X_OK), script

@@ -1,0 +1,166 @@
+"""The command line as a user runs it, in processes of its own, from raw text to a folder that transformers loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from conftest import SHARED
+
+from maskwright.training import checkpoint
+
+COMMAND = [sys.executable, "-m", "maskwright"]
+
+
+def maskwright(*arguments: object, cwd: Path, code: int = 0) -> str:
+    result = subprocess.run(
+        [*COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stdout
+
+
+def write_config(path: Path, store: str, **schedule: object) -> None:
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "data": {"store": store, "seq_len": 48},
+                "model": {"size": "nano", "hidden_size": 64, "hidden_dropout": 0.1},
+                "optimizer": {"learning_rate": 4e-3},
+                "schedule": {"steps": 150, "warmup_steps": 15, **schedule},
+                "batch": {"micro_batch_rows": 8},
+                "engine": {"threads": 1},
+                "checkpoint": {"save_every_steps": 20},
+                "logging": {"every_steps": 5},
+            }
+        )
+    )
+
+
+def test_from_text_to_transformers(corpus: Path, tmp_path: Path) -> None:
+    audited = json.loads(maskwright("text", "audit", corpus, "--json", cwd=tmp_path))
+    assert (audited["documents"], audited["layout"]) == (300, "sentences")
+    maskwright("tokenizer", "train", corpus, "--to", "tokenizer", "--vocab-size", 400, cwd=tmp_path)
+    inspected = json.loads(maskwright("tokenizer", "inspect", "tokenizer", corpus, "--json", cwd=tmp_path))
+    assert inspected["unknown_tokens"] == 0 and inspected["fertility"] < 2
+    prepare = ("data", "prepare", corpus, "--tokenizer", "tokenizer", "--to", "store", "--valid-fraction", 0.1)
+    maskwright(*prepare, cwd=tmp_path)
+    maskwright("data", "verify", "store", cwd=tmp_path)
+    assert json.loads(maskwright("data", "inspect", "store", "--json", cwd=tmp_path))["counts"]["kept"] == 300
+
+    write_config(tmp_path / "run.yaml", "store")
+    assert "150 steps of 8 rows" in maskwright("pretrain", "run.yaml", "--run", "run", "--dry-run", cwd=tmp_path)
+    assert not (tmp_path / "run").exists()
+    keys = ("schedule.steps=700", "optimizer.learning_rate=2e-3", "engine.threads=0", "batch.micro_batch_rows=16")
+    longer = [part for key in keys for part in ("--set", key)]
+    maskwright("pretrain", "run.yaml", "--run", "run", *longer, cwd=tmp_path)
+    result = json.loads(maskwright("evaluate", "run", "--json", cwd=tmp_path))
+    assert result["loss"] < result["unigram_loss"] - 1.0
+    assert result["accuracy"] > 2 * result["unigram_accuracy"] > 0
+
+    maskwright("export", "run", "--to", "model", cwd=tmp_path)
+    again = json.loads(maskwright("evaluate", "model", "--store", "store", "--seq-len", 48, "--json", cwd=tmp_path))
+    assert again["loss"] == pytest.approx(result["loss"], rel=1e-6)
+    sentence = "The fox saw the<mask>."
+    own = json.loads(maskwright("fill", "model", sentence, "--top", 3, "--json", cwd=tmp_path))[0]["masks"][0]
+    import transformers
+
+    pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "model"), top_k=3, device="cpu")
+    theirs = pipeline(sentence)
+    assert [guess["token"] for guess in own] == [guess["token_str"] for guess in theirs]
+    # transformers spreads probability over special tokens too; ours over text only
+    assert own[0]["probability"] == pytest.approx(theirs[0]["score"], rel=0.02)
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "held-out loss" in card and "schedule.steps" in card
+    assert str(tmp_path) not in card
+
+    write_config(tmp_path / "more.yaml", "store", steps=20)
+    more = ("pretrain", "more.yaml", "--run", "more", "--set", "model.init_from=model")
+    maskwright(*more, cwd=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "more" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["valid_loss"] == pytest.approx(again["loss"], rel=0.01)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_run_continues_exactly(kind: signal.Signals, store: object, tmp_path: Path) -> None:
+    location = store.location  # type: ignore[attr-defined]
+    write_config(tmp_path / "run.yaml", location)
+    maskwright("pretrain", "run.yaml", "--run", "straight", cwd=tmp_path)
+    for minimum in (25, 90):
+        process = subprocess.Popen(
+            [*COMMAND, "pretrain", "run.yaml", "--run", "killed"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
+        metrics = tmp_path / "killed" / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if metrics.exists() and f'"step": {minimum},' in metrics.read_text():
+                break
+            time.sleep(0.01)
+        os.kill(process.pid, kind)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == (-kind if kind == signal.SIGKILL else 75), errors
+        if kind != signal.SIGKILL:
+            assert "the same command continues" in errors
+            assert json.loads((tmp_path / "killed" / "status.json").read_text())["phase"] == "stopped"
+    maskwright("pretrain", "run.yaml", "--run", "killed", cwd=tmp_path)
+    loaded = [checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False) for name in ("straight", "killed")]
+    assert loaded[0] and loaded[1] and loaded[0][0].step == loaded[1][0].step == 150
+    for name, value in loaded[0][0].parameters.items():
+        assert np.array_equal(value, loaded[1][0].parameters[name]), name
+    times = {"time", "tokens_per_second", "ceiling_share"}
+    records = [
+        [
+            {key: value for key, value in json.loads(line).items() if key not in times}
+            for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        ]
+        for name in ("straight", "killed")
+    ]
+    assert records[0] == records[1]
+
+
+def test_quickstart_on_own_text(corpus: Path, tmp_path: Path) -> None:
+    out = maskwright("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05, cwd=tmp_path)
+    for command in ("text audit", "tokenizer train", "data prepare", "pretrain", "evaluate", "export", "fill"):
+        assert f"$ maskwright {command}" in out
+    for line in ("before training", "unigram baseline", "after training", "Next, on your own text"):
+        assert line in out
+    again = maskwright("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05, cwd=tmp_path)
+    assert "$ maskwright tokenizer train" not in again and "after training" in again
+
+
+def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
+    from maskwright.text.docstrings import docstrings, gather
+
+    source = tmp_path / "evil.py"
+    source.write_text('"""' + "words " * 20 + '"""\nraise SystemExit("ran")\ndef f():\n    """short"""\n')
+    assert list(docstrings(str(source))) == [(1, ("words " * 20).strip())]
+    assert gather(str(tmp_path / "a.jsonl"), max_bytes=200_000) > 100
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert 200_000 <= sum(len(line["text"].encode()) for line in lines) < 250_000
+    assert all(os.path.isfile(line["source"]) for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SHARED / "books").is_dir(), reason="needs the shared folder of public-domain books")
+def test_held_out_loss_falls_on_real_books(tmp_path: Path) -> None:
+    """English prose through the spine: three validations, each clearly better than the one before."""
+    book = SHARED / "books" / "books_00.txt.zst"
+    maskwright("tokenizer", "train", book, "--to", "tokenizer", "--vocab-size", 4096, cwd=tmp_path)
+    prepare = ("data", "prepare", book, "--tokenizer", "tokenizer", "--to", "store", "--valid-fraction", 0.02)
+    maskwright(*prepare, cwd=tmp_path)
+    write_config(tmp_path / "run.yaml", "store")
+    keys = ["model.size=nano", "batch.micro_batch_rows=16", "evaluation.every_steps=50", "engine.threads=0"]
+    options = [part for key in keys for part in ("--set", key)]
+    maskwright("pretrain", "run.yaml", "--run", "run", *options, cwd=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["valid_loss"] for line in lines if "valid_loss" in line]
+    assert len(losses) == 4
+    assert all(after < before - 0.02 for before, after in zip(losses, losses[1:], strict=False)), losses

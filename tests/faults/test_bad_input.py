@@ -1,0 +1,397 @@
+"""Whatever a user gets wrong: one line (what, where, fix), exit code 2, nothing half-written left behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import save_file
+
+from maskwright.cli import run
+from maskwright.data.store import TokenStore
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf import initial_parameters, to_hf_config
+
+SHAPE = ModelConfig(400, 32, 2, 2, 64, 34)
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line that the user is shown; anything else on stderr fails the test."""
+        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, self.err
+        assert "Traceback" not in self.err
+        return lines[0].removeprefix("error: ")
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def call(*arguments: object) -> Result:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    yield call
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def config_file(store: TokenStore, tmp_path: Path) -> Callable[..., Path]:
+    def write(**sections: dict[str, object]) -> Path:
+        values: dict[str, dict[str, object]] = {
+            "data": {"store": store.location, "seq_len": 32},
+            "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
+            "schedule": {"steps": 3},
+            "batch": {"micro_batch_rows": 4},
+            "engine": {"device": "cpu"},
+        }
+        for name, keys in sections.items():
+            values[name] = {**values.get(name, {}), **keys}
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(values))
+        return path
+
+    return write
+
+
+Cli = Callable[..., Result]
+ConfigFile = Callable[..., Path]
+
+
+# ---- text and tokens -----------------------------------------------------------------------------------------------
+
+
+def test_text_that_is_not_utf8(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"fine\nbad \xe9 here\n")
+    for command in (
+        ("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer, "--to", tmp_path / "out"),
+        ("tokenizer", "train", tmp_path / "a.txt", "--to", tmp_path / "out"),
+    ):
+        result = cli(*command)
+        assert result.code == 2
+        assert result.error.startswith(f"{tmp_path}/a.txt:2:9: byte 0xe9 is not UTF-8. Fix: ")
+        assert not (tmp_path / "out").exists()
+
+
+def test_empty_file_and_zero_documents(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
+    for content, words in ((b"", "is empty"), (b"\n \n\n", "no document is left of 0 read")):
+        (tmp_path / "a.txt").write_bytes(content)
+        result = cli("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer, "--to", tmp_path / "out")
+        assert (result.code, words in result.error, "Fix: " in result.error) == (2, True, True)
+        assert not (tmp_path / "out").exists()
+
+
+def test_unreadable_paths(cli: Cli, tokenizer: str, tmp_path: Path, config_file: ConfigFile) -> None:
+    missing = tmp_path / "missing"
+    for command in (
+        ("text", "audit", missing),
+        ("data", "prepare", missing, "--tokenizer", tokenizer, "--to", tmp_path / "out"),
+        ("data", "inspect", missing),
+        ("data", "verify", missing),
+        ("evaluate", missing),
+        ("export", missing, "--to", tmp_path / "out"),
+        ("fill", missing, "<mask>"),
+        ("pretrain", missing, "--run", tmp_path / "out"),
+        ("pretrain", config_file(data={"store": str(missing)}), "--run", tmp_path / "out"),
+        ("pretrain", config_file(model={"init_from": str(missing)}), "--run", tmp_path / "out"),
+    ):
+        result = cli(*command)
+        assert result.code == 2, command
+        assert str(missing) in result.error, command
+        assert not (tmp_path / "out").exists(), command
+
+
+def test_folder_that_cannot_be_written(cli: Cli, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    result = cli("data", "prepare", corpus, "--tokenizer", tokenizer, "--to", tmp_path / "file" / "store")
+    assert result.code == 2
+    assert "is a file, but a folder is needed" in result.error
+
+
+def test_literal_special_tokens_are_reported_and_stay_text(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(f"literal <mask> and <s> number {n}" for n in range(40)))
+    audited = cli("text", "audit", tmp_path / "a.txt", "--json")
+    finding = json.loads(audited.out)["findings"]["documents with literal special tokens"]
+    assert (finding["count"], "keeps them as text" in finding["prepare"]) == (40, True)
+    prepared = cli("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer, "--to", tmp_path / "out")
+    assert prepared.code == 0
+    counts = TokenStore(str(tmp_path / "out")).split("train").counts(400)
+    assert counts[[0, 1, 2, 3, 399]].sum() == 0
+
+
+def test_tokenizer_without_a_mask_token(cli: Cli, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
+    content["added_tokens"].pop()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    result = cli("data", "prepare", corpus, "--tokenizer", tmp_path, "--to", tmp_path / "out")
+    assert result.code == 2
+    assert result.error.startswith(f"{tmp_path}/tokenizer.json: has no <mask> token. Fix: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_truncated_shard(cli: Cli, store: TokenStore, tmp_path: Path, config_file: ConfigFile) -> None:
+    shutil.copytree(store.location, tmp_path / "store")
+    shard = tmp_path / "store" / "train-00000.tokens.u16"
+    shard.write_bytes(shard.read_bytes()[:-2])
+    for command in (
+        ("data", "verify", tmp_path / "store"),
+        ("pretrain", config_file(data={"store": str(tmp_path / "store")}), "--run", tmp_path / "out"),
+    ):
+        result = cli(*command)
+        assert result.code == 2
+        assert f"{shard}: has" in result.error and "the manifest says" in result.error
+    assert not (tmp_path / "out").exists()
+
+
+# ---- configuration -------------------------------------------------------------------------------------------------
+
+
+def test_unknown_key(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+    result = cli("pretrain", config_file(masking={"mask_prob": 0.15}), "--run", tmp_path / "out")
+    assert (result.code, "unknown key masking.mask_prob" in result.error) == (2, True)
+    result = cli("pretrain", config_file(), "--run", tmp_path / "out", "--set", "shedule.steps=5")
+    assert (result.code, "did you mean schedule?" in result.error) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_fewer_rows_than_a_batch(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+    result = cli("pretrain", config_file(batch={"micro_batch_rows": 100_000}), "--run", tmp_path / "out")
+    assert (result.code, "one step takes 100,000" in result.error) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_flags(cli: Cli, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    result = cli("data", "prepare", corpus, "--tokenizer", tokenizer, "--to", tmp_path / "o", "--valid-fraction", "1.5")
+    assert (result.code, "--valid-fraction 1.5" in result.error) == (2, True)
+    for command in ((), ("nonsense",), ("pretrain",), ("pretrain", "x", "--unknown")):
+        assert cli(*command).code == 2
+
+
+def test_device_that_is_not_there(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is there, so asking for it is no error")
+    result = cli("pretrain", config_file(engine={"device": "cuda"}), "--run", tmp_path / "out")
+    assert (result.code, "torch sees no CUDA device" in result.error) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: str) -> Path:
+    """A good Hugging Face folder, to be spoilt."""
+    path = tmp_path / "model"
+    path.mkdir()
+    save_file(initial_parameters(SHAPE, 0), str(path / "model.safetensors"), {"format": "pt"})
+    (path / "config.json").write_text(json.dumps(to_hf_config(SHAPE)))
+    shutil.copy(Path(tokenizer) / "tokenizer.json", path)
+    return path
+
+
+def test_a_good_folder_is_continued(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:
+    result = cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out")
+    assert result.code == 0, result.err
+    assert f"continuing from {folder}" in result.err
+
+
+def change(folder: Path, **keys: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **keys}))
+
+
+def spoil_vocabulary(folder: Path) -> str:
+    change(folder, vocab_size=300)
+    parameters = initial_parameters(ModelConfig(300, 32, 2, 2, 64, 34), 0)
+    save_file(parameters, str(folder / "model.safetensors"))
+    return "has 400 tokens, the model in"
+
+
+def spoil_positions(folder: Path) -> str:
+    change(folder, max_position_embeddings=22)
+    return "is above the 20 tokens"
+
+
+def spoil_activation(folder: Path) -> str:
+    change(folder, hidden_act="relu")
+    return "hidden_act is 'relu'"
+
+
+def spoil_kind(folder: Path) -> str:
+    change(folder, model_type="bert")
+    return "model_type is 'bert'"
+
+
+def spoil_size(folder: Path) -> str:
+    change(folder, intermediate_size=128)
+    return "config.json says (128, 32)"
+
+
+def spoil_heads(folder: Path) -> str:
+    change(folder, num_attention_heads=5)
+    return "5 attention heads do not divide"
+
+
+def spoil_missing(folder: Path) -> str:
+    parameters = initial_parameters(SHAPE, 0)
+    parameters.pop("lm_head.dense.weight")
+    save_file(parameters, str(folder / "model.safetensors"))
+    return "has no tensor lm_head.dense.weight"
+
+
+def spoil_extra(folder: Path) -> str:
+    save_file({**initial_parameters(SHAPE, 0), "extra": np.zeros(3, np.float32)}, str(folder / "model.safetensors"))
+    return "does not know: extra"
+
+
+def spoil_truncated(folder: Path) -> str:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    return "model.safetensors: cannot be read"
+
+
+def spoil_header(folder: Path) -> str:
+    (folder / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + b"{}")
+    return "claims a header of 1,152,921,504,606,846,976 bytes"
+
+
+def spoil_pickle(folder: Path) -> str:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    return "holds pickled weights"
+
+
+def spoil_index(folder: Path) -> str:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../secret.safetensors"}}')
+    return "names a file outside its folder"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        spoil_vocabulary,
+        spoil_positions,
+        spoil_activation,
+        spoil_kind,
+        spoil_size,
+        spoil_heads,
+        spoil_missing,
+        spoil_extra,
+        spoil_truncated,
+        spoil_header,
+        spoil_pickle,
+        spoil_index,
+    ],
+)
+def test_bad_model_folders(
+    spoil: Callable[[Path], str], cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
+) -> None:
+    words = spoil(folder)
+    result = cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out")
+    assert (result.code, words in result.error) == (2, True), result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_store_of_another_tokenizer(cli: Cli, corpus: Path, folder: Path, tmp_path: Path, config_file: ConfigFile) -> None:
+    other = tmp_path / "other"
+    assert cli("tokenizer", "train", corpus, "--to", other / "t", "--vocab-size", 390).code == 0
+    assert cli("data", "prepare", corpus, "--tokenizer", other / "t", "--to", other / "store").code == 0
+    changed = config_file(model={"init_from": str(folder)}, data={"store": str(other / "store")})
+    for command in (
+        ("pretrain", changed, "--run", tmp_path / "out"),
+        ("evaluate", folder, "--store", other / "store"),
+    ):
+        result = cli(*command)
+        assert (result.code, "was made with another tokenizer" in result.error) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_fill_needs_a_mask_and_a_text_that_fits(cli: Cli, folder: Path) -> None:
+    assert "no <mask>" in cli("fill", folder, "nothing hidden").error
+    assert "the model takes 32" in cli("fill", folder, "word " * 60 + "<mask>").error
+
+
+# ---- runs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> Path:
+    assert cli("pretrain", config_file(), "--run", tmp_path / "run").code == 0
+    return tmp_path / "run"
+
+
+def test_changed_configuration_is_refused_with_the_difference(
+    cli: Cli, finished: Path, config_file: ConfigFile
+) -> None:
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file() and path.name != "lock"}
+    result = cli("pretrain", config_file(schedule={"steps": 5}), "--run", finished)
+    assert (result.code, "schedule.steps: 3 -> 5" in result.error) == (2, True)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_other_store_is_refused(
+    cli: Cli, finished: Path, config_file: ConfigFile, corpus: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    prepared = ("--tokenizer", tokenizer, "--to", tmp_path / "other", "--valid-fraction", 0.3, "--layout", "sentences")
+    assert cli("data", "prepare", corpus, *prepared).code == 0
+    result = cli("pretrain", config_file(data={"store": str(tmp_path / "other")}), "--run", finished)
+    assert (result.code, "another token store" in result.error) == (2, True)
+
+
+def test_export_never_overwrites(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    result = cli("export", finished, "--to", tmp_path / "there")
+    assert (result.code, "already exists" in result.error) == (2, True)
+    assert cli("export", finished, "--to", tmp_path / "model").code == 0
+    assert not list(tmp_path.glob("*.tmp-*"))
+
+
+def test_export_that_differs_is_refused_and_removed(
+    cli: Cli, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that transformers computes otherwise: here with another epsilon in its config."""
+    from maskwright.tasks import export as task
+
+    original = task.to_hf_config
+    monkeypatch.setattr(task, "to_hf_config", lambda config: original(config) | {"layer_norm_eps": 1e-2})
+    result = cli("export", finished, "--to", tmp_path / "model")
+    assert result.code == 1
+    assert "logits differ by" in result.error
+    assert not list(tmp_path.glob("model*"))
+
+
+def test_debug_shows_the_traceback(cli: Cli, tmp_path: Path) -> None:
+    from maskwright.core.errors import InputError
+
+    with pytest.raises(InputError):
+        cli("--debug", "data", "verify", tmp_path / "missing")
+
+
+def test_nan_stops_before_the_update(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:
+    parameters = initial_parameters(SHAPE, 0)
+    parameters["lm_head.dense.weight"][3, 3] = np.nan
+    save_file(parameters, str(folder / "model.safetensors"))
+    result = cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out")
+    assert result.code == 3
+    assert "step 0: loss nan" in result.error
+    status = json.loads((tmp_path / "out" / "status.json").read_text())
+    assert (status["phase"], status["exit"], status["step"]) == ("failed", 3, 0)
