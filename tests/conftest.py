@@ -1,4 +1,5 @@
-"""What tests share: a small made-up language, a tokenizer and a store of it, and a configuration that trains in seconds."""
+"""What tests share: a small made-up language, a tokenizer and a store of it, and a configuration that trains in
+seconds."""
 
 from __future__ import annotations
 

@@ -38,11 +38,12 @@ SourceFiles = Annotated[list[str], typer.Argument(metavar="SRC…", help="Files,
 Layout = Annotated[
     Literal["auto", "file", "sentences", "lines"],
     typer.Option(
-        help="Plain text: a document is a file, lines between blank lines (a sentence each), or a line. auto looks and says."
+        help="Plain text: a document is a file, sentences (one a line) between blank lines, or a line. auto says."
     ),
 ]
 TextColumn = Annotated[
-    str, typer.Option(help="Key or column that holds the text; a 0-based number for CSV without a header line.")
+    str,
+    typer.Option(help="Key or column that holds the text; a 0-based number for CSV without a header line."),
 ]
 OnBadInput = Annotated[
     Literal["error", "replace", "skip"],
@@ -262,12 +263,17 @@ def fill(
     for sentence, masks in answers:
         print(sentence)
         for guesses in masks:
-            print("   " + "  ".join(f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses))
+            print(
+                "   "
+                + "  ".join(f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses)
+            )
 
 
 @app.command("quickstart")
 def quickstart(
-    text: Annotated[list[str] | None, typer.Option("--text", help="Your own text; Python's documentation if not.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="Your own text; Python's documentation if not.")
+    ] = None,
     to: To = "quickstart",
     minutes: Annotated[float, typer.Option(help="Time to train for, about.", min=0.01)] = 2.0,
     layout: Layout = "auto",
@@ -280,11 +286,14 @@ def quickstart(
 
 
 @app.command("schema")
-def schema() -> None:
+def schema(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="A table to read instead.")] = False,
+) -> None:
     """JSON schema of a run's YAML, for editors."""
     from maskwright.core.config import json_schema
+    from maskwright.core.config_page import markdown
 
-    print(json_schema())
+    print(markdown().rstrip() if as_markdown else json_schema())
 
 
 @app.callback(invoke_without_command=True)
@@ -319,7 +328,9 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
-        say("error: out of memory. Fix: lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch")
+        say(
+            "error: out of memory. Fix: lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
+        )
         return 1
     except OSError as error:
         if debug:

@@ -51,7 +51,17 @@ def test_from_text_to_transformers(corpus: Path, tmp_path: Path) -> None:
     maskwright("tokenizer", "train", corpus, "--to", "tokenizer", "--vocab-size", 400, cwd=tmp_path)
     inspected = json.loads(maskwright("tokenizer", "inspect", "tokenizer", corpus, "--json", cwd=tmp_path))
     assert inspected["unknown_tokens"] == 0 and inspected["fertility"] < 2
-    prepare = ("data", "prepare", corpus, "--tokenizer", "tokenizer", "--to", "store", "--valid-fraction", 0.1)
+    prepare = (
+        "data",
+        "prepare",
+        corpus,
+        "--tokenizer",
+        "tokenizer",
+        "--to",
+        "store",
+        "--valid-fraction",
+        0.1,
+    )
     maskwright(*prepare, cwd=tmp_path)
     maskwright("data", "verify", "store", cwd=tmp_path)
     assert json.loads(maskwright("data", "inspect", "store", "--json", cwd=tmp_path))["counts"]["kept"] == 300
@@ -59,8 +69,8 @@ def test_from_text_to_transformers(corpus: Path, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", "store")
     assert "150 steps of 8 rows" in maskwright("pretrain", "run.yaml", "--run", "run", "--dry-run", cwd=tmp_path)
     assert not (tmp_path / "run").exists()
-    keys = ("schedule.steps=700", "optimizer.learning_rate=2e-3", "engine.threads=0", "batch.micro_batch_rows=16")
-    longer = [part for key in keys for part in ("--set", key)]
+    keys = ["schedule.steps=700", "masking.rate=0.3", "model.hidden_dropout=0.0", "batch.micro_batch_rows=16"]
+    longer = [part for key in [*keys, "optimizer.learning_rate=2e-3"] for part in ("--set", key)]
     maskwright("pretrain", "run.yaml", "--run", "run", *longer, cwd=tmp_path)
     result = json.loads(maskwright("evaluate", "run", "--json", cwd=tmp_path))
     assert result["loss"] < result["unigram_loss"] - 1.0
@@ -96,7 +106,10 @@ def test_a_killed_run_continues_exactly(kind: signal.Signals, store: object, tmp
     maskwright("pretrain", "run.yaml", "--run", "straight", cwd=tmp_path)
     for minimum in (25, 90):
         process = subprocess.Popen(
-            [*COMMAND, "pretrain", "run.yaml", "--run", "killed"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+            [*COMMAND, "pretrain", "run.yaml", "--run", "killed"],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         metrics = tmp_path / "killed" / "metrics.jsonl"
         deadline = time.monotonic() + 120
@@ -111,7 +124,9 @@ def test_a_killed_run_continues_exactly(kind: signal.Signals, store: object, tmp
             assert "the same command continues" in errors
             assert json.loads((tmp_path / "killed" / "status.json").read_text())["phase"] == "stopped"
     maskwright("pretrain", "run.yaml", "--run", "killed", cwd=tmp_path)
-    loaded = [checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False) for name in ("straight", "killed")]
+    loaded = [
+        checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False) for name in ("straight", "killed")
+    ]
     assert loaded[0] and loaded[1] and loaded[0][0].step == loaded[1][0].step == 150
     for name, value in loaded[0][0].parameters.items():
         assert np.array_equal(value, loaded[1][0].parameters[name]), name
@@ -128,7 +143,15 @@ def test_a_killed_run_continues_exactly(kind: signal.Signals, store: object, tmp
 
 def test_quickstart_on_own_text(corpus: Path, tmp_path: Path) -> None:
     out = maskwright("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05, cwd=tmp_path)
-    for command in ("text audit", "tokenizer train", "data prepare", "pretrain", "evaluate", "export", "fill"):
+    for command in (
+        "text audit",
+        "tokenizer train",
+        "data prepare",
+        "pretrain",
+        "evaluate",
+        "export",
+        "fill",
+    ):
         assert f"$ maskwright {command}" in out
     for line in ("before training", "unigram baseline", "after training", "Next, on your own text"):
         assert line in out

@@ -311,7 +311,9 @@ def test_bad_model_folders(
     assert not (tmp_path / "out").exists()
 
 
-def test_store_of_another_tokenizer(cli: Cli, corpus: Path, folder: Path, tmp_path: Path, config_file: ConfigFile) -> None:
+def test_store_of_another_tokenizer(
+    cli: Cli, corpus: Path, folder: Path, tmp_path: Path, config_file: ConfigFile
+) -> None:
     other = tmp_path / "other"
     assert cli("tokenizer", "train", corpus, "--to", other / "t", "--vocab-size", 390).code == 0
     assert cli("data", "prepare", corpus, "--tokenizer", other / "t", "--to", other / "store").code == 0
@@ -351,7 +353,16 @@ def test_changed_configuration_is_refused_with_the_difference(
 def test_other_store_is_refused(
     cli: Cli, finished: Path, config_file: ConfigFile, corpus: Path, tokenizer: str, tmp_path: Path
 ) -> None:
-    prepared = ("--tokenizer", tokenizer, "--to", tmp_path / "other", "--valid-fraction", 0.3, "--layout", "sentences")
+    prepared = (
+        "--tokenizer",
+        tokenizer,
+        "--to",
+        tmp_path / "other",
+        "--valid-fraction",
+        0.3,
+        "--layout",
+        "sentences",
+    )
     assert cli("data", "prepare", corpus, *prepared).code == 0
     result = cli("pretrain", config_file(data={"store": str(tmp_path / "other")}), "--run", finished)
     assert (result.code, "another token store" in result.error) == (2, True)

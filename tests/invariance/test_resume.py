@@ -21,9 +21,7 @@ TIMES = {"time", "tokens_per_second", "ceiling_share"}
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    return [
-        {k: v for k, v in record.items() if k not in TIMES} for record in RunDirectory(str(run)).read_metrics()
-    ]
+    return [{k: v for k, v in record.items() if k not in TIMES} for record in RunDirectory(str(run)).read_metrics()]
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
@@ -49,8 +47,18 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     [
         {},
         {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1},
-        {"engine.dtype": "bf16", "model.hidden_dropout": 0.1, "masking.kind": "whole_word", "logging.every_steps": 3},
-        {"data.packing": "full_sentences", "masking.kind": "span", "masking.rate": 0.3, "masking.final_rate": 0.1},
+        {
+            "engine.dtype": "bf16",
+            "model.hidden_dropout": 0.1,
+            "masking.kind": "whole_word",
+            "logging.every_steps": 3,
+        },
+        {
+            "data.packing": "full_sentences",
+            "masking.kind": "span",
+            "masking.rate": 0.3,
+            "masking.final_rate": 0.1,
+        },
         {"schedule.kind": "wsd", "batch.virtual_workers": 4, "evaluation.every_steps": 5},
     ],
     ids=["plain", "dropout", "bf16-whole-word", "sentences-span-rate", "wsd-accumulation"],

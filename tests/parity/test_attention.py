@@ -16,9 +16,13 @@ def test_attention_and_its_gradients_equal_slow_twin(seed: int, segmented: bool)
     mask = segment_mask(segments)
     assert (mask is None) == (not segmented)
     results = []
-    for function in (lambda q, k, v: attention(q, k, v, mask, 0.0), lambda q, k, v: reference_attention(q, k, v, mask)):
+    for function in (
+        lambda q, k, v: attention(q, k, v, mask, 0.0),
+        lambda q, k, v: reference_attention(q, k, v, mask),
+    ):
         q, k, v = (
-            torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(seed + i)).requires_grad_() for i in range(3)
+            torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(seed + i)).requires_grad_()
+            for i in range(3)
         )
         out = function(q, k, v)
         (out * torch.arange(out.numel()).view_as(out).cos()).sum().backward()

@@ -137,7 +137,9 @@ def test_packed_rows_give_the_logits_of_the_documents_alone() -> None:
         begin = 0
         for ids, size in zip(pieces_, lengths, strict=True):
             alone = ours_forward(model, ids[None], torch.ones(1, size).long(), torch.arange(size))
-            assert (packed[begin : begin + size, : CONFIG.vocab_size] - alone[:, : CONFIG.vocab_size]).abs().max() < 1e-5
+            assert (
+                packed[begin : begin + size, : CONFIG.vocab_size] - alone[:, : CONFIG.vocab_size]
+            ).abs().max() < 1e-5
             begin += size
 
 
@@ -149,6 +151,18 @@ def test_weights_come_back_bit_for_bit(tmp_path: Path, theirs: transformers.Robe
     model = build(config, parameters)
     for name, value in extract(dict(model.named_parameters()), config).items():
         assert np.array_equal(value, random_parameters()[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_folders_are_read_exactly(
+    dtype: torch.dtype, tmp_path: Path, theirs: transformers.RobertaForMaskedLM
+) -> None:
+    copy = transformers.RobertaForMaskedLM(theirs.config)
+    copy.load_state_dict(theirs.state_dict())
+    copy.to(dtype).save_pretrained(tmp_path / "half")
+    _, parameters = read_model_folder(str(tmp_path / "half"))
+    for name, value in random_parameters().items():
+        assert np.array_equal(parameters[name], torch.from_numpy(value).to(dtype).float().numpy()), name
 
 
 def test_position_offset_is_two(theirs: transformers.RobertaForMaskedLM) -> None:

@@ -1,4 +1,5 @@
-"""Slow, obvious versions: one number at a time, in plain Python, written from the descriptions rather than from the code."""
+"""Slow, obvious versions: one number at a time, in plain Python, written from the descriptions rather than from the
+code."""
 
 from __future__ import annotations
 
@@ -135,11 +136,7 @@ def _words(
     word_of = []
     for t, index in enumerate(ids):
         begins = (
-            t == 0
-            or word_start[index]
-            or index in special
-            or ids[t - 1] in special
-            or segments[t] != segments[t - 1]
+            t == 0 or word_start[index] or index in special or ids[t - 1] in special or segments[t] != segments[t - 1]
         )
         if begins:
             words.append([])

@@ -70,7 +70,10 @@ def test_yaml_numbers_and_overrides(tmp_path: Path) -> None:
 
 def test_yaml_faults_have_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    for text, where in (("data: {store: s}\nschedule: [1\n", ":3:1"), ("data: 1\nseed: 1\nseed: 2\n", ":3:1")):
+    for text, where in (
+        ("data: {store: s}\nschedule: [1\n", ":3:1"),
+        ("data: 1\nseed: 1\nseed: 2\n", ":3:1"),
+    ):
         path.write_text(text)
         with pytest.raises(ConfigError) as caught:
             c.read_config(str(path))
@@ -88,7 +91,10 @@ def test_malformed_overrides_are_refused(override: str, tmp_path: Path) -> None:
 def test_only_resumable_keys_may_change() -> None:
     old = c.build_config(LEAST, "x")
     moved = c.build_config({**LEAST, "data": {"store": "elsewhere"}, "checkpoint": {"keep": 5}}, "x")
-    assert c.refuse_changes(c.flat(old), c.flat(moved), "run") == ["data.store: s -> elsewhere", "checkpoint.keep: 2 -> 5"]
+    assert c.refuse_changes(c.flat(old), c.flat(moved), "run") == [
+        "data.store: s -> elsewhere",
+        "checkpoint.keep: 2 -> 5",
+    ]
     assert old.digest() == moved.digest()
     other = c.build_config({**LEAST, "seed": 1}, "x")
     assert old.digest() != other.digest()

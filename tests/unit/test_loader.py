@@ -72,9 +72,7 @@ def test_document_rows_are_framed_chunks_of_documents(store: TokenStore, seq_len
     assert sorted(chunks) == sorted(expected)
 
 
-def test_an_epoch_is_every_row_once_however_it_is_split(
-    store: TokenStore, config: Callable[..., RunConfig]
-) -> None:
+def test_an_epoch_is_every_row_once_however_it_is_split(store: TokenStore, config: Callable[..., RunConfig]) -> None:
     keys = {"masking.mask_share": 0.0, "masking.random_share": 0.0}  # shown as they are
     size = Loader(config(), store).rows.plan.rows
     batches = {}

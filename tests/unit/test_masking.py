@@ -104,7 +104,7 @@ def test_masking_rate_and_80_10_10_hold(kind: Kind, rate: float) -> None:
 @pytest.mark.parametrize("kind", ["token", "whole_word", "span"])
 def test_masking_leaves_specials_and_padding_alone(kind: Kind) -> None:
     ids, segments = rows(200, 64, seed=2)
-    shown, index, labels, weights = mask(kind, 0.3, ids, segments)
+    shown, _, labels, weights = mask(kind, 0.3, ids, segments)
     special = np.isin(ids, sorted(SPECIAL))
     assert (shown[special] == ids[special]).all()
     assert not np.isin(labels[weights > 0], sorted(SPECIAL)).any()
@@ -151,7 +151,8 @@ def test_masks_differ_between_epochs() -> None:
 
 
 def test_span_lengths_are_geometric() -> None:
-    """At a low rate spans hardly meet, so runs of masked words show the lengths: mean of geometric(0.2) cut at 10 is 4.46."""
+    """At a low rate spans hardly meet, so runs of masked words show the lengths: mean of geometric(0.2) cut at 10 is
+    4.46."""
     generator = np.random.default_rng(1)
     ids = generator.integers(4, VOCABULARY - 1, (4000, 256)).astype(np.int32)
     tables = Masker(masker().special, np.ones(VOCABULARY, bool), masker().ordinary, VOCABULARY - 1)

@@ -32,7 +32,12 @@ def test_same_input_gives_the_same_bytes(
     corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path, small_blocks: None
 ) -> None:
     shutil.copy(corpus, tmp_path / corpus.name)
-    prepare(Sources([str(tmp_path / corpus.name)], layout="sentences"), tokenizer, str(tmp_path / "store"), OPTIONS)
+    prepare(
+        Sources([str(tmp_path / corpus.name)], layout="sentences"),
+        tokenizer,
+        str(tmp_path / "store"),
+        OPTIONS,
+    )
     first, second = content(Path(store.location)), content(tmp_path / "store")
     assert set(first) == set(second)
     for name in set(first) - {"manifest.json"}:
@@ -108,11 +113,15 @@ def test_duplicates_lengths_and_split(tokenizer: str, tmp_path: Path) -> None:
     sources = Sources([str(tmp_path / "a.txt")], layout="lines")
     options = PrepareOptions(valid_fraction=0.25, min_characters=2, max_characters=100)
     ready = prepare(sources, tokenizer, str(tmp_path / "store"), options)
-    assert ready.manifest["counts"] == {"read": 1002, "kept": 400, "duplicates": 600, "too_short": 1, "too_long": 1}
+    assert ready.manifest["counts"] == {
+        "read": 1002,
+        "kept": 400,
+        "duplicates": 600,
+        "too_short": 1,
+        "too_long": 1,
+    }
     assert ready.manifest["splits"]["valid"]["documents"] == pytest.approx(100, abs=30)
-    kept = prepare(
-        sources, tokenizer, str(tmp_path / "all"), PrepareOptions(valid_fraction=0.25, keep_duplicates=True)
-    )
+    kept = prepare(sources, tokenizer, str(tmp_path / "all"), PrepareOptions(valid_fraction=0.25, keep_duplicates=True))
     assert kept.manifest["counts"]["kept"] == 1002
     encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
 

@@ -41,9 +41,11 @@ def test_plain_text_layouts_and_compressions(
     path = tmp_path / f"a.txt{compression}"
     raw = TEXT.encode()
     path.write_bytes(
-        {"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw[:9]) + zstandard.compress(raw[9:])}[
-            compression
-        ]
+        {
+            "": raw,
+            ".gz": gzip.compress(raw),
+            ".zst": zstandard.compress(raw[:9]) + zstandard.compress(raw[9:]),
+        }[compression]
     )
     assert read(path, layout=layout) == expected
 
@@ -80,7 +82,10 @@ def test_jsonl_csv_tsv_and_parquet(tmp_path: Path) -> None:
     for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):
         with open(tmp_path / name, "w", newline="", encoding="utf-8") as file:
             csv.writer(file, delimiter=delimiter).writerows([["id", "body"], *[[i, t] for i, t in enumerate(texts)]])
-    with open(tmp_path / "bare.csv.gz", "wb") as file, gzip.open(file, "wt", newline="", encoding="utf-8") as text:
+    with (
+        open(tmp_path / "bare.csv.gz", "wb") as file,
+        gzip.open(file, "wt", newline="", encoding="utf-8") as text,
+    ):
         csv.writer(text).writerows([[i, t] for i, t in enumerate(texts)])
     pq.write_table(pa.table({"id": range(4), "body": texts}), tmp_path / "a.parquet")
     for name in ("a.jsonl", "a.csv", "a.tsv", "a.parquet"):
@@ -103,11 +108,14 @@ def test_nulls_count_as_empty_documents(tmp_path: Path) -> None:
 
 def test_bad_bytes_are_placed_exactly(tmp_path: Path) -> None:
     path = tmp_path / "latin.txt"
-    path.write_bytes("gut\n".encode() + "schön".encode("latin-1") + b"\nmore\n")
+    path.write_bytes(b"gut\n" + "schön".encode("latin-1") + b"\nmore\n")
     assert fails(path, layout="lines").startswith("FILE:2:7: byte 0xf6 is not UTF-8. Fix: convert the file")
     faults: list[Fault] = []
     assert read(path, layout="lines", on_bad_input="replace", on_fault=faults.append)[1][0] == "sch�n"
-    assert [text for text, _ in read(path, layout="lines", on_bad_input="skip", on_fault=faults.append)] == ["gut", "more"]
+    assert [text for text, _ in read(path, layout="lines", on_bad_input="skip", on_fault=faults.append)] == [
+        "gut",
+        "more",
+    ]
     assert [fault.kind for fault in faults] == ["encoding", "encoding"]
 
 

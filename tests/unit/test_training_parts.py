@@ -114,7 +114,11 @@ def test_leftovers_of_a_killed_save_are_replaced(tmp_path: Path) -> None:
 
 def test_a_second_run_on_the_folder_is_refused(tmp_path: Path) -> None:
     first, second = RunDirectory(str(tmp_path)), RunDirectory(str(tmp_path))
-    with first.locked(), pytest.raises(InputError, match=f"in use by process {os.getpid()} on"), second.locked():
+    with (
+        first.locked(),
+        pytest.raises(InputError, match=f"in use by process {os.getpid()} on"),
+        second.locked(),
+    ):
         pass
     with second.locked():
         pass

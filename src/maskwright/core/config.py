@@ -63,7 +63,8 @@ class Model(Section):
     num_attention_heads: Count | None = None
     intermediate_size: Count | None = None
     max_seq_len: Count | None = None
-    """Longest row that the model can ever take; data.seq_len when not set. Positions are this plus RoBERTa's offset of 2."""
+    """Longest row that the model can ever take; data.seq_len when not set. Positions are this plus RoBERTa's offset
+    of 2."""
     init_from: str | None = None
     """Hugging Face RoBERTa folder to continue from (safetensors); its shape replaces the keys above."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
@@ -113,7 +114,8 @@ class Engine(Section):
     kind: Literal["torch"] = "torch"
     device: Annotated[Literal["auto", "cpu", "cuda"], Resumable] = "auto"
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster at it."""
+    """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster
+    at it."""
     threads: Annotated[Annotated[int, Field(ge=0)], Resumable] = 0
     """CPU threads; 0 = all cores that this process may use. Another number gives other low bits."""
 
@@ -243,7 +245,9 @@ def _explain(error: ValidationError, where: str) -> ConfigError:
         fix = f"did you mean {nearest}?" if nearest else "`maskwright schema` lists every key"
         return ConfigError(f"unknown key {dotted}{more}", where=where, fix=fix)
     if first["type"] == "missing":
-        return ConfigError(f"key {dotted} is missing{more}", where=where, fix="add it; `maskwright schema` describes it")
+        return ConfigError(
+            f"key {dotted} is missing{more}", where=where, fix="add it; `maskwright schema` describes it"
+        )
     message = first["msg"].removeprefix("Value error, ")
     given = f", not {first['input']!r}" if not isinstance(first["input"], dict) else ""
     return ConfigError(f"{dotted or 'the run'}: {message}{given}{more}", where=where)

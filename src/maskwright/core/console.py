@@ -78,7 +78,8 @@ class Progress:
                 console=Console(file=self._stream),
                 refresh_per_second=4,
             )
-            self._task = self._bar.add_task(label, total=total, completed=done, text="")
+            self._task = self._bar.add_task(label, total=total, text="")
+            self._bar.update(self._task, completed=done)
             self._bar.start()
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:

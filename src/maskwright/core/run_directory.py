@@ -146,7 +146,9 @@ class RunDirectory:
             except OSError:
                 holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
                 raise InputError(
-                    f"the run directory is in use by {holder}", where=self.location, fix="wait for it, or stop it"
+                    f"the run directory is in use by {holder}",
+                    where=self.location,
+                    fix="wait for it, or stop it",
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)

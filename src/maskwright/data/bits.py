@@ -1,7 +1,7 @@
 """Random numbers without a stream: 64 well-mixed bits as a pure function of integers, vectorised.
 
-The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014; constants of Stafford's variant 13). Nothing is drawn, so
-there is no state to save: restarts, workers and world size cannot change a number.
+The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014; constants of Stafford's variant 13). Nothing is
+drawn, so there is no state to save: restarts, workers and world size cannot change a number.
 """
 
 from __future__ import annotations
@@ -42,4 +42,4 @@ def extend(keys: Bits | np.uint64, numbers: Bits) -> Bits:
 
 def uniform(bits: Bits) -> NDArray[np.float64]:
     """The upper 53 bits as a number in [0, 1)."""
-    return (bits >> np.uint64(11)) * 2.0**-53
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

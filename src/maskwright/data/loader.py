@@ -78,7 +78,8 @@ class Loader:
         self.slots = slots_per_row(masking.kind, max(masking.rate, masking.final_rate or 0.0), config.data.seq_len)
         if self.rows.plan.rows < config.rows_per_step:
             raise StoreError(
-                f"has {self.rows.plan.rows:,} rows of {config.data.seq_len} tokens, one step takes {config.rows_per_step:,}",
+                f"has {self.rows.plan.rows:,} rows of {config.data.seq_len} tokens, "
+                f"one step takes {config.rows_per_step:,}",
                 where=store.location,
                 fix="prepare more text, or lower batch.micro_batch_rows, batch.virtual_workers or data.seq_len",
             )
@@ -124,7 +125,9 @@ def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing
     split = store.split(side)
     if not split.documents:
         raise StoreError(
-            f"has no {side} documents", where=store.location, fix="prepare again with another --valid-fraction"
+            f"has no {side} documents",
+            where=store.location,
+            fix="prepare again with another --valid-fraction",
         )
     words = store.vocabulary
     layout = plan(split.document_ends, split.sentence_ends, seq_len, packing)

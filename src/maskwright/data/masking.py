@@ -1,8 +1,8 @@
 """Masked-LM masking, dynamic and yet exactly repeatable: a pure function of (seed, epoch, row, position).
 
 Every kind is one algorithm. Each candidate token gets a random key; tokens with equal keys form a group that is taken
-whole. Groups are taken in order of key until the row's budget (rate x its text tokens) is met. The group that crosses the
-budget is taken with the probability that makes the expected count exact.
+whole. Groups are taken in order of key until the row's budget (rate x its text tokens) is met. The group that crosses
+the budget is taken with the probability that makes the expected count exact.
   token       every token its own group (RoBERTa)
   whole_word  the tokens of a word: one that starts with white space (Ġ) and those after it that do not
   span        runs of words, length geometric(0.2) cut at 10 (SpanBERT, Joshi et al. 2020)
@@ -70,9 +70,9 @@ def mask_rows(
     `epochs` and `rows` [M] name each row; the result for a row does not depend on the other rows.
     """
     M, T = input_ids.shape
-    row_keys = bits.extend(
-        bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64)
-    )[:, None]
+    row_keys = bits.extend(bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64))[
+        :, None
+    ]
     candidate = (segment_ids > 0) & ~masker.special[input_ids]
     keys = np.where(candidate, _group_keys(masker, input_ids, segment_ids, row_keys, kind), bits.NEVER)
 

@@ -1,7 +1,8 @@
 """Which text goes into which row: a plan of pieces, computed once from document (and sentence) ends.
 
-`documents`       documents are cut into chunks of at most T-2 tokens, each framed `<s> … </s>`, best-fit packed into rows of
-                  T. A chunk is a segment: attention and positions stay inside it. Measured waste on books: 0.4 %.
+`documents`       documents are cut into chunks of at most T-2 tokens, each framed `<s> … </s>`, best-fit packed into
+                  rows of T. A chunk is a segment: attention and positions stay inside it. Measured on books: 0.1 % of
+                  the positions stay empty.
 `full_sentences`  RoBERTa's original (fairseq's `complete` blocks of T-1 after one `<s>`): whole sentences, each with
                   `</s>`, an extra `</s>` between documents, until the next would not fit. A row is one segment and may
                   cross documents. A sentence that is longer than a row by itself is cut (fairseq would drop it).
@@ -23,7 +24,8 @@ Packing = Literal["documents", "full_sentences"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows as runs of pieces. Piece p takes `length[p]` tokens from `start[p]`, after `bos[p]` `<s>` and before `eos[p]` `</s>`.
+    """Rows as runs of pieces. Piece p takes `length[p]` tokens from `start[p]`, after `bos[p]` `<s>` and before
+    `eos[p]` `</s>`.
 
     Row r has pieces `first[r]` to `first[r + 1]`. With `segments`, each piece is a segment; otherwise the row is one.
     """
@@ -52,7 +54,8 @@ class Plan:
 
 
 def plan(document_ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
-    """`document_ends`, `sentence_ends`: ascending token offsets. Raises `StoreError` where sentences are needed and absent."""
+    """`document_ends`, `sentence_ends`: ascending token offsets. Raises `StoreError` where sentences are needed and
+    absent."""
     if packing == "documents":
         return plan_documents(document_ends, seq_len)
     if sentence_ends is None:
@@ -88,8 +91,8 @@ def plan_documents(document_ends: Int64, seq_len: int) -> Plan:
 def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
     """Best-fit decreasing: (items in row order, first item of each row).
 
-    Items are placed by falling size, each into the fullest row that takes it. Items of one size, and rows with equal room,
-    are interchangeable, so they are moved in bulk: work grows with the number of different sizes, not of items.
+    Items are placed by falling size, each into the fullest row that takes it. Items of one size, and rows with equal
+    room, are interchangeable, so they are moved in bulk: work grows with the number of different sizes, not of items.
     """
     by_size = np.argsort(-sizes, kind="stable")
     counts = np.bincount(sizes, minlength=capacity + 1)
@@ -134,12 +137,19 @@ def plan_full_sentences(document_ends: Int64, sentence_ends: Int64, seq_len: int
     bos = np.zeros(len(start), np.int8)
     bos[first[:-1]] = 1
     return Plan(
-        seq_len, start, length.astype(np.int32), bos, eos.astype(np.int8), np.array(first, np.int64), segments=False
+        seq_len,
+        start,
+        length.astype(np.int32),
+        bos,
+        eos.astype(np.int8),
+        np.array(first, np.int64),
+        segments=False,
     )
 
 
 def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int) -> tuple[Int64, Int64, Int64]:
-    """(start, length, `</s>` after) of sentences, of the pieces of over-long ones, and of empty units between documents."""
+    """(start, length, `</s>` after) of sentences, of the pieces of over-long ones, and of empty units between
+    documents."""
     starts = np.concatenate([[0], sentence_ends[:-1]]).astype(np.int64)
     sizes = sentence_ends - starts
     room = block - 1

@@ -1,8 +1,8 @@
 """`maskwright data prepare`: documents to a token store, resumable and with the same bytes for the same input.
 
 Work goes in blocks of whole documents. A block's shards (train and valid) are written under temporary names, synced and
-renamed, then noted in `prepare.json`; a run that was cut goes on after the last noted block. Passed-over documents are only
-hashed, not encoded. `manifest.json` is written last: without it the folder is no store.
+renamed, then noted in `prepare.json`; a run that was cut goes on after the last noted block. Passed-over documents
+are only hashed, not encoded. `manifest.json` is written last: without it the folder is no store.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class _Preparation:
             return None
         if storage.read_json(path).get("plan") != self.plan:
             raise InputError(
-                "already holds a store made from other text or options", where=self.folder, fix="choose another --to"
+                "already holds a store made from other text or options",
+                where=self.folder,
+                fix="choose another --to",
             )
         ready = store.TokenStore(self.folder)
         ready.verify()
@@ -192,7 +194,8 @@ class _Preparation:
             return
         texts: list[str] = []
         for _, document in batch:
-            # One text a sentence, with the space before it that joins it to the last: the same ids as of the whole document.
+            # One text a sentence, with the space before it that joins it to the last: the same ids as of the whole
+            # document.
             sentences = document.sentences or (document.text,)
             texts += [sentences[0], *(f" {sentence}" for sentence in sentences[1:])]
         encodings = self.encoder.encode_batch_fast(texts, add_special_tokens=False)
@@ -257,8 +260,8 @@ class _Preparation:
         }
         if self.options.valid_fraction and not splits["valid"]["documents"]:
             warn(
-                f"none of {self.counts.kept:,} documents fell into the held-out split; without one no run on this store "
-                "can be evaluated. Prepare again with a larger --valid-fraction or a layout with more documents"
+                f"none of {self.counts.kept:,} documents fell into the held-out split; without one no run on this "
+                "store can be evaluated. Prepare again with a larger --valid-fraction or a layout with more documents"
             )
         copy_tokenizer(self.tokenizer_location, os.path.join(self.folder, "tokenizer"))
         manifest = {

@@ -95,7 +95,8 @@ class TokenStore:
     """An opened store. Opening checks the manifest and each file's size; `verify` checks every byte."""
 
     def __init__(self, location: str) -> None:
-        """Raises `StoreError` when the folder is no finished store, is of a newer format, or a file is cut or missing."""
+        """Raises `StoreError` when the folder is no finished store, is of a newer format, or a file is cut or
+        missing."""
         self.location = location
         self.manifest = self._read_manifest()
         self.dtype: str = self.manifest["dtype"]
@@ -195,7 +196,8 @@ class TokenStore:
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def verify(self) -> None:
-        """Reads every byte. Raises `StoreError` naming the first file that is not what was written, or an id too large."""
+        """Reads every byte. Raises `StoreError` naming the first file that is not what was written, or an id too
+        large."""
         with progress("verify", sum(record["bytes"] for _, record in self._files()), "bytes") as bar:
             for path, record in self._files():
                 found = storage.digest(path)
@@ -218,5 +220,6 @@ class TokenStore:
                     ends = self._map(shard, role, "uint64").astype(np.int64)
                     if len(ends) == 0 or int(ends[-1]) != len(tokens) or (np.diff(ends) < 0).any():
                         raise StoreError(
-                            f"does not end where its {len(tokens):,} tokens do", where=shard["files"][role]["name"]
+                            f"does not end where its {len(tokens):,} tokens do",
+                            where=shard["files"][role]["name"],
                         )

@@ -13,7 +13,8 @@ LONGEST_SECONDS = 0.25
 
 
 def gemm_ceiling(device: str, dtype: torch.dtype) -> float:
-    """FLOP/s of the better of two shapes that encoders use: the median of up to 7 products each, after one to warm up."""
+    """FLOP/s of the better of two shapes that encoders use: the median of up to 7 products each, after one to warm
+    up."""
     best = 0.0
     for m, k, n in SHAPES:
         a, b = torch.randn(m, k, device=device).to(dtype), torch.randn(k, n, device=device).to(dtype)

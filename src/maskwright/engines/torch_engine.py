@@ -1,13 +1,15 @@
 """The torch engine: CPU or one CUDA device.
 
-Weights and moments are fp32 in flat buffers; the model multiplies in bf16 (a copy made once an update) or fp32. The flat
-buffers are in two parts, decayed matrices and undecayed vectors, so the optimizer is two fused calls whatever the depth.
+Weights and moments are fp32 in flat buffers; the model multiplies in bf16 (a copy made once an update) or fp32. The
+flat buffers are in two parts, decayed matrices and undecayed vectors, so the optimizer is two fused calls whatever the
+depth.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +67,8 @@ class TorchEngine:
         self._optimizer: torch.optim.AdamW | None = None
 
     def _lay_out(self) -> None:
-        """One flat fp32 buffer of all weights, matrices first; the model's parameters are views of it or of its copy."""
+        """One flat fp32 buffer of all weights, matrices first; the model's parameters are views of it or of its
+        copy."""
         with torch.device("meta"):
             self.model = Roberta(self.config)
         self.model.to_empty(device=self.device)
@@ -94,8 +97,9 @@ class TorchEngine:
                     parameter.grad = view
             matrices, vectors = self._weights[:cut], self._weights[cut:]
             matrices.grad, vectors.grad = self._gradients[:cut], self._gradients[cut:]
+            groups: list[dict[str, Any]] = [{"params": [matrices]}, {"params": [vectors], "weight_decay": 0.0}]
             self._optimizer = torch.optim.AdamW(
-                [{"params": [matrices]}, {"params": [vectors], "weight_decay": 0.0}],
+                groups,
                 lr=options.learning_rate,
                 betas=(options.beta1, options.beta2),
                 eps=options.eps,
@@ -121,7 +125,7 @@ class TorchEngine:
             raise HealthError(
                 f"step {self._step}: loss {loss_sum / max(weight, 1.0)} and gradient norm {grad_norm}; stopped before "
                 "the update, so the weights are still good",
-                fix="lower optimizer.learning_rate or raise schedule.warmup_steps, and start again from the last checkpoint",
+                fix="lower optimizer.learning_rate or raise schedule.warmup_steps; look at the data of that step",
             )
         longest = self.optimizer_config.max_grad_norm
         if longest is not None:

@@ -1,7 +1,8 @@
 """Hugging Face names: the one table that ties a `RobertaForMaskedLM` state dict and config to this model.
 
-Parameters travel everywhere (checkpoints, engines, export) as fp32 numpy arrays under Hugging Face names. Inside, query,
-key and value are one matrix and the vocabulary is padded; `pieces` says which rows of which inner parameter a name is.
+Parameters travel everywhere (checkpoints, engines, export) as fp32 numpy arrays under Hugging Face names. Inside,
+query, key and value are one matrix and the vocabulary is padded; `pieces` says which rows of which inner parameter a
+name is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from maskwright.model.config import ModelConfig
 Parameters = dict[str, NDArray[np.float32]]
 LONGEST_HEADER_BYTES = 100_000_000
 # transformers writes the tied decoder under one of these names, or leaves it out.
-TIED = {"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
+TIED = {
+    "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
+}
 
 
 @dataclass(frozen=True)
@@ -145,27 +149,46 @@ def read_hf_config(folder: str) -> ModelConfig:
 def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     """fp32 arrays under Hugging Face names from `model.safetensors` (or its numbered parts).
 
-    Raises `ModelError` for a missing, extra or misshapen tensor, and for pickled weights, which are never opened. Only the
-    pooler, which masked-LM training does not have, is left aside.
+    Raises `ModelError` for a missing, extra or misshapen tensor, and for pickled weights, which are never opened.
+    Only the pooler, which masked-LM training does not have, is left aside.
     """
-    from safetensors import SafetensorError, safe_open
-
     found: Parameters = {}
     for path in _weight_files(folder):
         _refuse_absurd_header(path)
-        try:
-            with safe_open(path, framework="np") as file:
-                for name in file.keys():  # noqa: SIM118 - not a dict
-                    found[name] = np.asarray(file.get_tensor(name), np.float32)
-        except (SafetensorError, TypeError) as error:
-            raise ModelError(f"cannot be read: {error}", where=path, fix="copy it again; fp32 or fp16 is read") from None
-    found = {name: value for name, value in found.items() if ".pooler." not in name and not name.endswith("position_ids")}
+        found |= _read_as_fp32(path)
+    found = {
+        name: value for name, value in found.items() if ".pooler." not in name and not name.endswith("position_ids")
+    }
     for tied, name in TIED.items():
         if tied in found:
             found.setdefault(name, found[tied])
             if not np.array_equal(found.pop(tied), found[name]):
                 raise ModelError(f"{tied} is not tied to {name}", where=folder)
     return _checked(found, config, folder)
+
+
+def _read_as_fp32(path: str) -> Parameters:
+    from safetensors import SafetensorError, deserialize
+
+    with storage.open_binary(path) as file:
+        content = file.read()
+    try:
+        tensors = deserialize(content)
+    except SafetensorError as error:
+        raise ModelError(f"cannot be read: {error}", where=path, fix="copy it again") from None
+    result: Parameters = {}
+    for name, tensor in tensors:
+        kind, data = tensor["dtype"], tensor["data"]
+        if kind == "BF16":  # the upper half of an fp32
+            value = (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        elif kind in ("F16", "F32", "F64"):
+            value = np.frombuffer(data, f"<f{int(kind[1:]) // 8}").astype(np.float32)
+        elif kind == "I64":
+            continue  # position_ids of old versions
+        else:
+            raise ModelError(f"{name} is {kind}, not a floating-point tensor", where=path)
+        result[name] = value.reshape(tensor["shape"])
+    return result
 
 
 def _checked(found: Parameters, config: ModelConfig, where: str) -> Parameters:
@@ -184,7 +207,10 @@ def _checked(found: Parameters, config: ModelConfig, where: str) -> Parameters:
 
 
 def _weight_files(folder: str) -> list[str]:
-    single, index = os.path.join(folder, "model.safetensors"), os.path.join(folder, "model.safetensors.index.json")
+    single, index = (
+        os.path.join(folder, "model.safetensors"),
+        os.path.join(folder, "model.safetensors.index.json"),
+    )
     if os.path.isfile(single):
         return [single]
     if os.path.isfile(index):

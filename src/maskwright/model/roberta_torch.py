@@ -1,7 +1,8 @@
 """RoBERTa for masked-language modelling (Liu et al. 2019) in torch, on one page.
 
-Learned positions from 2, post-LayerNorm, exact GELU, head tied to the embeddings. Query, key and value are one matrix. The
-head runs on the predicted positions only. Architecture alone: precision, device and parallelism come from outside.
+Learned positions from 2, post-LayerNorm, exact GELU, head tied to the embeddings. Query, key and value are one
+matrix. The head runs on the predicted positions only. Architecture alone: precision, device and parallelism come from
+outside.
 
 M rows, T tokens, D width, H heads, h width of a head, K predicted positions, V vocabulary (padded to a multiple of 64).
 """
@@ -74,16 +75,15 @@ class Roberta(nn.Module):
             x_MTD = layer(x_MTD, mask)
         return x_MTD
 
-    def forward(
-        self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor, predict_index: Tensor
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor, predict_index: Tensor) -> Tensor:
         """Logits [K, V] at `predict_index` [K] of the flattened rows."""
         x_MTD = self.encode(input_ids, position_ids, segment_ids)
         return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)
 
 
 def masked_lm_loss(logits_KV: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Sum of cross-entropies over the predicted positions, in fp32; divided once by the caller, by the global weight."""
+    """Sum of cross-entropies over the predicted positions, in fp32; divided once by the caller, by the global
+    weight."""
     return (F.cross_entropy(logits_KV.float(), labels, reduction="none") * weights).sum()
 
 

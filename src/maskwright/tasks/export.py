@@ -60,8 +60,8 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
 def verify(model: TrainedModel, folder: str) -> float:
     """Largest difference of any logit between this model and `RobertaForMaskedLM.from_pretrained(folder)`, in fp32.
 
-    On rows of random ids at two lengths, the longest with padding. Also compares the ids of the tokenizer that `transformers`
-    loads. Raises `VerificationError`.
+    On rows of random ids at two lengths, the longest with padding. Also compares the ids of the tokenizer that
+    `transformers` loads. Raises `VerificationError`.
     """
     import transformers
 
@@ -86,7 +86,8 @@ def verify(model: TrainedModel, folder: str) -> float:
         largest = max(largest, float(difference))
     if not largest <= LARGEST_DIFFERENCE:
         raise VerificationError(
-            f"logits differ by {largest:.3g} from transformers {transformers.__version__}, more than {LARGEST_DIFFERENCE}"
+            f"logits differ by {largest:.3g} from transformers {transformers.__version__}, "
+            f"more than {LARGEST_DIFFERENCE:g}"
         )
     _verify_tokenizer(model, folder)
     return largest
@@ -100,7 +101,11 @@ def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
     own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
     theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     for text in ("Hello, world!", " two  spaces\n\tand a tab", "a <mask> here", "Größe, 東京, 🙂 e\u0301"):
-        expected = [model.vocabulary.bos, *own.encode(text, add_special_tokens=False).ids, model.vocabulary.eos]
+        expected = [
+            model.vocabulary.bos,
+            *own.encode(text, add_special_tokens=False).ids,
+            model.vocabulary.eos,
+        ]
         found = theirs(text)["input_ids"]
         if list(found) != expected:
             raise VerificationError(f"transformers tokenizes {text!r} to {found}, not {expected}")
@@ -121,8 +126,9 @@ def model_card(model: TrainedModel, difference: float) -> str:
         f"{human_count(model.config.parameters)} parameters, vocabulary {model.config.vocab_size:,}, up to "
         f"{model.config.max_seq_len} tokens), trained with maskwright.",
         "",
-        f"Exported from {'step ' + format(model.step, ',') if model.step is not None else 'a model folder'}; loaded in "
-        f"transformers {importlib.metadata.version('transformers')}, its fp32 logits differ by at most {difference:.2g}.",
+        f"Exported from {'step ' + format(model.step, ',') if model.step is not None else 'a model folder'}. Loaded "
+        f"in transformers {importlib.metadata.version('transformers')}, its fp32 logits differ by at most "
+        f"{difference:.2g}.",
     ]
     if model.run:
         lines += ["", "## Training", "", *_training(model)]
@@ -133,7 +139,9 @@ def _training(model: TrainedModel) -> list[str]:
     assert model.run is not None
     directory = RunDirectory(model.location)
     records = [record for record in directory.read_metrics() if "valid_loss" in record]
-    lines = [f"- token store fingerprint `{model.run['store_fingerprint'][:16]}`, configuration `{model.run['digest'][:16]}`"]
+    lines = [
+        f"- token store fingerprint `{model.run['store_fingerprint'][:16]}`, configuration `{model.run['digest'][:16]}`"
+    ]
     if records:
         first, last = records[0], records[-1]
         lines.append(

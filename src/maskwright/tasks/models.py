@@ -46,6 +46,7 @@ def load_model(location: str) -> TrainedModel:
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:
         raise InputError(
-            f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}", where=location
+            f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}",
+            where=location,
         )
     return TrainedModel(location, config, parameters, location, vocabulary)

@@ -92,20 +92,22 @@ def describe(ready: Prepared) -> str:
     state = 16 * model.parameters  # fp32 weight, gradient and two moments
     return "\n".join(
         [
-            f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {human_count(model.parameters)} parameters, "
-            f"vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
-            f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} ({config.data.packing}, "
-            f"{rows.waste:.1%} unused)",
+            f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
+            f"{human_count(model.parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
+            f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
+            f"({config.data.packing}, {rows.waste:.1%} unused)",
             f"run: {config.schedule.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
             f"{config.batch.micro_batch_rows}), {human_count(config.schedule.steps * per_step * rows.seq_len)} tokens, "
             f"{ready.loader.epoch(config.schedule.steps):.2f} epochs",
-            f"memory for weights and optimizer: {human_bytes(state)}; each checkpoint: {human_bytes(12 * model.parameters)}",
+            f"memory for weights and optimizer: {human_bytes(state)}; "
+            f"each checkpoint: {human_bytes(12 * model.parameters)}",
         ]
     )
 
 
 def pretrain(config: RunConfig, run: str, *, config_file: str | None = None) -> None:
-    """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds (2)."""
+    """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds
+    (2)."""
     ready = prepare_run(config)
     directory = RunDirectory(run)
     if not directory.exists():

@@ -1,4 +1,5 @@
-"""`maskwright quickstart`: the whole way, with the very commands that a user would type, each printed before it runs."""
+"""`maskwright quickstart`: the whole way, with the very commands that a user would type, each printed before it
+runs."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ OWN_SENTENCES = [
     "This function returns a <mask> of strings.",
     "Raises a ValueError if the <mask> is not valid.",
 ]
-# Measured on 2 cores in 60 to 90 s of training on 8 MB of docstrings: two layers of 128 with short rows learn best in so
-# short a time; mini (4x256) is still at the unigram baseline when it ends.
+# Measured on 2 cores in 60 to 90 s of training on 8 MB of docstrings: two layers of 128 with short rows learn best in
+# so short a time; mini (4x256) is still at the unigram baseline when it ends.
 SIZE, SEQ_LEN, ROWS, LEARNING_RATE, MASKING_RATE = "nano", 64, 16, 3e-3, 0.3
 
 
@@ -126,7 +127,9 @@ def _config(place: Place, steps: int) -> dict[str, Any]:
 def _write_config(place: Place, steps: int) -> None:
     content = yaml.safe_dump(_config(place, steps), sort_keys=False)
     with storage.atomic_writer(place.config) as file:
-        file.write(b"# Written by `maskwright quickstart`; `maskwright schema` describes every key.\n" + content.encode())
+        file.write(
+            b"# Written by `maskwright quickstart`; `maskwright schema` describes every key.\n" + content.encode()
+        )
     print(f"\n{place.config}:\n" + "\n".join(f"  {line}" for line in content.splitlines()), flush=True)
 
 
@@ -179,8 +182,8 @@ def _summary(place: Place, seconds: float) -> None:
     ):
         print(f"  {name:30}{loss:8.3f}  {accuracy:14.2%}")
     print(
-        f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s, {share:.0%} of this machine's measured "
-        f"matrix multiplication; {human_seconds(seconds)} in all\n"
+        f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s, {share:.0%} of this machine's "
+        f"measured matrix multiplication; {human_seconds(seconds)} in all\n"
         f"\n  model      {place.model}   (loads in transformers; logits proven equal)"
         f"\n  run        {place.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
         f"\n  store      {place.store}"
@@ -188,7 +191,8 @@ def _summary(place: Place, seconds: float) -> None:
         "\nNext, on your own text:\n"
         "  maskwright text audit 'my/text/*.txt'\n"
         "  maskwright quickstart --text 'my/text/*.txt' --to my-quickstart\n"
-        f"  maskwright pretrain {place.config} --run my-run --set data.store=my-quickstart/store --set model.size=mini\n"
+        f"  maskwright pretrain {place.config} --run my-run --set data.store=my-quickstart/store "
+        "--set model.size=mini\n"
         "  (.venv/bin/maskwright, if the environment is not active)",
         flush=True,
     )

@@ -1,7 +1,7 @@
 """Files to documents: plain text in three layouts, JSON lines, Parquet, CSV and TSV, each also gzip or zstd.
 
-Reading is strict unless told otherwise: a byte that is not UTF-8 stops with file, line and byte. Nothing in a document is
-changed but line ends, a byte-order mark and outer white space.
+Reading is strict unless told otherwise: a byte that is not UTF-8 stops with file, line and byte. Nothing in a
+document is changed but line ends, a byte-order mark and outer white space.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class Sources:
     """The documents of some files, in a fixed order: files sorted by name, documents as they come.
 
     `patterns`: paths, folders, globs, URLs. `text_column`: key (JSON lines), column name (Parquet, CSV), or a 0-based
-    number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`; `replace` puts U+FFFD for bytes
-    that are not UTF-8; `skip` leaves the faulty line, record or file out. `on_fault` hears of each one that does not raise.
+    number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`; `replace` puts U+FFFD for
+    bytes that are not UTF-8; `skip` leaves the faulty line, record or file out. `on_fault` hears of each one that
+    does not raise.
     """
 
     def __init__(
@@ -105,7 +106,8 @@ class Sources:
         return all(file_kind(name) in TEXT_ENDINGS for name in self.files)
 
     def _guess_layout(self) -> Layout:
-        """Several small files: a document each. Otherwise blank lines, if there are any, part documents of sentences."""
+        """Several small files: a document each. Otherwise blank lines, if there are any, part documents of
+        sentences."""
         texts = [name for name in self.files if file_kind(name) in TEXT_ENDINGS][:20]
         if not texts:
             return "file"
@@ -224,12 +226,20 @@ class Sources:
                 record = json.loads(line)
             except (json.JSONDecodeError, RecursionError) as error:
                 detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-                self._fault("record", f"{name}:{number}", f"is not JSON: {detail}", "repair it, or --on-bad-input skip")
+                self._fault(
+                    "record",
+                    f"{name}:{number}",
+                    f"is not JSON: {detail}",
+                    "repair it, or --on-bad-input skip",
+                )
                 continue
             if not isinstance(record, dict) or self.text_column not in record:
                 keys = f"keys: {', '.join(map(str, record))}" if isinstance(record, dict) else "not an object"
                 self._fault(
-                    "record", f"{name}:{number}", f"has no '{self.text_column}' ({keys})", "name it with --text-column"
+                    "record",
+                    f"{name}:{number}",
+                    f"has no '{self.text_column}' ({keys})",
+                    "name it with --text-column",
                 )
                 continue
             yield from self._record(record[self.text_column], name, number)
@@ -268,7 +278,9 @@ class Sources:
             if self.text_column not in table.schema_arrow.names:
                 columns = ", ".join(table.schema_arrow.names)
                 raise SourceError(
-                    f"has no column '{self.text_column}' (columns: {columns})", where=name, fix="see --text-column"
+                    f"has no column '{self.text_column}' (columns: {columns})",
+                    where=name,
+                    fix="see --text-column",
                 )
             number, rows = 0, max(table.metadata.num_rows, 1)
             size = _size(name)
@@ -314,7 +326,9 @@ def _guarded(name: str, stream: Iterable[bytes], blocks: int | None = None) -> I
             yield line
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
         raise SourceError(
-            f"is cut short or damaged: {error}", where=f"{name}:{number + 1}", fix="copy it again from its origin"
+            f"is cut short or damaged: {error}",
+            where=f"{name}:{number + 1}",
+            fix="copy it again from its origin",
         ) from None
 
 

@@ -1,6 +1,7 @@
 """Byte-level BPE in RoBERTa's layout: train, load, inspect.
 
-Ids: 0 `<s>`, 1 `<pad>`, 2 `</s>`, 3 `<unk>`, then 256 bytes and merges, last `<mask>` (which takes the space before it).
+Ids: 0 `<s>`, 1 `<pad>`, 2 `</s>`, 3 `<unk>`, then 256 bytes and merges, last `<mask>` (which takes the space before
+it).
 The saved folder loads in `tokenizers`, `transformers.AutoTokenizer` and `RobertaTokenizerFast` with equal ids.
 """
 
@@ -30,7 +31,8 @@ def train_tokenizer(sources: Sources, folder: str, *, vocab_size: int = 50265, m
     """
     if vocab_size < SMALLEST_VOCABULARY:
         raise InputError(
-            f"--vocab-size {vocab_size} is too small", fix=f"{SMALLEST_VOCABULARY} is the least: 256 bytes, 5 specials"
+            f"--vocab-size {vocab_size} is too small",
+            fix=f"{SMALLEST_VOCABULARY} is the least: 256 bytes, 5 specials",
         )
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         raise InputError("already holds a tokenizer", where=folder, fix="choose another --to, or delete it first")
@@ -211,5 +213,3 @@ def inspection_report(result: Inspection) -> str:
     ]
     lines += ["  " + "|".join(piece.replace("\n", "\\n") for piece in sample) for sample in result.samples]
     return "\n".join(lines)
-
-

@@ -60,7 +60,9 @@ def read_vocabulary(location: str) -> Vocabulary:
     for name in SPECIAL_TOKENS.values():
         if name not in tokens:
             raise TokenizerError(
-                f"has no {name} token", where=path, fix="masked-LM training needs <s> <pad> </s> <unk> <mask>; add it"
+                f"has no {name} token",
+                where=path,
+                fix="masked-LM training needs <s> <pad> </s> <unk> <mask>; add it",
             )
     size = max(tokens.values()) + 1
     special = {tokens[name] for name in SPECIAL_TOKENS.values()}

@@ -46,7 +46,8 @@ def save(folder: str, state: TrainState, record: dict[str, Any], *, keep: int) -
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
         raise CheckpointError(
-            f"cannot be written: {error.strerror or error}; the checkpoints before it are untouched", where=target
+            f"cannot be written: {error.strerror or error}; the checkpoints before it are untouched",
+            where=target,
         ) from None
     for step in whole_steps(folder)[:-keep]:
         # The manifest goes first, so that a kill in between leaves no half checkpoint that looks whole.
@@ -69,13 +70,19 @@ def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
         os.fsync(descriptor)
         os.close(descriptor)
     storage.sync_folder(target)
-    manifest = {"format": FORMAT, "files": {name: asdict(storage.digest(os.path.join(target, name))) for name in FILES}}
+    manifest = {
+        "format": FORMAT,
+        "files": {name: asdict(storage.digest(os.path.join(target, name))) for name in FILES},
+    }
     storage.sync_folder(os.path.dirname(target))
     storage.write_json(os.path.join(target, "MANIFEST.json"), manifest)
 
 
 def _require_space(folder: str, state: TrainState) -> None:
-    arrays = [*state.parameters.values(), *(array for moment in state.moments.values() for array in moment.values())]
+    arrays = [
+        *state.parameters.values(),
+        *(array for moment in state.moments.values() for array in moment.values()),
+    ]
     needed = sum(array.nbytes for array in arrays) + (1 << 20)
     free = hardware.free_disk_bytes(folder)
     if free < needed:
@@ -96,8 +103,8 @@ def whole_steps(folder: str) -> list[int]:
 def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, Any]] | None:
     """Newest checkpoint that is whole, and its state.json; None when there never was one.
 
-    A damaged one is named in a warning and, with `set_aside`, renamed to `damaged-step-…`. Raises `CheckpointError` when
-    every one is damaged.
+    A damaged one is named in a warning and, with `set_aside`, renamed to `damaged-step-…`. Raises `CheckpointError`
+    when every one is damaged.
     """
     steps = whole_steps(folder)
     for step in reversed(steps):

@@ -49,7 +49,8 @@ class Job:
 
 
 def train(job: Job, stop: StopRequest) -> None:
-    """Runs to the last step. Raises `StoppedEarly` after saving when asked to stop, `HealthError` before a bad update."""
+    """Runs to the last step. Raises `StoppedEarly` after saving when asked to stop, `HealthError` before a bad
+    update."""
     config, steps = job.config, job.config.schedule.steps
     board = TensorBoard(job.directory.path("events"), job.step) if config.logging.tensorboard else None
     saved_at = time.monotonic()
@@ -157,7 +158,11 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
             if stop.requested:
                 return
             stats = job.engine.evaluate(batch)
-            loss_sum, weight, correct = loss_sum + stats.loss_sum, weight + stats.weight, correct + stats.correct
+            loss_sum, weight, correct = (
+                loss_sum + stats.loss_sum,
+                weight + stats.weight,
+                correct + stats.correct,
+            )
             bar.advance()
             _beat(job, "evaluating")
     record = {
@@ -195,5 +200,3 @@ def update_status(job: Job, phase: Phase, message: str = "", exit_code: int | No
     left = job.config.schedule.steps - job.step
     status.eta_seconds = round(left * per_step / done_here, 1) if done_here else None
     job.directory.write_status(status)
-
-
