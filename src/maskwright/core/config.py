@@ -39,6 +39,7 @@ class Data(Section):
 
 class Masking(Section):
     kind: Literal["token", "whole_word", "span"] = "token"
+    """What is masked together: a token, a word (Ġ rule), a run of words."""
     rate: Share = 0.15
     """Share of a row's text tokens to predict: 0.15 in RoBERTa, 0.30 in ModernBERT."""
     final_rate: Share | None = None
@@ -59,28 +60,39 @@ class Model(Section):
     size: Literal["nano", "mini", "small", "base", "large"] = "base"
     """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
     hidden_size: Count | None = None
+    """Width; with the next three, another shape than `size` names."""
     num_hidden_layers: Count | None = None
+    """Layers."""
     num_attention_heads: Count | None = None
+    """Heads; they divide the width."""
     intermediate_size: Count | None = None
+    """Inner width of a layer; 4 times the width when not set."""
     max_seq_len: Count | None = None
     """Longest row that the model can ever take; data.seq_len when not set. Positions are this plus RoBERTa's offset
     of 2."""
     init_from: str | None = None
     """Hugging Face RoBERTa folder to continue from (safetensors); its shape replaces the keys above."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """After the embeddings and each sub-layer; 0.1 in RoBERTa."""
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Of attention probabilities; 0.1 in RoBERTa."""
 
 
 class Optimizer(Section):
     kind: Literal["adamw"] = "adamw"
+    """AdamW (Loshchilov and Hutter 2019)."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 5e-4
     """At the schedule's peak."""
     beta1: Share = 0.9
+    """Decay of the first moment."""
     beta2: Share = 0.98
+    """Decay of the second moment."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-6
+    """Added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """On matrices only: biases and LayerNorms are not decayed."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
+    """Longer gradients are scaled to this norm; null clips nothing, as RoBERTa did."""
 
 
 class Schedule(Section):
@@ -89,6 +101,7 @@ class Schedule(Section):
     steps: Count
     """Optimizer updates in the whole run."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps in which the rate rises in a straight line to its peak."""
     decay_steps: Count | None = None
     """Only for wsd: length of its last phase; a fifth of the run when not set."""
     final_lr_share: Fraction = 0.0
@@ -112,7 +125,9 @@ class Batch(Section):
 
 class Engine(Section):
     kind: Literal["torch"] = "torch"
+    """Which engine computes."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Resumable] = "auto"
+    """auto takes a CUDA device when there is one, and says so. A device that is asked for and absent is an error."""
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster
     at it."""
@@ -122,7 +137,9 @@ class Engine(Section):
 
 class Checkpoint(Section):
     save_every_steps: Annotated[Count | None, Resumable] = None
+    """Besides the save at the end, and when asked to stop."""
     save_every_seconds: Annotated[Annotated[float, Field(gt=0.0)] | None, Resumable] = 600.0
+    """At most this much work is lost to a kill."""
     keep: Annotated[Count, Resumable] = 2
     """Newest checkpoints to keep."""
 
@@ -131,15 +148,19 @@ class Evaluation(Section):
     every_steps: Annotated[Count | None, Resumable] = None
     """Validation on held-out rows with fixed 15 % masks; at the start and the end in any case."""
     max_rows: Annotated[Count, Resumable] = 512
+    """Held-out rows to use, a fixed sample."""
 
 
 class Logging(Section):
     every_steps: Annotated[Count, Resumable] = 10
+    """Steps between lines in metrics.jsonl."""
     tensorboard: Annotated[bool, Resumable] = True
+    """Write events/ as well."""
 
 
 class RunConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Of initial weights, order, masks and dropout."""
     data: Data
     masking: Masking = Masking()
     model: Model = Model()
