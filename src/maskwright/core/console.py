@@ -18,8 +18,15 @@ LINE_EVERY_SECONDS = 15.0
 REDRAW_EVERY_SECONDS = 0.2
 
 
+_open_bars: list[Progress] = []
+
+
 def say(message: str = "") -> None:
-    print(message, file=sys.stderr, flush=True)
+    """A line on stderr; above the bar, when one is being drawn."""
+    if _open_bars and _open_bars[0].drawn:
+        _open_bars[0].print_above(message)
+    else:
+        print(message, file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
@@ -66,7 +73,8 @@ class Progress:
         self._start, self._start_done, self._shown_at = clock(), done, clock()
         self._lines = 0
         self._bar: RichProgress | None = None
-        if self._stream.isatty():
+        # One bar at a time: what goes on inside another bar's work shows in that one's note.
+        if self._stream.isatty() and not _open_bars:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as RichProgress
@@ -81,6 +89,14 @@ class Progress:
             self._task = self._bar.add_task(label, total=total, text="")
             self._bar.update(self._task, completed=done)
             self._bar.start()
+
+    @property
+    def drawn(self) -> bool:
+        return self._bar is not None
+
+    def print_above(self, message: str) -> None:
+        assert self._bar is not None
+        self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         self.done += amount
@@ -112,7 +128,7 @@ class Progress:
     def _show(self, now: float) -> None:
         if self._bar:
             self._bar.update(self._task, completed=self.done, text=self.text(now))
-        else:
+        elif not self._stream.isatty():
             print(f"{self.label:<10}  {self.text(now)}", file=self._stream, flush=True)
         self._lines += 1
 
@@ -127,7 +143,9 @@ class Progress:
 @contextmanager
 def progress(label: str, total: float | None, unit: str, *, done: float = 0) -> Iterator[Progress]:
     bar = Progress(label, total, unit, done=done)
+    _open_bars.append(bar)
     try:
         yield bar
     finally:
+        _open_bars.remove(bar)
         bar.close()
