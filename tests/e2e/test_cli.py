@@ -69,7 +69,7 @@ def test_from_text_to_transformers(corpus: Path, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", "store")
     assert "150 steps of 8 rows" in maskwright("pretrain", "run.yaml", "--run", "run", "--dry-run", cwd=tmp_path)
     assert not (tmp_path / "run").exists()
-    keys = ["schedule.steps=700", "masking.rate=0.3", "model.hidden_dropout=0.0", "batch.micro_batch_rows=16"]
+    keys = ["schedule.steps=1300", "masking.rate=0.3", "model.hidden_dropout=0.0", "batch.micro_batch_rows=16"]
     longer = [part for key in [*keys, "optimizer.learning_rate=2e-3"] for part in ("--set", key)]
     maskwright("pretrain", "run.yaml", "--run", "run", *longer, cwd=tmp_path)
     result = json.loads(maskwright("evaluate", "run", "--json", cwd=tmp_path))
