@@ -90,7 +90,8 @@ def test_resume_is_bit_identical(
             assert np.array_equal(value, stopped[0].moments[kind][name]), name
     assert straight[1]["counters"] == stopped[1]["counters"]
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "stopped")
-    assert RunDirectory(str(tmp_path / "stopped")).read_status().attempt == 3
+    status = RunDirectory(str(tmp_path / "stopped")).read_status()
+    assert status and status.attempt == 3
 
 
 def test_a_finished_run_started_again_changes_nothing(config: Callable[..., RunConfig], tmp_path: Path) -> None:
@@ -139,8 +140,9 @@ def test_run_directory_records_what_was_run(config: Callable[..., RunConfig], tm
     task.pretrain(config(**{"logging.tensorboard": True}), str(tmp_path / "run"))
     record = json.loads((tmp_path / "run/config.resolved.json").read_text())
     assert record["config"]["schedule.steps"] == 12
-    assert record["digest"] == config().digest() or record["digest"] == config(**{"logging.tensorboard": True}).digest()
+    assert record["digest"] == config().digest()  # what is logged does not count
     status = RunDirectory(str(tmp_path / "run")).read_status()
+    assert status
     assert (status.phase, status.step, status.of, status.exit) == ("done", 12, 12, 0)
     assert list((tmp_path / "run/events").iterdir())
     environment = json.loads((tmp_path / "run/environment.json").read_text())

@@ -102,18 +102,24 @@ def mask_row(
         group_key = {t: extend(row_key, t) for t in range(len(ids))}
     else:
         per_word = [extend(row_key, w) for w in range(len(words))]
+        first_word = list(range(len(words)))
         if kind == "span":
-            per_word = _spans(per_word, [segments[word[0]] for word in words])
-        group_key = {t: per_word[word_of[t]] for t in range(len(ids))}
+            per_word, first_word = _spans(per_word, [segments[word[0]] for word in words])
+        group_key = {}
+        for t in range(len(ids)):
+            word_key = per_word[word_of[t]]
+            piece = (t - words[first_word[word_of[t]]][0]) // (16 if kind == "span" else 8)
+            group_key[t] = word_key if piece == 0 else extend(word_key, piece)
     groups: dict[int, list[int]] = {}
     for t in candidates:
         groups.setdefault(group_key[t], []).append(t)
     budget, edge = rate * len(candidates), uniform(extend(row_key, 3))
+    assert slots >= len(candidates) or slots >= budget
     chosen: list[int] = []
     taken_before = 0
     for group in sorted(groups):
         size = len(groups[group])
-        if taken_before + edge * size < budget and taken_before + size <= slots:
+        if taken_before + edge * size < budget:
             chosen += groups[group]
         taken_before += size
     shown, labels = list(ids), {}
@@ -145,15 +151,16 @@ def _words(
     return words, word_of
 
 
-def _spans(per_word: list[int], segment_of_word: list[int]) -> list[int]:
-    best = list(per_word)
+def _spans(per_word: list[int], segment_of_word: list[int]) -> tuple[list[int], list[int]]:
+    """Best priority that covers each word, and the word where that span starts."""
+    best, starts = list(per_word), list(range(len(per_word)))
     for start, priority in enumerate(per_word):
         draw = 1.0 - uniform(extend(priority, 6))
         length = min(10, 1 + math.floor(math.log(draw) / math.log(0.8)))
         for word in range(start, min(start + length, len(per_word))):
-            if segment_of_word[word] == segment_of_word[start]:
-                best[word] = min(best[word], priority)
-    return best
+            if segment_of_word[word] == segment_of_word[start] and priority < best[word]:
+                best[word], starts[word] = priority, start
+    return best, starts
 
 
 def adamw(

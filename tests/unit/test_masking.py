@@ -112,6 +112,35 @@ def test_masking_leaves_specials_and_padding_alone(kind: Kind) -> None:
     assert set(np.unique(changed_to)) & SPECIAL == {VOCABULARY - 1}
 
 
+@pytest.mark.parametrize("kind", ["whole_word", "span"])
+@pytest.mark.parametrize("word_tokens", [1, 5, 10, 40, 10_000])
+@pytest.mark.parametrize("length", [64, 512])
+def test_rate_holds_for_long_words_and_text_without_spaces(kind: Kind, word_tokens: int, length: int) -> None:
+    """Words of 5 to 40 tokens, or one endless word as in Chinese: still 15 %, and few rows without any prediction."""
+    generator = np.random.default_rng(word_tokens)
+    starts = np.zeros(VOCABULARY, bool)
+    starts[100 : 100 + 150] = True
+    tables = Masker(masker().special, starts, masker().ordinary, VOCABULARY - 1)
+    begins = np.arange(length)[None, :] % word_tokens == 0
+    ids = np.where(begins, generator.integers(100, 250, (600, length)), generator.integers(4, 100, (600, length)))
+    ids = ids.astype(np.int32)
+    names, slots = np.arange(600), slots_per_row(kind, 0.15, length)
+    _, _, _, weights = mask_rows(
+        tables,
+        ids,
+        np.ones_like(ids),
+        seed=3,
+        epochs=np.zeros(600, np.int64),
+        rows=names,
+        kind=kind,
+        rate=0.15,
+        slots=slots,
+    )
+    assert weights.sum() / ids.size == pytest.approx(0.15, rel=0.06)
+    # The worst case is a budget of 9.6 tokens and groups of 16: then 40 % of such short rows stay without.
+    assert (weights.reshape(600, slots).sum(axis=1) == 0).mean() < (0.45 if length == 64 else 0.001)
+
+
 def test_whole_words_are_masked_whole() -> None:
     ids, segments = rows(300, 64, seed=4)
     _, index, _, weights = mask("whole_word", 0.15, ids, segments)

@@ -68,6 +68,15 @@ class RunDirectory:
     def exists(self) -> bool:
         return os.path.exists(self.config)
 
+    def require_fresh(self) -> None:
+        """Raises `InputError` unless the folder is new, empty, or what a start that never finished left."""
+        found = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
+        foreign = sorted(found - {"lock", "tokenizer", "config.yaml", "environment.json", "status.json", "log.txt"})
+        if foreign:
+            raise InputError(
+                f"is no run directory, but holds {foreign[0]}", where=self.location, fix="give --run a new folder"
+            )
+
     def require(self) -> None:
         if not self.exists():
             raise InputError(
@@ -94,11 +103,14 @@ class RunDirectory:
             json.dump(asdict(status), file, indent=1)
         os.replace(temporary, self.path("status.json"))
 
-    def read_status(self) -> Status:
+    def read_status(self) -> Status | None:
+        """None when there is none, or when a power cut left it empty: it is only ever a hint."""
+        try:
+            values = storage.read_json(self.path("status.json"))
+        except InputError:
+            return None
         known = set(Status.__dataclass_fields__)
-        return Status(
-            **{key: value for key, value in storage.read_json(self.path("status.json")).items() if key in known}
-        )
+        return Status(**{key: value for key, value in values.items() if key in known})
 
     # ---- metrics ---------------------------------------------------------------------------------------------
 
@@ -107,12 +119,20 @@ class RunDirectory:
             file.write(json.dumps(record) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every whole line; a last line cut by a kill is left out."""
+        """Every whole line; one that a kill or a power cut left broken is left out."""
         if not os.path.exists(self.metrics):
             return []
-        with open(self.metrics, encoding="utf-8") as file:
+        with open(self.metrics, encoding="utf-8", errors="replace") as file:
             lines = file.read().split("\n")[:-1]
-        return [json.loads(line) for line in lines if line]
+        records = []
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(record, dict) and "step" in record:
+                records.append(record)
+        return records
 
     def forget_metrics_after(self, step: int) -> int:
         """Drops the lines of steps that a resumed run computes again; returns how many."""

@@ -6,8 +6,10 @@ the budget is taken with the probability that makes the expected count exact.
   token       every token its own group (RoBERTa)
   whole_word  the tokens of a word: one that starts with white space (Ġ) and those after it that do not
   span        runs of words, length geometric(0.2) cut at 10 (SpanBERT, Joshi et al. 2020)
-One 80/10/10 draw is made for each group (fairseq's rule for words). Special tokens are never taken nor drawn as
-replacements. A row has at most `slots` predictions, so that shapes are static.
+A word of more than 8 tokens (text without spaces is one word) and a span of more than 16 are cut into groups of that
+size, so that a group always fits a row's slots and the expected count stays exact. One 80/10/10 draw is made for each
+group (fairseq's rule for words). Special tokens are never taken nor drawn as replacements. A row has at most `slots`
+predictions, so that shapes are static.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from maskwright.text.vocabulary import Vocabulary
 
 Kind = Literal["token", "whole_word", "span"]
 SPAN_STOP_PROBABILITY, LONGEST_SPAN_WORDS = 0.2, 10
-SPARE_SLOTS = {"token": 1, "whole_word": 8, "span": 16}
+LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE, EDGE_PURPOSE, ACTION_PURPOSE, REPLACEMENT_PURPOSE, LENGTH_PURPOSE = 2, 3, 4, 5, 6
 
 
@@ -47,8 +49,8 @@ class Masker:
 
 
 def slots_per_row(kind: Kind, rate: float, seq_len: int) -> int:
-    """Static room for predictions in a row: the budget of a full row and a little for words that cross it."""
-    return min(seq_len, math.ceil(rate * (seq_len - 1)) + SPARE_SLOTS[kind])
+    """Static room for predictions in a row: the budget of a full row, and the longest group that may cross it."""
+    return min(seq_len, math.ceil(rate * (seq_len - 1)) + LONGEST_GROUP_TOKENS[kind])
 
 
 def mask_rows(
@@ -118,25 +120,37 @@ def _group_keys(masker: Masker, input_ids: Int32, segment_ids: Int32, row_keys: 
     start[:, 1:] |= special[:, :-1] | (segment_ids[:, 1:] != segment_ids[:, :-1])
     word = np.cumsum(start, axis=1) - 1  # [M, T] number of the word that each token belongs to
     per_word = bits.extend(row_keys, position)  # [M, T] used by word number; the last ones stay unused
+    first_word = np.broadcast_to(np.arange(T), word.shape)  # [M, T] by word number: the word where its group starts
     if kind == "span":
-        per_word = _span_keys(per_word, word, segment_ids)
-    return np.take_along_axis(per_word, word, axis=1)
+        per_word, first_word = _span_keys(per_word, word, segment_ids)
+    # Cut long groups: the first piece keeps its key, so spans of ordinary length keep their order of priority.
+    first_token = np.zeros(word.shape, np.int64)  # [M, T] by word number
+    row, column = np.nonzero(start)
+    first_token[row, word[row, column]] = column
+    group_start = np.take_along_axis(first_token, np.take_along_axis(first_word, word, axis=1), axis=1)
+    piece = (np.arange(T) - group_start) // LONGEST_GROUP_TOKENS[kind]
+    keys = np.take_along_axis(per_word, word, axis=1)
+    return np.where(piece == 0, keys, bits.extend(keys, piece.astype(np.uint64)))
 
 
-def _span_keys(per_word: bits.Bits, word: NDArray[np.int64], segment_ids: Int32) -> bits.Bits:
-    """Each word starts a span of random length and priority; a word's key is the best priority that covers it."""
+def _span_keys(per_word: bits.Bits, word: NDArray[np.int64], segment_ids: Int32) -> tuple[bits.Bits, NDArray[np.int64]]:
+    """Each word starts a span of random length and priority; a word's key is the best priority that covers it.
+
+    Returns, by word number, the keys and the word where the best span starts.
+    """
     M, T = per_word.shape
     draw = 1.0 - bits.uniform(bits.extend(per_word, _purpose(LENGTH_PURPOSE)))  # in (0, 1]
     length = 1 + np.floor(np.log(draw) / math.log(1.0 - SPAN_STOP_PROBABILITY))
     length = np.minimum(length, LONGEST_SPAN_WORDS)
     segment = np.zeros((M, T), np.int32)
     np.put_along_axis(segment, word, segment_ids, axis=1)
-    best = per_word.copy()
+    best, starts = per_word.copy(), np.tile(np.arange(T), (M, 1))
     for distance in range(1, min(LONGEST_SPAN_WORDS, T)):
         covers = (length[:, :-distance] > distance) & (segment[:, :-distance] == segment[:, distance:])
-        better = np.where(covers, per_word[:, :-distance], bits.NEVER)
-        np.minimum(best[:, distance:], better, out=best[:, distance:])
-    return best
+        better = covers & (per_word[:, :-distance] < best[:, distance:])
+        best[:, distance:][better] = per_word[:, :-distance][better]
+        starts[:, distance:] = np.where(better, np.arange(T - distance), starts[:, distance:])
+    return best, starts
 
 
 def _choose(keys: bits.Bits, budget: NDArray[np.float64], edge: NDArray[np.float64], slots: int) -> NDArray[np.int64]:
@@ -151,6 +165,6 @@ def _choose(keys: bits.Bits, budget: NDArray[np.float64], edge: NDArray[np.float
     last = np.ones((M, T), bool)
     last[:, :-1] = first[:, 1:]
     after = np.minimum.accumulate(np.where(last, place + 1, T)[:, ::-1], axis=1)[:, ::-1]
-    taken = (before + edge[:, None] * (after - before) < budget[:, None]) & (after <= slots) & (ordered != bits.NEVER)
+    taken = (before + edge[:, None] * (after - before) < budget[:, None]) & (ordered != bits.NEVER)
     columns = np.sort(np.where(taken, by_key, T), axis=1)
     return columns[:, :slots]

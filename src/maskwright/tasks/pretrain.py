@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -10,10 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import maskwright
+from maskwright.core import config as run_config
 from maskwright.core import hardware, storage
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, say, warn
-from maskwright.core.errors import ConfigError, HealthError, MaskwrightError, StoppedEarly, StoreError
+from maskwright.core.errors import ConfigError, MaskwrightError, StoppedEarly, StoreError
 from maskwright.core.run_directory import RunDirectory, Status
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
@@ -40,11 +42,16 @@ class Prepared:
     loader: Loader
 
 
-def prepare_run(config: RunConfig) -> Prepared:
-    """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2)."""
+def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prepared:
+    """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
+
+    `before`: the record of the run that is continued; the folder it once began from is then no longer needed.
+    """
     store = TokenStore(config.data.store)
     vocabulary = store.vocabulary
-    if config.model.init_from is None:
+    if before is not None and config.model.init_from == before["config"]["model.init_from"] is not None:
+        model = ModelConfig(**before["model"])
+    elif config.model.init_from is None:
         model = model_config(config.model, vocabulary.size, config.data.seq_len)
     else:
         model = _continued(config, store)
@@ -108,16 +115,18 @@ def describe(ready: Prepared) -> str:
 def pretrain(config: RunConfig, run: str, *, config_file: str | None = None) -> None:
     """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds
     (2)."""
-    ready = prepare_run(config)
     directory = RunDirectory(run)
-    if not directory.exists():
+    before = directory.read_config() if directory.exists() else None
+    ready = prepare_run(config, before)
+    if before is None:
+        directory.require_fresh()
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
     else:
         beginning = None
     from maskwright.engines.torch_engine import TorchEngine
 
-    engine = TorchEngine(ready.model, config.optimizer, config.engine, config.seed)
+    engine = TorchEngine(ready.model, config.optimizer, _engine_config(config, before), config.seed)
     record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
     with stop_on_signals() as stop, directory.locked():
         job = _start(ready, directory, engine, record)
@@ -131,6 +140,14 @@ def pretrain(config: RunConfig, run: str, *, config_file: str | None = None) -> 
         _run(job, stop)
 
 
+def _engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_config.Engine:
+    """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine."""
+    if before is None or config.engine.dtype != "auto":
+        return config.engine
+    kept = {"bfloat16": "bf16", "float32": "fp32"}[before["dtype"]]
+    return config.engine.model_copy(update={"dtype": kept})
+
+
 def _run(job: Job, stop: StopRequest) -> None:
     try:
         train(job, stop)
@@ -139,9 +156,9 @@ def _run(job: Job, stop: StopRequest) -> None:
         raise
     except BaseException as error:
         code = error.exit_code if isinstance(error, MaskwrightError) else 1
-        update_status(job, "failed", str(error) or type(error).__name__, code)
-        if isinstance(error, HealthError):
-            job.directory.log(str(error))
+        with contextlib.suppress(OSError):  # a full disk must not hide what went wrong
+            update_status(job, "failed", str(error) or type(error).__name__, code)
+            job.directory.log(f"failed: {error}")
         raise
     finally:
         job.engine.close()
@@ -202,9 +219,7 @@ def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
 def _resume(job: Job, ready: Prepared) -> None:
     directory, now = job.directory, job.record
     before = directory.read_config()
-    for change in refuse_changes(before["config"], now["config"], directory.location):
-        say(f"changed since the last start: {change}")
-        directory.log(f"changed: {change}")
+    changes = refuse_changes(before["config"], now["config"], directory.location)
     for key, name in (
         ("store_fingerprint", "token store"),
         ("tokenizer_fingerprint", "tokenizer"),
@@ -217,8 +232,13 @@ def _resume(job: Job, ready: Prepared) -> None:
                 where=directory.location,
                 fix="put it back, or give --run a new folder",
             )
-    if os.path.exists(directory.path("status.json")):
-        job.status.attempt = directory.read_status().attempt + 1
+    for change in changes:
+        say(f"changed since the last start: {change}")
+        directory.log(f"changed: {change}")
+    if changes:
+        storage.write_json(directory.config, {"format": RUN_FORMAT, **now})
+    if status := directory.read_status():
+        job.status.attempt = status.attempt + 1
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
     if loaded is None:
         say("the run was stopped before its first checkpoint: starting again")

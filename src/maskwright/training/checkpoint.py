@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from maskwright.core import hardware, storage
 from maskwright.core.console import human_bytes, warn
@@ -43,11 +45,12 @@ def save(folder: str, state: TrainState, record: dict[str, Any], *, keep: int) -
         shutil.rmtree(target)  # left by a kill during this very save: it has no manifest
     try:
         _write(target, state, record)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # a full disk raises either
         shutil.rmtree(target, ignore_errors=True)
         raise CheckpointError(
-            f"cannot be written: {error.strerror or error}; the checkpoints before it are untouched",
+            f"cannot be written: {error}; the checkpoints before it are untouched",
             where=target,
+            fix="free disk space or permit writing, and start the same command again",
         ) from None
     for step in whole_steps(folder)[:-keep]:
         # The manifest goes first, so that a kill in between leaves no half checkpoint that looks whole.
@@ -58,8 +61,6 @@ def save(folder: str, state: TrainState, record: dict[str, Any], *, keep: int) -
 
 
 def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
-    from safetensors.numpy import save_file
-
     os.makedirs(target)
     optimizer = {f"{kind}/{name}": array for kind, moment in state.moments.items() for name, array in moment.items()}
     save_file(state.parameters, os.path.join(target, FILES[0]), {"format": "pt"})
@@ -103,18 +104,24 @@ def whole_steps(folder: str) -> list[int]:
 def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, Any]] | None:
     """Newest checkpoint that is whole, and its state.json; None when there never was one.
 
-    A damaged one is named in a warning and, with `set_aside`, renamed to `damaged-step-…`. Raises `CheckpointError`
-    when every one is damaged.
+    A damaged one is named in a warning and, with `set_aside` and once a good one is found, renamed to
+    `damaged-step-…`. Raises `CheckpointError`, and renames nothing, when every one is damaged.
     """
     steps = whole_steps(folder)
+    damaged = []
     for step in reversed(steps):
         path = os.path.join(folder, step_folder(step))
         try:
-            return load(path)
+            found = load(path)
         except CheckpointError as error:
-            warn(f"{error}; using the checkpoint before it")
-            if set_aside:
-                os.replace(path, os.path.join(folder, f"damaged-{step_folder(step)}"))
+            warn(str(error))
+            damaged.append(path)
+            continue
+        if damaged:
+            warn(f"using the checkpoint before: {path}")
+        for old in damaged if set_aside else []:
+            os.replace(old, os.path.join(folder, f"damaged-{os.path.basename(old)}"))
+        return found
     if steps:
         raise CheckpointError("every checkpoint is damaged", where=folder, fix="start a new run, or restore a copy")
     return None
@@ -143,6 +150,4 @@ def load(path: str) -> tuple[TrainState, dict[str, Any]]:
 
 
 def read_safetensors(path: str) -> dict[str, NDArray[np.float32]]:
-    from safetensors.numpy import load_file
-
     return dict(load_file(path))

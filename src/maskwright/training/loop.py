@@ -24,6 +24,7 @@ from maskwright.training.metrics import Counters, Speed, TensorBoard
 from maskwright.training.stop import StopRequest
 
 STATUS_EVERY_SECONDS = 2.0
+HEALTH_FIX = "lower optimizer.learning_rate or raise schedule.warmup_steps, in a new run or from the last checkpoint"
 
 
 @dataclass
@@ -89,9 +90,6 @@ def train(job: Job, stop: StopRequest) -> None:
         evaluate(job, board, stop)
         if stop.requested:
             raise StoppedEarly(f"{stop.reason}: trained to the end and saved; the same command evaluates")
-    except HealthError as error:
-        job.directory.log(str(error))
-        raise
     finally:
         if board:
             board.close()
@@ -165,6 +163,8 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
             )
             bar.advance()
             _beat(job, "evaluating")
+    if not math.isfinite(loss_sum):
+        raise HealthError(f"step {job.step}: the held-out loss is {loss_sum}", fix=HEALTH_FIX)
     record = {
         "step": job.step,
         "valid_loss": loss_sum / max(weight, 1.0),
@@ -177,9 +177,14 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
 
 
 def save(job: Job) -> None:
+    """Raises `HealthError` rather than let weights that are not finite replace good ones."""
     _beat(job, "saving", force=True)
-    record = {**job.record, "counters": job.counters.to_json(), "config": job.record["config"]}
-    path = checkpoint.save(job.directory.checkpoints, job.engine.read(), record, keep=job.config.checkpoint.keep)
+    state = job.engine.read()
+    for name, array in state.parameters.items():
+        if not np.isfinite(array).all():
+            raise HealthError(f"step {job.step}: {name} is no longer finite; not saved", fix=HEALTH_FIX)
+    record = {**job.record, "counters": job.counters.to_json()}
+    path = checkpoint.save(job.directory.checkpoints, state, record, keep=job.config.checkpoint.keep)
     job.directory.log(f"saved {path}")
 
 
