@@ -174,8 +174,9 @@ def test_commands_in_the_readme_exist(line: str) -> None:
     """Each option and sub-command shown to a new user is one that the command line takes."""
     import shlex
 
-    from maskwright.cli import app
     from typer.main import get_command
+
+    from maskwright.cli import app
 
     command = get_command(app)
     words = shlex.split(line, comments=True)[1:]

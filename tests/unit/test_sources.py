@@ -79,18 +79,59 @@ def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> N
 def test_jsonl_csv_tsv_and_parquet(tmp_path: Path) -> None:
     texts = ["plain", 'with "quotes", commas', "two\nlines", "ünïcode"]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": i, "body": t}) + "\n" for i, t in enumerate(texts)))
-    for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):
-        with open(tmp_path / name, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file, delimiter=delimiter).writerows([["id", "body"], *[[i, t] for i, t in enumerate(texts)]])
+    with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([[], ["id", "body"], *[[i, t] for i, t in enumerate(texts)]])
     with (
         open(tmp_path / "bare.csv.gz", "wb") as file,
         gzip.open(file, "wt", newline="", encoding="utf-8") as text,
     ):
         csv.writer(text).writerows([[i, t] for i, t in enumerate(texts)])
     pq.write_table(pa.table({"id": range(4), "body": texts}), tmp_path / "a.parquet")
-    for name in ("a.jsonl", "a.csv", "a.tsv", "a.parquet"):
+    (tmp_path / "b.parquet.zst").write_bytes(zstandard.compress((tmp_path / "a.parquet").read_bytes()))
+    (tmp_path / "b.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    for name in ("a.jsonl", "a.csv", "a.parquet", "b.parquet.zst", "b.parquet.gz"):
         assert [text for text, _ in read(tmp_path / name, text_column="body")] == texts
     assert [text for text, _ in read(tmp_path / "bare.csv.gz", text_column="1")] == texts
+
+
+def test_quotes_in_tsv_are_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('id\ttext\n1\t"Oh" he said\n2\t"open\n3\tlast\n')
+    assert [text for text, _ in read(tmp_path / "a.tsv")] == ['"Oh" he said', '"open', "last"]
+
+
+def test_half_surrogates_are_encoding_faults(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "fine"}\n{"text": "half \\ud800 pair"}\n')
+    assert fails(path).startswith("FILE:2: U+D800 is half a surrogate pair. Fix: ")
+    assert [text for text, _ in read(path, on_bad_input="replace")] == ["fine", "half ? pair"]
+    assert [text for text, _ in read(path, on_bad_input="skip")] == ["fine"]
+
+
+def test_bad_bytes_in_parquet_are_encoding_faults(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    raw = pa.array([b"fine", b"bad \xff"], pa.binary())
+    pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 2, raw.buffers())}), path)
+    assert fails(path).startswith("FILE:2:4: byte 0xff is not UTF-8")
+    assert [text for text, _ in read(path, on_bad_input="replace")] == ["fine", "bad \ufffd"]
+    assert [text for text, _ in read(path, on_bad_input="skip")] == ["fine"]
+
+
+def test_records_that_cannot_be_parsed_name_where_they_begin(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x"}\n{"n": ' + "9" * 5000 + "}\n")
+    assert fails(path).startswith("FILE:2: is not JSON")
+    path = tmp_path / "a.csv"
+    path.write_text('text\nfine\n"never closed\nmore\n')
+    assert fails(path).startswith("FILE:3: is not CSV") and "Fix: " in fails(path)
+
+
+def test_dead_links_and_hidden_folders_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "dead.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "x.txt").write_text("hidden")
+    (tmp_path / "a.txt").write_text("seen")
+    assert read(tmp_path, layout="lines") == [("seen", 1)]
 
 
 def test_fsspec_locations_are_read() -> None:

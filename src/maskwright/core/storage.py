@@ -6,6 +6,7 @@ Local writes are atomic: a temporary name beside the target, fsync, rename, fsyn
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import hashlib
 import json
@@ -61,12 +62,7 @@ def expand(patterns: list[str]) -> list[str]:
         if is_url(pattern):
             matches = _expand_url(pattern)
         elif os.path.isdir(pattern):
-            matches = [
-                os.path.join(folder, name)
-                for folder, _, names in os.walk(pattern)
-                for name in names
-                if not name.startswith(".")
-            ]
+            matches = _files_below(pattern)
         elif glob.has_magic(pattern) and not os.path.exists(pattern):
             matches = [name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name)]
         else:
@@ -75,6 +71,16 @@ def expand(patterns: list[str]) -> list[str]:
             raise InputError("matches no file", where=pattern, fix="check the path; quote globs in the shell")
         found.update(matches)
     return sorted(found)
+
+
+def _files_below(root: str) -> list[str]:
+    """Files of a folder and those below it; hidden ones, and links that lead nowhere or back, are passed over."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = (os.path.join(folder, name) for name in names if not name.startswith("."))
+        found += [path for path in paths if os.path.isfile(path)]
+    return found
 
 
 def _expand_url(pattern: str) -> list[str]:
@@ -160,6 +166,40 @@ def sha256_of(value: Any) -> str:
     return hashlib.sha256(
         json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     ).hexdigest()
+
+
+@contextmanager
+def new_folder(path: str) -> Iterator[None]:
+    """Creates a local folder with its parents; after an exception, those that it made and that are empty go again."""
+    made = []
+    current = os.path.abspath(path)
+    while not os.path.exists(current):
+        made.append(current)
+        current = os.path.dirname(current)
+    make_folder(path)
+    try:
+        yield
+    except BaseException:
+        for folder in made:
+            try:
+                os.rmdir(folder)
+            except OSError:
+                break  # it holds something that is kept for the next try
+        raise
+
+
+@contextmanager
+def folder_lock(path: str) -> Iterator[None]:
+    """Keeps a second process off a local folder for as long as this one lives. Raises `InputError` when it is taken."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError("is in use by another process", where=path, fix="wait for it, or stop it") from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def make_folder(path: str) -> None:

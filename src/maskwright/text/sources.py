@@ -7,26 +7,23 @@ document is changed but line ends, a byte-order mark and outer white space.
 from __future__ import annotations
 
 import csv
-import gzip
-import io
-import itertools
 import json
 import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, cast
 
 from maskwright.core import storage
+from maskwright.core.console import progress
 from maskwright.core.errors import SourceError
+from maskwright.text.compression import COMPRESSIONS, file_size, guarded, open_text
 
 Layout = Literal["auto", "file", "sentences", "lines"]
 OnBadInput = Literal["error", "replace", "skip"]
 
 TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv")
-COMPRESSIONS = (".gz", ".zst")
 PEEK_BYTES = 1 << 20
 
 
@@ -79,9 +76,9 @@ class Sources:
         on_fault: Callable[[Fault], None] | None = None,
     ) -> None:
         found = storage.expand(patterns)
-        named = {pattern for pattern in patterns if pattern in found}
+        named = set(patterns)
         self.files = [name for name in found if file_kind(name) or name in named]
-        self.ignored_files = [name for name in found if name not in set(self.files)]
+        self.ignored_files = [name for name in found if not file_kind(name) and name not in named]
         for name in self.files:
             if not file_kind(name):
                 raise SourceError(
@@ -92,10 +89,13 @@ class Sources:
         if not self.files:
             raise SourceError("holds no file that can be read", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
-        self.sizes = [_size(name) for name in self.files]
+        self.sizes = [file_size(name) for name in self.files]
         self.layout: Layout = self._guess_layout() if layout == "auto" else layout
         self.layout_was_guessed = layout == "auto"
         self.bytes_read = 0
+
+    def _watch(self, position: Callable[[], int]) -> None:
+        self._position = position
 
     @property
     def has_plain_text(self) -> bool:
@@ -113,8 +113,8 @@ class Sources:
             return "file"
         beginnings = []
         for name in texts:
-            with _open(name) as stream:
-                beginnings.append(b"".join(_guarded(name, iter(lambda: stream.read(PEEK_BYTES), b""), blocks=1)))
+            with open_text(name) as stream:
+                beginnings.append(b"".join(guarded(name, iter(lambda: stream.read(PEEK_BYTES), b""), blocks=1)))
         if len(texts) > 1 and all(len(content) < PEEK_BYTES for content in beginnings):
             return "file"
         blank = any(b"\n\n" in content.replace(b"\r", b"") for content in beginnings)
@@ -146,7 +146,7 @@ class Sources:
         if kind == ".parquet":
             yield from self._parquet(name)
             return
-        with _open(name, self) as stream:
+        with open_text(name, self._watch) as stream:
             if kind in (".jsonl", ".ndjson"):
                 yield from self._json_lines(name, stream)
             elif kind in (".csv", ".tsv"):
@@ -165,7 +165,7 @@ class Sources:
     def _lines(self, name: str, stream: BinaryIO) -> Iterator[tuple[int, str]]:
         """Numbered lines without their ends. Raises `SourceError` with file, line and byte offset in the text."""
         offset = 0
-        for number, raw in enumerate(_guarded(name, stream), 1):
+        for number, raw in enumerate(guarded(name, stream), 1):
             if number == 1:
                 _refuse_utf16(name, raw)
                 if raw.startswith(b"\xef\xbb\xbf"):
@@ -212,11 +212,24 @@ class Sources:
     def _record(self, text: object, name: str, number: int) -> Iterator[Document]:
         """A null counts as an empty document; anything else that is not text is a fault."""
         if isinstance(text, str):
-            if text.strip():
-                yield Document(text.strip().replace("\r\n", "\n"), None, name, number)
+            text = self._whole_characters(text.strip().replace("\r\n", "\n"), f"{name}:{number}")
+            if text:
+                yield Document(text, None, name, number)
         elif text is not None:
             kind = type(text).__name__
             self._fault("record", f"{name}:{number}", f"'{self.text_column}' is {kind}, not text", "see --text-column")
+
+    def _whole_characters(self, text: str, where: str) -> str:
+        """JSON can spell half a surrogate pair (`\\ud800`), which no UTF-8 text can hold."""
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            code = f"U+{ord(text[error.start]):04X}"
+            self._fault(
+                "encoding", where, f"{code} is half a surrogate pair", "repair it, or --on-bad-input replace or skip"
+            )
+            return "" if self.on_bad_input == "skip" else text.encode("utf-8", "replace").decode()
+        return text
 
     def _json_lines(self, name: str, stream: BinaryIO) -> Iterator[Document]:
         for number, line in self._lines(name, stream):
@@ -224,8 +237,8 @@ class Sources:
                 continue
             try:
                 record = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+            except (ValueError, RecursionError) as error:  # ValueError also for a number of over 4,300 digits
+                detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long"
                 self._fault(
                     "record",
                     f"{name}:{number}",
@@ -245,91 +258,89 @@ class Sources:
             yield from self._record(record[self.text_column], name, number)
 
     def _csv(self, name: str, stream: BinaryIO, delimiter: str) -> Iterator[Document]:
+        """CSV with quotes as RFC 4180; TSV without, as its registration says: there a quote is a character."""
         csv.field_size_limit(1 << 30)
-        rows = csv.reader((line + "\n" for _, line in self._lines(name, stream)), delimiter=delimiter, strict=True)
+        rows = csv.reader(
+            (line + "\n" for _, line in self._lines(name, stream)),
+            delimiter=delimiter,
+            strict=True,
+            quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
+        )
         column: int | None = int(self.text_column) if self.text_column.isdigit() else None
+        start = 1
         try:
             for row in rows:
+                line, start = start, rows.line_num + 1
+                if not row:
+                    continue
                 if column is None:
-                    if self.text_column not in row:
-                        raise SourceError(
-                            f"has no column '{self.text_column}' (columns: {', '.join(row)})",
-                            where=f"{name}:1",
-                            fix="name it with --text-column, or give its 0-based number where there is no header line",
-                        )
-                    column = row.index(self.text_column)
+                    column = self._column(row, name)
                 elif column < len(row):
-                    yield from self._record(row[column], name, rows.line_num)
-                elif row:
-                    where = f"{name}:{rows.line_num}"
-                    self._fault("record", where, f"has {len(row)} columns, not {column + 1}", "repair the row")
+                    yield from self._record(row[column], name, line)
+                else:
+                    self._fault(
+                        "record", f"{name}:{line}", f"has {len(row)} columns, not {column + 1}", "repair the row"
+                    )
         except csv.Error as error:
-            raise SourceError(f"is not CSV: {error}", where=f"{name}:{rows.line_num}") from None
+            raise SourceError(
+                f"is not CSV: {error}, in the record that begins here",
+                where=f"{name}:{start}",
+                fix='repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl',
+            ) from None
+
+    def _column(self, header: list[str], name: str) -> int:
+        if self.text_column not in header:
+            raise SourceError(
+                f"has no column '{self.text_column}' (columns: {', '.join(header)})",
+                where=f"{name}:1",
+                fix="name it with --text-column, or give its 0-based number where there is no header line",
+            )
+        return header.index(self.text_column)
 
     def _parquet(self, name: str) -> Iterator[Document]:
+        """Parquet needs random access, so a compressed file is unpacked to a nameless temporary one first."""
+        with open_text(name) as stream:
+            if name.lower().endswith(COMPRESSIONS):
+                with tempfile.TemporaryFile() as unpacked:
+                    for block in guarded(name, iter(lambda: stream.read(storage.READ_BYTES), b"")):
+                        unpacked.write(block)
+                    unpacked.seek(0)
+                    yield from self._parquet_rows(name, cast(BinaryIO, unpacked))
+            else:
+                yield from self._parquet_rows(name, stream)
+
+    def _parquet_rows(self, name: str, file: BinaryIO) -> Iterator[Document]:
         import pyarrow
         import pyarrow.parquet
 
-        with storage.open_binary(name) as file:
-            try:
-                table = pyarrow.parquet.ParquetFile(file)
-            except pyarrow.ArrowException as error:
-                raise SourceError(f"is not Parquet: {error}", where=name) from None
-            if self.text_column not in table.schema_arrow.names:
-                columns = ", ".join(table.schema_arrow.names)
-                raise SourceError(
-                    f"has no column '{self.text_column}' (columns: {columns})",
-                    where=name,
-                    fix="see --text-column",
-                )
-            number, rows = 0, max(table.metadata.num_rows, 1)
-            size = _size(name)
-            self._position = lambda: size * number // rows
-            try:
-                for batch in table.iter_batches(batch_size=1024, columns=[self.text_column]):
-                    for text in batch.column(0).to_pylist():
-                        number += 1
-                        yield from self._record(text, name, number)
-            except (pyarrow.ArrowException, OSError) as error:
-                raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}") from None
+        try:
+            table = pyarrow.parquet.ParquetFile(file)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise SourceError(f"is not Parquet: {error}", where=name, fix="copy it again from its origin") from None
+        if self.text_column not in table.schema_arrow.names:
+            raise SourceError(
+                f"has no column '{self.text_column}' (columns: {', '.join(table.schema_arrow.names)})",
+                where=name,
+                fix="name it with --text-column",
+            )
+        number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
+        self._position = lambda: size * number // rows
+        try:
+            for batch in table.iter_batches(batch_size=1024, columns=[self.text_column]):
+                for scalar in batch.column(0):
+                    number += 1
+                    yield from self._record(self._parquet_value(scalar, f"{name}:{number}"), name, number)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise SourceError(
+                f"is damaged: {error}", where=f"{name}:{number + 1}", fix="copy it again from its origin"
+            ) from None
 
-
-def _size(location: str) -> int:
-    if storage.is_url(location):
-        import fsspec
-
-        filesystem, path = fsspec.core.url_to_fs(location)
-        return int(filesystem.size(path) or 0)
-    return os.path.getsize(location)
-
-
-@contextmanager
-def _open(name: str, watcher: Sources | None = None) -> Iterator[BinaryIO]:
-    """Decompressed bytes of a file; `watcher` learns how far the file itself has been read."""
-    with storage.open_binary(name) as raw:
-        if watcher:
-            watcher._position = raw.tell
-        if name.lower().endswith(".gz"):
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-        elif name.lower().endswith(".zst"):
-            yield cast(BinaryIO, io.BufferedReader(_Zstd(raw), buffer_size=storage.READ_BYTES))
-        else:
-            yield raw
-
-
-def _guarded(name: str, stream: Iterable[bytes], blocks: int | None = None) -> Iterator[bytes]:
-    """Items of `stream`, with a damaged archive's many exceptions as one `SourceError`."""
-    number = 0
-    try:
-        for line in itertools.islice(stream, blocks):
-            number += 1
-            yield line
-    except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
-        raise SourceError(
-            f"is cut short or damaged: {error}",
-            where=f"{name}:{number + 1}",
-            fix="copy it again from its origin",
-        ) from None
+    def _parquet_value(self, scalar: Any, where: str) -> Any:
+        """A value as Python's; a string column may hold bytes that are not UTF-8."""
+        try:
+            return scalar.as_py()
+        except UnicodeDecodeError as error:
+            return self._decode(bytes(error.object), where, 0) or ""
 
 
 def _refuse_utf16(name: str, raw: bytes) -> None:
@@ -337,47 +348,17 @@ def _refuse_utf16(name: str, raw: bytes) -> None:
         raise SourceError("is UTF-16", where=f"{name}:1:0", fix="convert it: iconv -f utf16 -t utf8")
 
 
-class _Zstd(io.RawIOBase):
-    """Decompressed zstd frames. Unlike `zstandard`'s own reader it raises `EOFError` when the last frame is cut."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw, self._rest, self._output = raw, b"", b""
-        self._frame: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        import zstandard
-
-        while not self._output:
-            block = self._rest or self._raw.read(storage.READ_BYTES)
-            self._rest = b""
-            if not block:
-                if self._frame is not None:
-                    raise EOFError("the last zstd frame ends early")
-                return 0
-            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
-            try:
-                self._output = self._frame.decompress(block)
-            except zstandard.ZstdError as error:
-                raise OSError(f"bad zstd data: {error}") from None
-            if self._frame.eof:
-                self._rest, self._frame = self._frame.unused_data, None
-        size = min(len(buffer), len(self._output))
-        buffer[:size], self._output = self._output[:size], self._output[size:]
-        return size
-
-
 def fingerprint(sources: Sources) -> list[dict[str, Any]]:
     """Name, size and sha256 of each file (a URL's own version key instead of a hash), for the store's manifest."""
     records: list[dict[str, Any]] = []
-    for name, size in zip(sources.files, sources.sizes, strict=True):
-        if storage.is_url(name):
-            import fsspec
+    with progress("hash", sum(sources.sizes), "bytes") as bar:
+        for name, size in zip(sources.files, sources.sizes, strict=True):
+            if storage.is_url(name):
+                import fsspec
 
-            filesystem, path = fsspec.core.url_to_fs(name)
-            records.append({"location": name, "bytes": size, "version": str(filesystem.ukey(path))})
-        else:
-            records.append({"location": name, "bytes": size, "sha256": storage.digest(name).sha256})
+                filesystem, path = fsspec.core.url_to_fs(name)
+                records.append({"location": name, "bytes": size, "version": str(filesystem.ukey(path))})
+            else:
+                records.append({"location": name, "bytes": size, "sha256": storage.digest(name).sha256})
+            bar.advance(size)
     return records

@@ -36,6 +36,12 @@ def train_tokenizer(sources: Sources, folder: str, *, vocab_size: int = 50265, m
         )
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         raise InputError("already holds a tokenizer", where=folder, fix="choose another --to, or delete it first")
+    with storage.new_folder(folder):
+        _train(sources, folder, vocab_size, min_frequency)
+    return read_vocabulary(folder)
+
+
+def _train(sources: Sources, folder: str, vocab_size: int, min_frequency: int) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -73,11 +79,9 @@ def train_tokenizer(sources: Sources, folder: str, *, vocab_size: int = 50265, m
             f"{min_frequency} times"
         )
     _save(tokenizer, folder)
-    return read_vocabulary(folder)
 
 
 def _save(tokenizer: Any, folder: str) -> None:
-    storage.make_folder(folder)
     content = json.loads(tokenizer.to_str())
     merges = [m if isinstance(m, str) else " ".join(m) for m in content["model"]["merges"]]
     files = {
@@ -127,8 +131,12 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     from tokenizers import Tokenizer
 
     path = tokenizer_file(location)
+    content = storage.read_json(path)
+    for token in content.get("added_tokens") or []:
+        # The library spells out only tokens that are marked special; a hand-written file may have forgotten to.
+        token["special"] = token.get("special") or token.get("content") in SPECIAL_TOKENS.values()
     try:
-        tokenizer = Tokenizer.from_file(path)
+        tokenizer = Tokenizer.from_str(json.dumps(content))
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(f"cannot be loaded: {error}", where=path) from None
     tokenizer.no_padding()

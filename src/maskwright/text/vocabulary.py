@@ -10,6 +10,8 @@ from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 
 SPECIAL_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+TRAIN_ONE = "train one with `maskwright tokenizer train`"
+LARGEST_VOCABULARY = 2**31
 # Byte-level BPE spells these bytes with visible stand-ins: space, tab, line feed, carriage return.
 WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
 
@@ -44,25 +46,25 @@ def tokenizer_file(location: str) -> str:
 
 
 def read_vocabulary(location: str) -> Vocabulary:
-    """Reads a byte-level BPE `tokenizer.json` in RoBERTa's layout. Raises `TokenizerError` on any other."""
+    """Reads a byte-level BPE `tokenizer.json` with RoBERTa's special tokens. Raises `TokenizerError` on any other."""
     path = tokenizer_file(location)
     content = storage.read_json(path)
-    model = content.get("model", {}) if isinstance(content, dict) else {}
-    if model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
-        raise TokenizerError(
-            f"is a {model.get('type', 'nameless')} tokenizer, not byte-level BPE",
-            where=path,
-            fix="train one with `maskwright tokenizer train`",
-        )
-    tokens: dict[str, int] = dict(model["vocab"])
-    added = content.get("added_tokens", [])
-    tokens |= {token["content"]: token["id"] for token in added}
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict) or model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
+        kind = model.get("type", "nameless") if isinstance(model, dict) else "nameless"
+        raise TokenizerError(f"is a {kind} tokenizer, not byte-level BPE", where=path, fix=TRAIN_ONE)
+    if "ByteLevel" not in _kinds(content.get("pre_tokenizer")):
+        raise TokenizerError("does not split text into bytes (no ByteLevel pre-tokenizer)", where=path, fix=TRAIN_ONE)
+    if model.get("dropout"):
+        raise TokenizerError("has BPE dropout, which gives other ids each time", where=path, fix="set it to null")
+    added = [token for token in content.get("added_tokens") or [] if isinstance(token, dict)]
+    tokens: dict[str, int] = model["vocab"] | {token["content"]: token["id"] for token in added}
+    if not all(isinstance(index, int) and 0 <= index < LARGEST_VOCABULARY for index in tokens.values()):
+        raise TokenizerError("has an id that is not a small whole number", where=path, fix=TRAIN_ONE)
     for name in SPECIAL_TOKENS.values():
         if name not in tokens:
             raise TokenizerError(
-                f"has no {name} token",
-                where=path,
-                fix="masked-LM training needs <s> <pad> </s> <unk> <mask>; add it",
+                f"has no {name} token", where=path, fix="masked-LM training needs <s> <pad> </s> <unk> <mask>; add it"
             )
     size = max(tokens.values()) + 1
     special = {tokens[name] for name in SPECIAL_TOKENS.values()}
@@ -75,11 +77,41 @@ def read_vocabulary(location: str) -> Vocabulary:
         **{role: tokens[name] for role, name in SPECIAL_TOKENS.items()},
         special=frozenset(special),
         word_start=tuple(starts),
-        fingerprint=storage.sha256_of([sorted(tokens.items()), *_rules(content)]),
+        fingerprint=storage.sha256_of([sorted(tokens.items()), *_rules(content, added)]),
     )
 
 
-def _rules(content: dict[str, Any]) -> list[Any]:
-    merges = [m if isinstance(m, str) else " ".join(m) for m in content["model"].get("merges", [])]
-    splitting = content.get("pre_tokenizer") or {}
-    return [merges, splitting.get("type"), bool(splitting.get("add_prefix_space")), content.get("normalizer")]
+def _kinds(step: Any) -> set[str]:
+    """Types of a pre-tokenizer and of those inside it."""
+    if not isinstance(step, dict):
+        return set()
+    inner = [kind for part in step.get("pretokenizers") or [] for kind in _kinds(part)]
+    return {str(step.get("type")), *inner}
+
+
+def _rules(content: dict[str, Any], added: list[dict[str, Any]]) -> list[Any]:
+    """Everything else that decides ids, without what libraries write differently for the same behaviour."""
+    model = content["model"]
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
+    # Absent, null, false and "" mean the same in these.
+    switches = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback")
+    behaviour = [model.get(name) or None for name in (*switches, "ignore_merges")]
+    ordinary = [
+        [token["content"], *(bool(token.get(flag)) for flag in ("lstrip", "rstrip", "single_word", "normalized"))]
+        for token in added
+        if not token.get("special") and token["content"] not in SPECIAL_TOKENS.values()
+    ]
+    return [
+        merges,
+        behaviour,
+        sorted(ordinary),
+        _without_offsets(content.get("pre_tokenizer")),
+        content.get("normalizer"),
+    ]
+
+
+def _without_offsets(step: Any) -> Any:
+    """A pre-tokenizer's description without `trim_offsets`, which changes offsets, never ids."""
+    if isinstance(step, dict):
+        return {key: _without_offsets(value) for key, value in step.items() if key != "trim_offsets"}
+    return [_without_offsets(part) for part in step] if isinstance(step, list) else step
