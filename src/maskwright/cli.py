@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 stopped by the health chec
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -222,7 +223,10 @@ def evaluate(
     if location is None:
         raise InputError("a model folder names no text to evaluate on", fix="give --store")
     if seq_len is not None and not 8 <= seq_len <= trained.config.max_seq_len:
-        raise InputError(f"--seq-len {seq_len} is not in 8 … {trained.config.max_seq_len}, what the model takes")
+        raise InputError(
+            f"--seq-len {seq_len} is not in 8 … {trained.config.max_seq_len}, what the model takes",
+            fix="give one in that range",
+        )
     result = task.evaluate(
         trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=Engine(device=device)
     )
@@ -307,12 +311,15 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise StoppedEarly(f"stopped by {signal.Signals(number).name}; the same command continues")
+    raise StoppedEarly(f"by {signal.Signals(number).name}; nothing half-written is left, run the command again")
 
 
 def run(arguments: list[str]) -> int:
     """Runs one command line and returns its exit code; never raises."""
     debug = "--debug" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     try:

@@ -184,3 +184,13 @@ def test_commands_in_the_readme_exist(line: str) -> None:
         command = command.commands[words.pop(0)]
     known = {option for parameter in command.params for option in parameter.opts}
     assert not [word for word in words if word.startswith("--") and word not in known]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_every_error_in_the_input_says_how_to_fix_it(path: Path) -> None:
+    kinds = {"InputError", "ConfigError", "SourceError", "StoreError", "TokenizerError", "ModelError"}
+    kinds |= {"CheckpointError", "HealthError"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds:
+            named = {keyword.arg for keyword in node.keywords}
+            assert "fix" in named, f"{name(path)}:{node.lineno}: {ast.unparse(node)}"

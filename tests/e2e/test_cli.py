@@ -159,6 +159,38 @@ def test_quickstart_on_own_text(corpus: Path, tmp_path: Path) -> None:
     assert "$ maskwright tokenizer train" not in again and "after training" in again
 
 
+def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) -> None:
+    command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--minutes", "0.4"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    metrics = tmp_path / "qs" / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (metrics.exists() and '"loss"' in metrics.read_text()):
+        time.sleep(0.02)
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
+    assert "SIGTERM: saving and stopping" in output
+    assert list((tmp_path / "qs" / "run" / "checkpoints").glob("*/MANIFEST.json"))
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "continuing at step" in again.stderr
+    assert "after training" in again.stdout
+
+
+def test_too_little_text_is_said_in_quickstarts_own_terms(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one line\nand another\n")
+    result = subprocess.run(
+        [*COMMAND, "quickstart", "--text", "a.txt", "--to", "qs"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "none of the 2 documents is held out" in result.stderr.splitlines()[-1]
+
+
 def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
     from maskwright.text.docstrings import docstrings, gather
 

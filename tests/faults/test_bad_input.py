@@ -30,11 +30,13 @@ class Result:
 
     @property
     def error(self) -> str:
-        """The one line that the user is shown; anything else on stderr fails the test."""
-        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
-        assert len(lines) == 1, self.err
-        assert "Traceback" not in self.err
-        return lines[0].removeprefix("error: ")
+        """The one line that the user is shown: the last on stderr, after nothing but messages that are known."""
+        *before, last = self.err.splitlines()
+        assert last.startswith("error: "), self.err
+        known = ("layout: ", "warning: ", "continuing from ", "model: ", "data: ", "run: ", "memory ", "engine: ")
+        assert all(line.startswith((*known, "merging", "prepare ", "step ")) for line in before), self.err
+        assert ". Fix: " in last or self.code != 2, last
+        return last.removeprefix("error: ")
 
 
 @pytest.fixture
@@ -116,6 +118,15 @@ def test_unreadable_paths(cli: Cli, tokenizer: str, tmp_path: Path, config_file:
         assert result.code == 2, command
         assert str(missing) in result.error, command
         assert not (tmp_path / "out").exists(), command
+
+
+def test_failed_preparation_leaves_no_folders(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "half \\ud800"}\n')
+    command = ("data", "prepare", tmp_path / "a.jsonl", "--tokenizer", tokenizer, "--to", tmp_path / "deep/er/store")
+    result = cli(*command)
+    assert (result.code, "U+D800 is half a surrogate pair" in result.error) == (2, True)
+    assert not (tmp_path / "deep").exists()
+    assert cli("text", "audit", tmp_path / "a.jsonl").out.count("encoding faults: 1") == 1
 
 
 def test_folder_that_cannot_be_written(cli: Cli, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
@@ -274,6 +285,28 @@ def spoil_header(folder: Path) -> str:
     return "claims a header of 1,152,921,504,606,846,976 bytes"
 
 
+def spoil_type(folder: Path) -> str:
+    change(folder, num_attention_heads="two")
+    return "num_attention_heads is 'two'"
+
+
+def spoil_zero(folder: Path) -> str:
+    change(folder, num_attention_heads=0)
+    return "num_attention_heads is 0"
+
+
+def spoil_part(folder: Path) -> str:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001.safetensors"}}')
+    return "model-00001.safetensors: is missing"
+
+
+def spoil_listing(folder: Path) -> str:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text("[]")
+    return "has no weight_map"
+
+
 def spoil_pickle(folder: Path) -> str:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     return "holds pickled weights"
@@ -300,6 +333,10 @@ def spoil_index(folder: Path) -> str:
         spoil_header,
         spoil_pickle,
         spoil_index,
+        spoil_type,
+        spoil_zero,
+        spoil_part,
+        spoil_listing,
     ],
 )
 def test_bad_model_folders(
@@ -395,6 +432,74 @@ def test_debug_shows_the_traceback(cli: Cli, tmp_path: Path) -> None:
 
     with pytest.raises(InputError):
         cli("--debug", "data", "verify", tmp_path / "missing")
+
+
+def test_weights_that_are_not_finite_are_not_exported(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    parameters = initial_parameters(SHAPE, 0)
+    parameters["lm_head.dense.weight"][3, 3] = np.nan
+    save_file(parameters, str(folder / "model.safetensors"))
+    result = cli("export", folder, "--to", tmp_path / "out")
+    assert (result.code, "logits differ by nan" in result.error) == (1, True)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_last_update_that_ruins_the_weights_is_not_saved(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+    """No later loss would show it: the check before the save does."""
+    ruin = config_file(optimizer={"learning_rate": 1e38}, schedule={"steps": 1}, engine={"dtype": "fp32"})
+    result = cli("pretrain", ruin, "--run", tmp_path / "out")
+    assert result.code == 3
+    assert "finite" in result.error
+    assert not list((tmp_path / "out").glob("checkpoints/*/MANIFEST.json"))
+    for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines():
+        assert "NaN" not in line
+
+
+def test_batch_without_a_masked_token_is_refused(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+    nothing = config_file(masking={"rate": 1e-9}, batch={"micro_batch_rows": 1})
+    result = cli("pretrain", nothing, "--run", tmp_path / "out")
+    assert (result.code, "no token is masked in the whole batch" in result.error) == (3, True)
+
+
+def test_folders_that_are_no_runs_are_not_written_to(cli: Cli, finished: Path, config_file: ConfigFile) -> None:
+    (finished / "config.resolved.json").unlink()
+    before = sorted(finished.rglob("*"))
+    result = cli("pretrain", config_file(), "--run", finished)
+    assert (result.code, "is no run directory, but holds checkpoints" in result.error) == (2, True)
+    assert sorted(finished.rglob("*")) == before
+
+
+def test_damaged_checkpoints_never_mean_a_fresh_start(cli: Cli, finished: Path, config_file: ConfigFile) -> None:
+    for path in finished.glob("checkpoints/*/model.safetensors"):
+        path.write_bytes(path.read_bytes() + b"x")
+    for _ in range(2):
+        result = cli("pretrain", config_file(), "--run", finished)
+        assert (result.code, "every checkpoint is damaged" in result.error) == (1, True)
+
+
+def test_a_run_outlives_a_torn_status_and_a_moved_store(
+    cli: Cli, finished: Path, config_file: ConfigFile, store: TokenStore, tmp_path: Path
+) -> None:
+    (finished / "status.json").write_text("")
+    shutil.copytree(store.location, tmp_path / "moved")
+    moved = config_file(data={"store": str(tmp_path / "moved")})
+    result = cli("pretrain", moved, "--run", finished)
+    assert result.code == 0, result.err
+    assert "changed since the last start: data.store" in result.err
+    assert json.loads((finished / "config.resolved.json").read_text())["store"] == str(tmp_path / "moved")
+
+
+def test_a_continued_run_keeps_its_precision_and_needs_no_base(
+    cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from maskwright.core import hardware
+
+    file = config_file(model={"init_from": str(folder)})
+    for faster in (True, False):
+        monkeypatch.setattr(hardware, "cpu_multiplies_bf16_faster", lambda faster=faster: faster)
+        result = cli("pretrain", file, "--run", tmp_path / "out")
+        assert result.code == 0, result.err
+        assert "bfloat16" in result.err
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_nan_stops_before_the_update(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:

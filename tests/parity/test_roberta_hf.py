@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from maskwright.core import storage
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
-from maskwright.model.hf import Parameters, initial_parameters, pieces, read_model_folder, to_hf_config
+from maskwright.model.hf import HF_DEFAULTS, Parameters, initial_parameters, pieces, read_model_folder, to_hf_config
 from maskwright.model.roberta_torch import Roberta, build, extract, masked_lm_loss
 
 CONFIG = ModelConfig(
@@ -170,6 +170,13 @@ def test_position_offset_is_two(theirs: transformers.RobertaForMaskedLM) -> None
     embedded = theirs.roberta.embeddings(input_ids=ids)
     explicit = theirs.roberta.embeddings(input_ids=ids, position_ids=torch.arange(16)[None] + POSITION_OFFSET)
     assert torch.equal(embedded, explicit)
+
+
+def test_defaults_of_an_old_config_are_transformers_own(tmp_path: Path) -> None:
+    """A key that config.json leaves out means there what it means here."""
+    default = transformers.RobertaConfig()
+    for key, value in HF_DEFAULTS.items():
+        assert getattr(default, key) == value, key
 
 
 def test_parameter_count_is_that_of_the_arrays() -> None:

@@ -100,6 +100,57 @@ def test_other_tokenizers_are_refused_by_name(tokenizer: str, tmp_path: Path) ->
         read_vocabulary(str(tmp_path / "nothing"))
 
 
+def variant(tokenizer: str, folder: Path, **changes: object) -> str:
+    content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
+    for dotted, value in changes.items():
+        part, _, name = dotted.partition("__")
+        if name:
+            content[part][name] = value
+        else:
+            content[part] = value
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    return str(folder)
+
+
+def test_fingerprint_sees_every_rule_that_changes_ids(tokenizer: str, tmp_path: Path) -> None:
+    byte_level = json.loads((Path(tokenizer) / "tokenizer.json").read_text())["pre_tokenizer"]
+    split = {"type": "Split", "pattern": {"String": "."}, "behavior": "Isolated", "invert": False}
+    variants = [
+        variant(tokenizer, tmp_path / "regex", pre_tokenizer__use_regex=False),
+        variant(tokenizer, tmp_path / "prefix", pre_tokenizer__add_prefix_space=True),
+        variant(tokenizer, tmp_path / "one", pre_tokenizer={"type": "Sequence", "pretokenizers": [byte_level]}),
+        variant(tokenizer, tmp_path / "two", pre_tokenizer={"type": "Sequence", "pretokenizers": [split, byte_level]}),
+        variant(tokenizer, tmp_path / "lower", normalizer={"type": "Lowercase"}),
+        variant(tokenizer, tmp_path / "merges", model__ignore_merges=True),
+    ]
+    fingerprints = [read_vocabulary(folder).fingerprint for folder in [tokenizer, *variants]]
+    assert len(set(fingerprints)) == len(fingerprints)
+    same = variant(tokenizer, tmp_path / "offsets", pre_tokenizer__trim_offsets=False)
+    assert read_vocabulary(same).fingerprint == fingerprints[0]
+
+
+def test_tokenizers_that_are_not_byte_level_or_not_repeatable_are_refused(tokenizer: str, tmp_path: Path) -> None:
+    for number, (changes, words) in enumerate(
+        [
+            ({"pre_tokenizer": None}, "does not split text into bytes"),
+            ({"pre_tokenizer": {"type": "Metaspace"}}, "does not split text into bytes"),
+            ({"model__dropout": 0.1}, "has BPE dropout"),
+            ({"added_tokens": None}, "has no <mask> token"),
+        ]
+    ):
+        with pytest.raises(TokenizerError, match=words):
+            read_vocabulary(variant(tokenizer, tmp_path / str(number), **changes))
+
+
+def test_special_tokens_stay_text_even_when_not_marked_special(tokenizer: str, tmp_path: Path) -> None:
+    added = json.loads((Path(tokenizer) / "tokenizer.json").read_text())["added_tokens"]
+    folder = variant(tokenizer, tmp_path / "plain", added_tokens=[{**token, "special": False} for token in added])
+    loaded = load_tokenizer(folder, special_tokens_are_text=True)
+    ids = loaded.encode("a <mask> and <s>", add_special_tokens=False).ids
+    assert not set(ids) & read_vocabulary(folder).special
+
+
 def test_inspection_counts_by_hand(tokenizer: str, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("The fox saw stones.\nÖl.\n", encoding="utf-8")

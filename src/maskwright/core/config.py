@@ -105,7 +105,7 @@ class Schedule(Section):
     decay_steps: Count | None = None
     """Only for wsd: length of its last phase; a fifth of the run when not set."""
     final_lr_share: Fraction = 0.0
-    """Learning rate at the last step, as a share of the peak."""
+    """Where the learning rate ends, just after the last step, as a share of the peak."""
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Schedule:
@@ -203,6 +203,8 @@ def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)
+        if not isinstance(key, str | int | float):
+            raise yaml.MarkedYAMLError(problem="a key is not a word", problem_mark=key_node.start_mark)
         if key in seen:
             raise yaml.MarkedYAMLError(problem=f"key '{key}' is given twice", problem_mark=key_node.start_mark)
         seen.add(key)
@@ -218,9 +220,13 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        raise ConfigError(f"is not YAML: {error.problem}", where=place) from None
+        raise ConfigError(
+            f"is not YAML: {error.problem}", where=place, fix="correct the line; YAML indents with spaces"
+        ) from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"is not YAML: {error}", where=where) from None
+        raise ConfigError(
+            f"is not YAML: {error}", where=where, fix="correct the file; YAML indents with spaces"
+        ) from None
 
 
 def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
@@ -230,7 +236,9 @@ def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
     try:
         values = parse_yaml(content.decode("utf-8"), location)
     except UnicodeDecodeError as error:
-        raise ConfigError("is not UTF-8", where=f"{location}: byte {error.start}") from None
+        raise ConfigError(
+            "is not UTF-8", where=f"{location}: byte {error.start}", fix="save the file as UTF-8"
+        ) from None
     if not isinstance(values, dict):
         raise ConfigError("is not a mapping of keys", where=location, fix="start with `data:` and `schedule:`")
     for override in overrides or []:
@@ -246,7 +254,11 @@ def _apply(values: dict[str, Any], override: str) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            raise ConfigError(f"{section} is not a section", where=f"--set {dotted}")
+            raise ConfigError(
+                f"{section} is not a section",
+                where=f"--set {dotted}",
+                fix="`maskwright schema --markdown` lists the keys",
+            )
     values[key] = parse_yaml(text, f"--set {dotted}")
 
 
@@ -271,7 +283,11 @@ def _explain(error: ValidationError, where: str) -> ConfigError:
         )
     message = first["msg"].removeprefix("Value error, ")
     given = f", not {first['input']!r}" if not isinstance(first["input"], dict) else ""
-    return ConfigError(f"{dotted or 'the run'}: {message}{given}{more}", where=where)
+    return ConfigError(
+        f"{dotted or 'the run'}: {message}{given}{more}",
+        where=where,
+        fix="correct it; `maskwright schema --markdown` lists what each key takes",
+    )
 
 
 def _nearest_key(dotted: str) -> str | None:

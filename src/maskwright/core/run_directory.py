@@ -47,7 +47,11 @@ class RunDirectory:
 
     def __init__(self, location: str) -> None:
         if storage.is_url(location):
-            raise InputError("a run directory must be a local folder", where=location)
+            raise InputError(
+                "a run directory must be a local folder",
+                where=location,
+                fix="give --run a local folder, and copy it when the run is done",
+            )
         self.location = os.path.abspath(location)
 
     def path(self, *parts: str) -> str:
@@ -90,7 +94,7 @@ class RunDirectory:
         self.require()
         record = storage.read_json(self.config)
         if not isinstance(record, dict) or "config" not in record:
-            raise InputError("lacks the key `config`", where=self.config)
+            raise InputError("lacks the key `config`", where=self.config, fix="restore the file, or start a new run")
         return record
 
     # ---- status ----------------------------------------------------------------------------------------------
@@ -159,7 +163,11 @@ class RunDirectory:
         try:
             descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", where=self.location) from None
+            raise InputError(
+                f"cannot be written: {error.strerror}",
+                where=self.location,
+                fix="check the permissions, or give --run another folder",
+            ) from None
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

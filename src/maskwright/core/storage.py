@@ -41,7 +41,7 @@ def open_binary(location: str) -> BinaryIO:
             return cast(BinaryIO, fsspec.open(location, "rb").open())
         return open(location, "rb")
     except FileNotFoundError:
-        raise InputError("no such file", where=location) from None
+        raise InputError("no such file", where=location, fix="check the path") from None
     except IsADirectoryError:
         raise InputError("is a folder, not a file", where=location, fix=f"name its files: {location}/*") from None
     except PermissionError:
@@ -49,7 +49,11 @@ def open_binary(location: str) -> BinaryIO:
             "cannot be read: permission denied", where=location, fix="check the file's permissions"
         ) from None
     except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"cannot be read: {error}", where=location) from error
+        raise InputError(
+            f"cannot be read: {error}",
+            where=location,
+            fix="check the location, and that the package for its file system is installed",
+        ) from error
 
 
 def expand(patterns: list[str]) -> list[str]:
@@ -95,7 +99,11 @@ def _expand_url(pattern: str) -> list[str]:
         else:
             names = [path] if filesystem.exists(path) else []
     except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"cannot be listed: {error}", where=pattern) from error
+        raise InputError(
+            f"cannot be listed: {error}",
+            where=pattern,
+            fix="check the location, and that the package for its file system is installed",
+        ) from error
     return [filesystem.unstrip_protocol(name) for name in names]
 
 
@@ -156,9 +164,13 @@ def read_json(location: str) -> Any:
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
-        raise InputError(f"is not JSON: {error.msg}", where=f"{location}:{error.lineno}:{error.colno}") from None
+        raise InputError(
+            f"is not JSON: {error.msg}",
+            where=f"{location}:{error.lineno}:{error.colno}",
+            fix="repair or restore the file",
+        ) from None
     except UnicodeDecodeError:
-        raise InputError("is not JSON: not UTF-8", where=location) from None
+        raise InputError("is not JSON: not UTF-8", where=location, fix="repair or restore the file") from None
 
 
 def sha256_of(value: Any) -> str:
@@ -207,6 +219,8 @@ def make_folder(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise InputError("is a file, but a folder is needed", where=path) from None
+        raise InputError("is a file, but a folder is needed", where=path, fix="choose another folder") from None
     except OSError as error:
-        raise InputError(f"cannot be created: {error.strerror}", where=path) from None
+        raise InputError(
+            f"cannot be created: {error.strerror}", where=path, fix="check the permissions, or choose another folder"
+        ) from None

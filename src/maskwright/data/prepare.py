@@ -7,8 +7,8 @@ are only hashed, not encoded. `manifest.json` is written last: without it the fo
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import maskwright
 from maskwright.core import storage
 from maskwright.core.console import progress, say, warn
-from maskwright.core.errors import InputError, StoreError
+from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import store
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.sources import Document, Sources, fingerprint
@@ -38,9 +38,12 @@ class PrepareOptions:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.valid_fraction < 1.0:
-            raise InputError(f"--valid-fraction {self.valid_fraction} is not in 0 … 1")
+            raise InputError(
+                f"--valid-fraction {self.valid_fraction} is not in 0 … 1",
+                fix="0.01 holds one document in a hundred out",
+            )
         if self.shard_tokens < 1 or self.min_characters < 1:
-            raise InputError("--shard-tokens and --min-characters must be at least 1")
+            raise InputError("--shard-tokens and --min-characters must be at least 1", fix="raise them")
 
 
 @dataclass
@@ -92,15 +95,18 @@ class _Preparation:
         )
         if finished := self._finished():
             return finished
-        created = not os.path.exists(self.folder)
-        self._resume()
-        storage.make_folder(self.folder)
-        try:
-            self._note()
-            self._work()
-        except InputError:
-            self._clean(created)
-            raise
+        if os.path.exists(self.folder) and not os.path.isdir(self.folder):
+            raise InputError("is a file, but a folder is needed", where=self.folder, fix="choose another --to")
+        with storage.new_folder(self.folder), storage.folder_lock(self.folder):
+            self._resume()
+            try:
+                self._note()
+                self._work()
+            except Exception as error:
+                # What is noted is worth keeping for the next try, unless the input itself was bad.
+                if isinstance(error, InputError) or not self.shards:
+                    self._clean()
+                raise
         return store.TokenStore(self.folder)
 
     # ---- what is already there -------------------------------------------------------------------------------
@@ -145,12 +151,10 @@ class _Preparation:
         if self.blocks:
             say(f"continuing after {self.passed:,} documents in {self.blocks} blocks")
 
-    def _clean(self, created: bool) -> None:
+    def _clean(self) -> None:
         for name in os.listdir(self.folder):
             if name == "prepare.json" or ".tokens." in name or ".documents." in name or ".sentences." in name:
                 os.unlink(os.path.join(self.folder, name))
-        if created:
-            os.rmdir(self.folder)
 
     # ---- the work --------------------------------------------------------------------------------------------
 
@@ -167,7 +171,7 @@ class _Preparation:
                 if characters >= ENCODE_CHARACTERS:
                     self._encode(batch)
                     batch, characters = [], 0
-                    if self.pending["train"].tokens >= self.options.shard_tokens:
+                    if sum(pending.tokens for pending in self.pending.values()) >= self.options.shard_tokens:
                         self._commit()
             self._encode(batch)
         self._commit()
@@ -198,12 +202,15 @@ class _Preparation:
             # document.
             sentences = document.sentences or (document.text,)
             texts += [sentences[0], *(f" {sentence}" for sentence in sentences[1:])]
-        encodings = self.encoder.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [encoding.ids for encoding in self.encoder.encode_batch_fast(texts, add_special_tokens=False)]
+        sides: dict[str, list[list[list[int]]]] = {"train": [], "valid": []}
         position = 0
         for split, document in batch:
             count = len(document.sentences or (document.text,))
-            self.pending[split].add([encoding.ids for encoding in encodings[position : position + count]])
+            sides[split].append(ids[position : position + count])
             position += count
+        for split, documents in sides.items():
+            self.pending[split].add(documents, self.dtype)
 
     def _commit(self) -> None:
         if not any(pending.tokens for pending in self.pending.values()):
@@ -222,24 +229,26 @@ class _Preparation:
 
     def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
         names = store.shard_names(split, self.blocks, self.dtype, self.with_sentences)
-        content: dict[str, Callable[[], np.ndarray]] = {
-            "tokens": lambda: np.fromiter(
-                (index for ids in pending.sentences for index in ids), self.dtype, pending.tokens
-            ),
-            "documents": lambda: np.array(pending.document_ends, "<u8"),
-            "sentences": lambda: np.cumsum([len(ids) for ids in pending.sentences], dtype="<u8"),
+        content = {
+            "tokens": np.concatenate(pending.ids).astype(np.dtype(self.dtype).newbyteorder("<")),
+            "documents": np.cumsum(np.concatenate(pending.document_sizes), dtype="<u8"),
+            "sentences": np.cumsum(np.concatenate(pending.sentence_sizes), dtype="<u8"),
         }
+        if np.isin(content["tokens"], sorted(self.vocabulary.special)).any():
+            raise TokenizerError(
+                "turned text into special ids", where=self.tokenizer_location, fix="mark its special tokens as special"
+            )
         files = {}
         for role, name in names.items():
             path = os.path.join(self.folder, name)
             with storage.atomic_writer(path) as file:
-                file.write(content[role]().tobytes())
+                file.write(content[role].tobytes())
             files[role] = {"name": name, **asdict(storage.digest(path))}
         return {
             "split": split,
             "tokens": pending.tokens,
-            "documents": len(pending.document_ends),
-            "sentences": len(pending.sentences) if self.with_sentences else None,
+            "documents": len(content["documents"]),
+            "sentences": len(content["sentences"]) if self.with_sentences else None,
             "files": files,
         }
 
@@ -291,17 +300,25 @@ class _Preparation:
 
 
 class _Pending:
-    """Encoded documents that are not yet in a shard, as lists of sentences' ids."""
+    """Encoded documents that are not yet in a shard: 2 or 4 bytes a token, as they will lie on disk."""
 
     def __init__(self) -> None:
-        self.sentences: list[list[int]] = []
-        self.document_ends: list[int] = []
+        self.ids: list[np.ndarray] = []
+        self.sentence_sizes: list[np.ndarray] = []
+        self.document_sizes: list[np.ndarray] = []
         self.tokens = 0
 
-    def add(self, sentences: list[list[int]]) -> None:
-        self.sentences += sentences
-        self.tokens += sum(map(len, sentences))
-        self.document_ends.append(self.tokens)
+    def add(self, documents: list[list[list[int]]], dtype: str) -> None:
+        """`documents`: each a list of sentences' ids."""
+        if not documents:
+            return
+        sizes = [[len(sentence) for sentence in document] for document in documents]
+        total = sum(map(sum, sizes))
+        flat = itertools.chain.from_iterable(itertools.chain.from_iterable(documents))
+        self.ids.append(np.fromiter(flat, dtype, total))
+        self.sentence_sizes.append(np.fromiter(itertools.chain.from_iterable(sizes), np.uint64))
+        self.document_sizes.append(np.array([sum(document) for document in sizes], np.uint64))
+        self.tokens += total
 
 
 def _placeless(origin: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -133,7 +133,7 @@ class TokenStore:
             raise StoreError(error.what, where=error.where, fix="prepare again") from None
         needed = {"format", "dtype", "tokenizer", "shards", "splits", "fingerprint"}
         if not isinstance(manifest, dict) or "format" not in manifest:
-            raise StoreError("is not a store's manifest", where=self._manifest_path)
+            raise StoreError("is not a store's manifest", where=self._manifest_path, fix="prepare again")
         if manifest["format"] != FORMAT:
             raise StoreError(
                 f"has format {manifest['format']}, this version reads {FORMAT}",
@@ -142,6 +142,8 @@ class TokenStore:
             )
         if missing := needed - set(manifest):
             raise StoreError(f"lacks {', '.join(sorted(missing))}", where=self._manifest_path, fix="prepare again")
+        if not isinstance(manifest["tokenizer"], dict) or "fingerprint" not in manifest["tokenizer"]:
+            raise StoreError("lacks tokenizer.fingerprint", where=self._manifest_path, fix="prepare again")
         return manifest
 
     def _files(self) -> list[tuple[str, dict[str, Any]]]:
@@ -214,6 +216,7 @@ class TokenStore:
                 raise StoreError(
                     f"holds id {int(tokens.max())}, the tokenizer ends at {self.vocabulary.size - 1}",
                     where=shard["files"]["tokens"]["name"],
+                    fix="prepare again",
                 )
             for role in ("documents", "sentences"):
                 if role in shard["files"]:
@@ -222,4 +225,5 @@ class TokenStore:
                         raise StoreError(
                             f"does not end where its {len(tokens):,} tokens do",
                             where=shard["files"][role]["name"],
+                            fix="prepare again",
                         )

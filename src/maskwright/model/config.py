@@ -46,6 +46,7 @@ class ModelConfig:
             raise ConfigError(
                 f"{self.num_attention_heads} attention heads do not divide a width of {self.hidden_size}",
                 where="model.num_attention_heads",
+                fix="choose a number of heads that divides it",
             )
 
     @property

@@ -17,10 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError, ModelError
+from maskwright.core.errors import ConfigError, InputError, ModelError
 from maskwright.model.config import ModelConfig
 
 Parameters = dict[str, NDArray[np.float32]]
+# What `RobertaConfig` takes for a key that config.json leaves out.
+HF_DEFAULTS: dict[str, Any] = {
+    "layer_norm_eps": 1e-12,
+    "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
 LONGEST_HEADER_BYTES = 100_000_000
 # transformers writes the tied decoder under one of these names, or leaves it out.
 TIED = {
@@ -130,20 +141,28 @@ def read_hf_config(folder: str) -> ModelConfig:
     values = storage.read_json(path)
     if not isinstance(values, dict) or values.get("model_type") != "roberta":
         found = values.get("model_type") if isinstance(values, dict) else None
-        raise ModelError(f"model_type is {found!r}, not 'roberta'", where=path)
+        raise ModelError(f"model_type is {found!r}, not 'roberta'", where=path, fix="only RoBERTa models can be read")
     defaults = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
     for key, needed in defaults.items():
         if values.get(key, needed) not in (needed, None):
-            raise ModelError(f"{key} is {values[key]!r}, only {needed!r} is supported", where=path)
+            raise ModelError(
+                f"{key} is {values[key]!r}, only {needed!r} is supported",
+                where=path,
+                fix="only models with this setting can be read",
+            )
     names = ModelConfig.__dataclass_fields__
-    shape = {key: values[key] for key in names if key in values}
+    shape = HF_DEFAULTS | {key: values[key] for key in names if values.get(key) is not None}
+    for key in names:
+        whole = key not in ("layer_norm_eps", "initializer_range") and not key.endswith("_prob")
+        value = shape.get(key)
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or value < 0:
+            raise ModelError(f"{key} is {value!r}, not a number that it can be", where=path, fix="restore config.json")
+        if value == 0 and whole and not key.endswith("_token_id"):
+            raise ModelError(f"{key} is 0", where=path, fix="restore config.json")
     try:
-        config = ModelConfig(**shape)
-    except TypeError as error:
-        raise ModelError(f"lacks a key: {error}", where=path) from None
-    if not all(isinstance(value, int | float) and value >= 0 for value in shape.values()):
-        raise ModelError("has a key that is not a number", where=path)
-    return config
+        return ModelConfig(**shape)
+    except ConfigError as error:
+        raise ModelError(error.what, where=path, fix="restore config.json") from None
 
 
 def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
@@ -163,7 +182,11 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
         if tied in found:
             found.setdefault(name, found[tied])
             if not np.array_equal(found.pop(tied), found[name]):
-                raise ModelError(f"{tied} is not tied to {name}", where=folder)
+                raise ModelError(
+                    f"{tied} is not tied to {name}",
+                    where=folder,
+                    fix="only models whose head shares the embeddings can be read",
+                )
     return _checked(found, config, folder)
 
 
@@ -186,7 +209,9 @@ def _read_as_fp32(path: str) -> Parameters:
         elif kind == "I64":
             continue  # position_ids of old versions
         else:
-            raise ModelError(f"{name} is {kind}, not a floating-point tensor", where=path)
+            raise ModelError(
+                f"{name} is {kind}, not a floating-point tensor", where=path, fix="save the model in fp32, bf16 or fp16"
+            )
         result[name] = value.reshape(tensor["shape"])
     return result
 
@@ -199,10 +224,18 @@ def _checked(found: Parameters, config: ModelConfig, where: str) -> Parameters:
             fix = "continue from a masked-LM folder (RobertaForMaskedLM)" if "lm_head" in piece.hf_name else None
             raise ModelError(f"has no tensor {piece.hf_name}", where=where, fix=fix)
         if value.shape != piece.shape:
-            raise ModelError(f"{piece.hf_name} is {value.shape}, config.json says {piece.shape}", where=where)
+            raise ModelError(
+                f"{piece.hf_name} is {value.shape}, config.json says {piece.shape}",
+                where=where,
+                fix="restore config.json, or the weights that belong to it",
+            )
         result[piece.hf_name] = value
     if found:
-        raise ModelError(f"has tensors that RoBERTa does not know: {', '.join(sorted(found)[:3])}", where=where)
+        raise ModelError(
+            f"has tensors that RoBERTa does not know: {', '.join(sorted(found)[:3])}",
+            where=where,
+            fix="continue from a plain RobertaForMaskedLM folder",
+        )
     return result
 
 
@@ -214,10 +247,20 @@ def _weight_files(folder: str) -> list[str]:
     if os.path.isfile(single):
         return [single]
     if os.path.isfile(index):
-        names = sorted(set(storage.read_json(index).get("weight_map", {}).values()))
+        content = storage.read_json(index)
+        listed = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+            raise ModelError("has no weight_map of file names", where=index, fix="copy the folder again")
+        names = sorted(set(listed.values()))
         for name in names:
             if os.path.basename(name) != name:
-                raise ModelError(f"names a file outside its folder: {name}", where=index)
+                raise ModelError(
+                    f"names a file outside its folder: {name}",
+                    where=index,
+                    fix="do not use this folder unless you trust who made it",
+                )
+            if not os.path.isfile(os.path.join(folder, name)):
+                raise ModelError("is missing", where=os.path.join(folder, name), fix="copy the folder again")
         return [os.path.join(folder, name) for name in names]
     for pickled in ("pytorch_model.bin", "pytorch_model.pt"):
         if os.path.exists(os.path.join(folder, pickled)):
@@ -226,14 +269,14 @@ def _weight_files(folder: str) -> list[str]:
                 where=os.path.join(folder, pickled),
                 fix="convert it once to model.safetensors: transformers' save_pretrained does, in a sandbox",
             )
-    raise ModelError("has no model.safetensors", where=folder)
+    raise ModelError("has no model.safetensors", where=folder, fix="save the model with transformers' save_pretrained")
 
 
 def _refuse_absurd_header(path: str) -> None:
     size = os.path.getsize(path)
     with storage.open_binary(path) as file:
         beginning = file.read(8)
-    header = struct.unpack("<Q", beginning)[0] if len(beginning) == 8 else size
+    header = struct.unpack("<Q", beginning)[0] if len(beginning) == 8 else size + 1
     if header > min(size, LONGEST_HEADER_BYTES):
         raise ModelError(f"claims a header of {header:,} bytes in a file of {size:,}", where=path, fix="copy it again")
 

@@ -28,7 +28,9 @@ def fill(model: TrainedModel, text: str, *, top: int = 5) -> list[list[Guess]]:
     if not masked:
         raise InputError(f"no <mask> in '{text}'", fix="write <mask> where a token is to be guessed")
     if len(ids) > model.config.max_seq_len:
-        raise InputError(f"the text has {len(ids)} tokens, the model takes {model.config.max_seq_len}")
+        raise InputError(
+            f"the text has {len(ids)} tokens, the model takes {model.config.max_seq_len}", fix="shorten it"
+        )
     network = build(model.config, model.parameters)
     row = torch.tensor([ids])
     with torch.no_grad():

@@ -29,8 +29,8 @@ class TrainedModel:
 
 def load_model(location: str) -> TrainedModel:
     """Raises `InputError`, `ModelError` or `CheckpointError` when there is no usable model."""
-    directory = RunDirectory(location) if not location.startswith("hf://") else None
-    if directory and directory.exists():
+    directory = RunDirectory(location)
+    if directory.exists():
         record = directory.read_config()
         loaded = checkpoint.load_newest(directory.checkpoints, set_aside=False)
         if loaded is None:
@@ -48,5 +48,6 @@ def load_model(location: str) -> TrainedModel:
         raise InputError(
             f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}",
             where=location,
+            fix="put the tokenizer that belongs to the model into its folder",
         )
     return TrainedModel(location, config, parameters, location, vocabulary)

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import yaml
 
 from maskwright.core import storage
 from maskwright.core.console import human_count, human_seconds, say
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.run_directory import RunDirectory
 
 DOCSTRING_BYTES = 8_000_000
@@ -53,6 +55,9 @@ def quickstart(text: list[str], folder: str, *, minutes: float, layout: str, tex
     place = Place.under(folder)
     sources = text or [place.corpus]
     options = [] if not text else ["--layout", layout, "--text-column", text_column]
+    begun = any(os.path.exists(part) for part in (place.corpus, place.tokenizer, place.store))
+    if os.path.isdir(folder) and os.listdir(folder) and not begun:
+        raise InputError("is neither empty nor a quickstart's folder", where=folder, fix="choose another --to")
     if not text and not os.path.exists(place.corpus):
         _gather(place.corpus)
     _run("text", "audit", *sources, *options)
@@ -63,7 +68,8 @@ def quickstart(text: list[str], folder: str, *, minutes: float, layout: str, tex
         *("--valid-fraction", "0.03", *options),
     )
     if not os.path.exists(place.config):
-        _write_config(place, _steps(place, minutes))
+        rows = min(ROWS, _require_enough(place))
+        _write_config(place, _config(place, _steps(place, minutes, rows), rows))
     _run("pretrain", place.config, "--run", place.run)
     _run("evaluate", place.run)
     if not os.path.exists(place.model):
@@ -82,15 +88,52 @@ def _gather(path: str) -> None:
 
 
 def _run(*arguments: str) -> None:
-    """One command, in a process of its own like a user's. Its output goes straight to the screen."""
+    """One command, in a process of its own like a user's. Its output goes straight to the screen.
+
+    A signal to stop is passed on and the command waited for, so that it saves before this process ends.
+    """
     print(f"\n$ maskwright {shlex.join(arguments)}", flush=True)
-    result = subprocess.run([sys.executable, "-m", "maskwright", *arguments], check=False)
-    if result.returncode:
-        kind = {2: InputError, 75: StoppedEarly}.get(result.returncode, MaskwrightError)
-        raise kind(f"`maskwright {arguments[0]}` ended with exit code {result.returncode}, see above")
+    stopped: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        stopped.append(number)
+        if process:
+            process.terminate()
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        process = subprocess.Popen([sys.executable, "-m", "maskwright", *arguments])
+        if stopped:
+            process.terminate()
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if stopped or code == 75:
+        raise StoppedEarly("run the same command again: it goes on where it was")
+    if code:
+        kind = {2: InputError, 3: HealthError}.get(code, MaskwrightError)
+        raise kind(f"`maskwright {' '.join(arguments[:2])}` ended with exit code {code}; its own message is above")
 
 
-def _steps(place: Place, minutes: float) -> int:
+def _require_enough(place: Place) -> int:
+    """Rows of the training side. Raises `InputError` in this command's terms where the text is too little."""
+    from maskwright.data.loader import open_rows
+    from maskwright.data.store import TokenStore
+
+    store = TokenStore(place.store)
+    documents = store.manifest["counts"]["kept"]
+    if not store.split("valid").documents:
+        raise InputError(
+            f"none of the {documents:,} documents is held out, so nothing can be evaluated",
+            where=place.store,
+            fix="give more documents (some hundreds), or --layout lines; then delete the store and start again",
+        )
+    return open_rows(store, "train", SEQ_LEN, "documents").plan.rows
+
+
+def _steps(place: Place, minutes: float, rows: int) -> int:
     """Steps that fit the time, by timing some on a throw-away engine.
 
     The fifth-fastest in a hundred counts, so that a moment's load on the machine does not shorten the run; and never
@@ -102,7 +145,7 @@ def _steps(place: Place, minutes: float) -> int:
     from maskwright.model.hf import initial_parameters
     from maskwright.tasks.pretrain import prepare_run
 
-    ready = prepare_run(build_config(_config(place, 1000), place.config))
+    ready = prepare_run(build_config(_config(place, 1000, rows), place.config))
     engine = TorchEngine(ready.model, ready.config.optimizer, ready.config.engine, 0)
     engine.write(TrainState(0, initial_parameters(ready.model, 0)))
     times: list[float] = []
@@ -115,21 +158,21 @@ def _steps(place: Place, minutes: float) -> int:
     return max(20, round(max(steps, 1000 * minutes) / 10) * 10)
 
 
-def _config(place: Place, steps: int) -> dict[str, Any]:
+def _config(place: Place, steps: int, rows: int) -> dict[str, Any]:
     return {
         "data": {"store": place.store, "seq_len": SEQ_LEN},
         "masking": {"rate": MASKING_RATE},
         "model": {"size": SIZE},
         "optimizer": {"learning_rate": LEARNING_RATE},
         "schedule": {"steps": steps, "warmup_steps": steps // 10},
-        "batch": {"micro_batch_rows": ROWS},
+        "batch": {"micro_batch_rows": rows},
         "evaluation": {"every_steps": -(-steps // 4)},
         "logging": {"every_steps": max(1, steps // 50)},
     }
 
 
-def _write_config(place: Place, steps: int) -> None:
-    content = yaml.safe_dump(_config(place, steps), sort_keys=False)
+def _write_config(place: Place, config: dict[str, Any]) -> None:
+    content = yaml.safe_dump(config, sort_keys=False)
     with storage.atomic_writer(place.config) as file:
         file.write(
             b"# Written by `maskwright quickstart`; `maskwright schema` describes every key.\n" + content.encode()

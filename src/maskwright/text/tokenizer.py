@@ -138,7 +138,11 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     try:
         tokenizer = Tokenizer.from_str(json.dumps(content))
     except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"cannot be loaded: {error}", where=path) from None
+        raise TokenizerError(
+            f"cannot be loaded: {error}",
+            where=path,
+            fix="restore the file, or train one with `maskwright tokenizer train`",
+        ) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = special_tokens_are_text

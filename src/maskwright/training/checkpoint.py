@@ -132,16 +132,22 @@ def load(path: str) -> tuple[TrainState, dict[str, Any]]:
     try:
         manifest = storage.read_json(os.path.join(path, "MANIFEST.json"))
         if manifest["format"] != FORMAT:
-            raise CheckpointError(f"has format {manifest['format']}, this version reads {FORMAT}", where=path)
+            raise CheckpointError(
+                f"has format {manifest['format']}, this version reads {FORMAT}",
+                where=path,
+                fix="use the maskwright that wrote it",
+            )
         for name in FILES:
             file, expected = os.path.join(path, name), manifest["files"][name]
             if os.path.getsize(file) != expected["bytes"] or storage.digest(file).sha256 != expected["sha256"]:
-                raise CheckpointError("is not what was saved (size or sha256 differs)", where=file)
+                raise CheckpointError(
+                    "is not what was saved (size or sha256 differs)", where=file, fix="restore a copy"
+                )
         record = storage.read_json(os.path.join(path, "state.json"))
     except (OSError, KeyError, TypeError, MaskwrightError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"is damaged: {error}", where=path) from None
+        raise CheckpointError(f"is damaged: {error}", where=path, fix="restore a copy") from None
     moments: dict[str, dict[str, NDArray[np.float32]]] = {}
     for key, array in read_safetensors(os.path.join(path, "optimizer.safetensors")).items():
         kind, name = key.split("/", 1)
