@@ -34,13 +34,16 @@ def uniform(bits: int) -> float:
 
 
 def order(seed: int, epoch: int, index: int, size: int) -> int:
-    half = max(1, ((size - 1).bit_length() + 1) // 2)
-    low = (1 << half) - 1
+    a = 1
+    while a * a < size:
+        a += 1
+    b = math.ceil(size / a)
     while True:
-        left, right = index >> half, index & low
-        for number in range(6):
-            left, right = right, left ^ (extend(key(seed, epoch, 1, number), right) & low)
-        index = (left << half) | right
+        left, right = index // b, index % b
+        for number in (0, 2, 4):
+            left = (left + extend(key(seed, epoch, 1, number), right)) % a
+            right = (right + extend(key(seed, epoch, 1, number + 1), left)) % b
+        index = left * b + right
         if index < size:
             return index
 

@@ -7,8 +7,9 @@ from reference import oracles
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import StoreError
-from maskwright.data.loader import Loader, open_rows, validation_batches
-from maskwright.data.store import TokenStore
+from maskwright.data.loader import Loader, Rows, open_rows, validation_batches
+from maskwright.data.packing import plan
+from maskwright.data.store import Split, TokenStore
 from maskwright.text.tokenizer import load_tokenizer
 
 
@@ -26,6 +27,45 @@ def stories(store: TokenStore, side: str) -> list[list[list[int]]]:
         result.append([ids for stop, ids in sentences if begin < stop <= end])
         begin = end
     return result
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_of_short_documents_in_many_shards_equal_slow_twin(seed: int) -> None:
+    """Shards of a few tokens, sentences of one: every border of a shard is the border of a row or a frame somewhere."""
+    generator = np.random.default_rng(seed)
+    shards, documents_, sentences = [], [], []
+    texts: list[list[list[int]]] = []
+    total = 0
+    for _ in range(6):
+        tokens: list[int] = []
+        for _ in range(int(generator.integers(1, 4))):
+            text = [
+                generator.integers(5, 99, int(generator.integers(1, 6))).tolist()
+                for _ in range(generator.integers(1, 4))
+            ]
+            texts.append(text)
+            for part in text:
+                tokens += part
+                sentences.append(total + len(tokens))
+            documents_.append(total + len(tokens))
+        shards.append(np.array(tokens, np.uint16))
+        total += len(tokens)
+    start = np.concatenate([[0], np.cumsum([len(shard) for shard in shards])])
+    split = Split(tuple(shards), start, np.array(documents_), np.array(sentences))
+    full = Rows(split, plan(split.document_ends, split.sentence_ends, 9, "full_sentences"), 0, 1, 2)
+    ids, _, segments = full.materialize(np.arange(full.plan.rows))
+    found = [row[mask > 0].tolist() for row, mask in zip(ids, segments, strict=True)]
+    assert found == oracles.full_sentences(texts, 9, 0, 2)
+    packed = Rows(split, plan(split.document_ends, None, 9, "documents"), 0, 1, 2)
+    ids, _, segments = packed.materialize(np.arange(packed.plan.rows))
+    chunks = [
+        tuple(ids[row][segments[row] == segment].tolist())
+        for row in range(packed.plan.rows)
+        for segment in range(1, segments[row].max() + 1)
+    ]
+    whole = [[i for part in text for i in part] for text in texts]
+    expected = [(0, *ids[i : i + 7], 2) for ids in whole for i in range(0, len(ids), 7)]
+    assert sorted(chunks) == sorted(expected)
 
 
 def test_store_crosses_shards(store: TokenStore) -> None:

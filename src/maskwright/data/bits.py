@@ -20,10 +20,11 @@ NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 def mix(x: Bits) -> Bits:
     """A bijection on 64 bits in which each input bit flips about half of the output bits. Overwrites nothing."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> _30)) * _FIRST
-        x = (x ^ (x >> _27)) * _SECOND
-        return x ^ (x >> _31)
+    x = (x ^ (x >> _30)) * _FIRST  # arrays of unsigned integers wrap around, which is meant
+    x ^= x >> _27
+    x *= _SECOND
+    x ^= x >> _31
+    return x
 
 
 def key(*numbers: int) -> np.uint64:
@@ -36,8 +37,7 @@ def key(*numbers: int) -> np.uint64:
 
 def extend(keys: Bits | np.uint64, numbers: Bits) -> Bits:
     """Keys that also depend on `numbers`; shapes broadcast."""
-    with np.errstate(over="ignore"):
-        return mix(keys + (numbers + np.uint64(1)) * _GOLDEN)
+    return mix(keys + (numbers + np.uint64(1)) * _GOLDEN)
 
 
 def uniform(bits: Bits) -> NDArray[np.float64]:

@@ -79,33 +79,28 @@ def mask_rows(
     keys = np.where(candidate, _group_keys(masker, input_ids, segment_ids, row_keys, kind), bits.NEVER)
 
     budget = rate * candidate.sum(axis=1)
-    edge = bits.uniform(bits.extend(row_keys, np.full((1, 1), EDGE_PURPOSE, np.uint64)))[:, 0]
-    columns = _choose(keys, budget, edge, slots)  # [M, slots] ascending, T = none
+    edge = bits.uniform(bits.extend(row_keys, _purpose(EDGE_PURPOSE)))[:, 0]
+    row, column, count = _choose(keys, budget, edge, slots)
 
-    taken = columns < T
-    safe = np.where(taken, columns, 0)
-    labels = np.take_along_axis(input_ids, safe, axis=1)
-    action = bits.uniform(mixed := bits.extend(np.take_along_axis(keys, safe, axis=1), _purpose(ACTION_PURPOSE)))
-    draw = bits.extend(mixed, safe.astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
+    labels = input_ids[row, column]
+    mixed = bits.extend(keys[row, column], _purpose(ACTION_PURPOSE))
+    action = bits.uniform(mixed)
+    draw = bits.extend(mixed, column.astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
     replacement = masker.ordinary[(draw % np.uint64(len(masker.ordinary))).astype(np.int64)]
-    shown = np.where(
-        action < mask_share, masker.mask_id, np.where(action < mask_share + random_share, replacement, labels)
-    )
+    shown = np.where(action < mask_share + random_share, replacement, labels)
     masked = input_ids.copy()
-    row_of = np.broadcast_to(np.arange(M)[:, None], columns.shape)
-    masked[row_of[taken], columns[taken]] = shown[taken]
+    masked[row, column] = np.where(action < mask_share, masker.mask_id, shown)
 
-    index = np.where(taken, row_of * T + safe, 0).astype(np.int32)
-    return (
-        masked,
-        index.reshape(-1),
-        np.where(taken, labels, 0).astype(np.int32).reshape(-1),
-        taken.astype(np.float32).reshape(-1),
-    )
+    # Each row's predictions at the beginning of its slots; the rest are fillers.
+    slot = row * slots + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    index, padded_labels = np.zeros(M * slots, np.int32), np.zeros(M * slots, np.int32)
+    weights = np.zeros(M * slots, np.float32)
+    index[slot], padded_labels[slot], weights[slot] = row * T + column, labels, 1.0
+    return masked, index, padded_labels, weights
 
 
 def _purpose(number: int) -> bits.Bits:
-    return np.full((1, 1), number, np.uint64)
+    return np.array([number], np.uint64)
 
 
 def _group_keys(masker: Masker, input_ids: Int32, segment_ids: Int32, row_keys: bits.Bits, kind: Kind) -> bits.Bits:
@@ -153,18 +148,25 @@ def _span_keys(per_word: bits.Bits, word: NDArray[np.int64], segment_ids: Int32)
     return best, starts
 
 
-def _choose(keys: bits.Bits, budget: NDArray[np.float64], edge: NDArray[np.float64], slots: int) -> NDArray[np.int64]:
-    """Columns of the taken tokens, [M, slots], ascending, filled up with T."""
-    M, T = keys.shape
-    by_key = np.argsort(keys, axis=1, kind="stable")
-    ordered = np.take_along_axis(keys, by_key, axis=1)
-    place = np.arange(T)
-    first = np.ones((M, T), bool)
-    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+def _choose(
+    keys: bits.Bits, budget: NDArray[np.float64], edge: NDArray[np.float64], slots: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(row, column) of the taken tokens in reading order, and how many each row has.
+
+    Whatever is taken lies among a row's `slots` smallest keys, so only those are sorted: a group that starts within the
+    budget is no longer than the slots beyond it, and one that starts later is not taken, however long it is.
+    """
+    M = len(keys)
+    smallest = np.sort(np.partition(keys, slots - 1, axis=1)[:, :slots], axis=1)
+    place = np.arange(slots)
+    first = np.ones((M, slots), bool)
+    first[:, 1:] = smallest[:, 1:] != smallest[:, :-1]
     before = np.maximum.accumulate(np.where(first, place, 0), axis=1)  # tokens taken before this group
-    last = np.ones((M, T), bool)
+    last = np.ones((M, slots), bool)
     last[:, :-1] = first[:, 1:]
-    after = np.minimum.accumulate(np.where(last, place + 1, T)[:, ::-1], axis=1)[:, ::-1]
-    taken = (before + edge[:, None] * (after - before) < budget[:, None]) & (ordered != bits.NEVER)
-    columns = np.sort(np.where(taken, by_key, T), axis=1)
-    return columns[:, :slots]
+    after = np.minimum.accumulate(np.where(last, place + 1, slots)[:, ::-1], axis=1)[:, ::-1]
+    taken = (before + edge[:, None] * (after - before) < budget[:, None]) & (smallest != bits.NEVER)
+    count = taken.sum(axis=1)  # groups are taken in order, so these are the first ones
+    threshold = smallest[np.arange(M), np.maximum(count - 1, 0)]
+    row, column = np.nonzero((keys <= threshold[:, None]) & (count > 0)[:, None])
+    return row, column, count

@@ -1,11 +1,13 @@
 """The order in which rows are seen: a keyed permutation that is a function, so resuming is a seek.
 
-A Feistel network over the smallest even number of bits that holds `size`; results outside are walked on (cycle walking)
-until they fall inside, which keeps it a bijection (Black and Rogaway 2002). The idea of using it for data order is
-levanter's.
+A generalised Feistel network over a x b, the smallest near-square that holds `size`; results outside are walked on
+(cycle walking) until they fall inside, which keeps it a bijection (Black and Rogaway 2002). The idea of using it for
+data order is levanter's.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +22,17 @@ def order(seed: int, epoch: int, index: NDArray[np.int64], size: int) -> NDArray
     """Row seen at each `index` (0 <= index < size) of an epoch; O(1) each. Shape and dtype of `index` are kept."""
     if size < 1 or (index.size and (index.min() < 0 or index.max() >= size)):
         raise ValueError(f"index outside 0..{size - 1}")
-    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
-    low = np.uint64((1 << int(half)) - 1)
-    round_keys = [bits.key(seed, epoch, ORDER_PURPOSE, number) for number in range(ROUNDS)]
+    high = math.isqrt(size - 1) + 1
+    low = -(-size // high)
+    a, b = np.uint64(high), np.uint64(low)
+    keys = [bits.key(seed, epoch, ORDER_PURPOSE, number) for number in range(ROUNDS)]
 
     def encrypt(x: bits.Bits) -> bits.Bits:
-        left, right = x >> half, x & low
-        for round_key in round_keys:
-            left, right = right, left ^ (bits.extend(round_key, right) & low)
-        return (left << half) | right
+        left, right = np.divmod(x, b)  # left < a, right < b
+        for even, odd in zip(keys[::2], keys[1::2], strict=True):
+            left = (left + bits.extend(even, right) % a) % a
+            right = (right + bits.extend(odd, left) % b) % b
+        return left * b + right
 
     result = encrypt(index.astype(np.uint64))
     outside = result >= np.uint64(size)

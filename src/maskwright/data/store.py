@@ -66,20 +66,26 @@ class Split:
     def documents(self) -> int:
         return len(self.document_ends)
 
-    def gather(self, start: Int64, length: Int64) -> NDArray[np.int32]:
-        """The tokens of many spans, one after the other, as [sum(length)]. No span may cross a shard."""
-        ends = np.cumsum(length)
-        out = np.empty(int(ends[-1]) if len(ends) else 0, np.int32)
-        within = np.arange(len(out)) + np.repeat(start - (ends - length), length)
-        shard = np.searchsorted(self.shard_start, start, side="right") - 1
-        if len(start) == 0 or (shard == shard[0]).all():
-            if len(out):
-                out[:] = self.shards[int(shard[0])][within - self.shard_start[shard[0]]]
-            return out
-        shard_of_token = np.repeat(shard, length)
+    def gather(
+        self, start: Int64, length: Int64, before: NDArray[Any] | int = 0, after: NDArray[Any] | int = 0
+    ) -> NDArray[np.int32]:
+        """The tokens of many spans, one after the other, as [sum(before + length + after)]. No span may cross a shard.
+
+        `before` and `after` leave room around each span for its frame; what stands there is some token of the shard.
+        """
+        if len(start) == 0:
+            return np.empty(0, np.int32)
+        size = before + length + after
+        ends = np.cumsum(size)
+        shard = np.minimum(np.searchsorted(self.shard_start, start, side="right"), len(self.shards)) - 1
+        within = np.arange(ends[-1]) + np.repeat(start - before - (ends - size) - self.shard_start[shard], size)
+        if (shard == shard[0]).all():
+            return self.shards[int(shard[0])].take(within, mode="clip").astype(np.int32)
+        out = np.empty(int(ends[-1]), np.int32)
+        shard_of_token = np.repeat(shard, size)
         for number in np.unique(shard).tolist():
             here = shard_of_token == number
-            out[here] = self.shards[number][within[here] - self.shard_start[number]]
+            out[here] = self.shards[number].take(within[here], mode="clip")
         return out
 
     def counts(self, vocab_size: int) -> Int64:
