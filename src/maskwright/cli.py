@@ -311,6 +311,8 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    for further in (signal.SIGTERM, signal.SIGINT):  # a second one must not interrupt the clean-up after the first
+        signal.signal(further, signal.SIG_IGN)
     raise StoppedEarly(f"by {signal.Signals(number).name}; nothing half-written is left, run the command again")
 
 

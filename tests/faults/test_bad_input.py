@@ -292,7 +292,7 @@ def spoil_type(folder: Path) -> str:
 
 def spoil_zero(folder: Path) -> str:
     change(folder, num_attention_heads=0)
-    return "num_attention_heads is 0"
+    return "num_attention_heads is 0, which it cannot be"
 
 
 def spoil_part(folder: Path) -> str:
@@ -305,6 +305,16 @@ def spoil_listing(folder: Path) -> str:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text("[]")
     return "has no weight_map"
+
+
+def spoil_short(folder: Path) -> str:
+    change(folder, max_position_embeddings=2)
+    return "max_position_embeddings is 2, which it cannot be"
+
+
+def spoil_dropout(folder: Path) -> str:
+    change(folder, hidden_dropout_prob=3)
+    return "hidden_dropout_prob is 3, which it cannot be"
 
 
 def spoil_pickle(folder: Path) -> str:
@@ -337,6 +347,8 @@ def spoil_index(folder: Path) -> str:
         spoil_zero,
         spoil_part,
         spoil_listing,
+        spoil_short,
+        spoil_dropout,
     ],
 )
 def test_bad_model_folders(
@@ -455,9 +467,9 @@ def test_a_last_update_that_ruins_the_weights_is_not_saved(cli: Cli, config_file
 
 
 def test_batch_without_a_masked_token_is_refused(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
-    nothing = config_file(masking={"rate": 1e-9}, batch={"micro_batch_rows": 1})
+    nothing = config_file(masking={"rate": 1e-9}, batch={"micro_batch_rows": 1}, schedule={"steps": 30})
     result = cli("pretrain", nothing, "--run", tmp_path / "out")
-    assert (result.code, "no token is masked in the whole batch" in result.error) == (3, True)
+    assert (result.code, "no token was masked in 10 steps in a row" in result.error) == (3, True)
 
 
 def test_folders_that_are_no_runs_are_not_written_to(cli: Cli, finished: Path, config_file: ConfigFile) -> None:
@@ -466,6 +478,27 @@ def test_folders_that_are_no_runs_are_not_written_to(cli: Cli, finished: Path, c
     result = cli("pretrain", config_file(), "--run", finished)
     assert (result.code, "is no run directory, but holds checkpoints" in result.error) == (2, True)
     assert sorted(finished.rglob("*")) == before
+
+
+def test_a_configuration_inside_the_run_directory_is_used(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    inside = config_file().rename(tmp_path / "run" / "config.yaml")
+    assert cli("pretrain", inside, "--run", tmp_path / "run").code == 0
+
+
+def test_what_a_killed_start_leaves_is_no_obstacle(
+    cli: Cli, config_file: ConfigFile, corpus: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("lock", "environment.json.tmp-77", "config.yaml"):
+        (tmp_path / "run" / name).write_text("")
+    assert cli("pretrain", config_file(), "--run", tmp_path / "run").code == 0
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "prepare.json.tmp-99").write_text("{")
+    assert cli("data", "prepare", corpus, "--tokenizer", tokenizer, "--to", tmp_path / "store").code == 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "tokenizer").mkdir()
+    assert "holds tokenizer" in cli("pretrain", config_file(), "--run", tmp_path / "mine").error
 
 
 def test_damaged_checkpoints_never_mean_a_fresh_start(cli: Cli, finished: Path, config_file: ConfigFile) -> None:

@@ -112,11 +112,11 @@ def mask_row(
         for t in range(len(ids)):
             word_key = per_word[word_of[t]]
             piece = (t - words[first_word[word_of[t]]][0]) // (16 if kind == "span" else 8)
-            group_key[t] = word_key if piece == 0 else extend(word_key, piece)
+            group_key[t] = word_key if piece == 0 else extend(word_key, 2**34 + piece)
     groups: dict[int, list[int]] = {}
     for t in candidates:
         groups.setdefault(group_key[t], []).append(t)
-    budget, edge = rate * len(candidates), uniform(extend(row_key, 3))
+    budget, edge = rate * len(candidates), uniform(extend(row_key, 2**32 + 1))
     assert slots >= len(candidates) or slots >= budget
     chosen: list[int] = []
     taken_before = 0
@@ -129,12 +129,12 @@ def mask_row(
     ordinary = [i for i in range(len(word_start)) if i not in special]
     for t in chosen:
         labels[t] = ids[t]
-        mixed = extend(group_key[t], 4)
+        mixed = extend(group_key[t], 2**32 + 2)
         action = uniform(mixed)
         if action < mask_share:
             shown[t] = mask_id
         elif action < mask_share + random_share:
-            shown[t] = ordinary[extend(mixed, t + 5) % len(ordinary)]
+            shown[t] = ordinary[extend(mixed, 2**33 + t) % len(ordinary)]
     return shown, labels
 
 
@@ -158,7 +158,7 @@ def _spans(per_word: list[int], segment_of_word: list[int]) -> tuple[list[int], 
     """Best priority that covers each word, and the word where that span starts."""
     best, starts = list(per_word), list(range(len(per_word)))
     for start, priority in enumerate(per_word):
-        draw = 1.0 - uniform(extend(priority, 6))
+        draw = 1.0 - uniform(extend(priority, 2**32 + 3))
         length = min(10, 1 + math.floor(math.log(draw) / math.log(0.8)))
         for word in range(start, min(start + length, len(per_word))):
             if segment_of_word[word] == segment_of_word[start] and priority < best[word]:

@@ -99,11 +99,17 @@ def test_quotes_in_tsv_are_characters(tmp_path: Path) -> None:
     assert [text for text, _ in read(tmp_path / "a.tsv")] == ['"Oh" he said', '"open', "last"]
 
 
+def test_rows_of_another_width_are_faults(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('text\tn\n"two\nlines"\t2\nfine\t3\n')
+    assert fails(tmp_path / "a.tsv").startswith("FILE:2: has 1 columns, the first row has 2. Fix: ")
+    assert read(tmp_path / "a.tsv", on_bad_input="skip") == [('lines"', 3), ("fine", 4)]
+
+
 def test_half_surrogates_are_encoding_faults(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "fine"}\n{"text": "half \\ud800 pair"}\n')
     assert fails(path).startswith("FILE:2: U+D800 is half a surrogate pair. Fix: ")
-    assert [text for text, _ in read(path, on_bad_input="replace")] == ["fine", "half ? pair"]
+    assert [text for text, _ in read(path, on_bad_input="replace")] == ["fine", "half \ufffd pair"]
     assert [text for text, _ in read(path, on_bad_input="skip")] == ["fine"]
 
 

@@ -117,7 +117,7 @@ def test_a_second_run_on_the_folder_is_refused(tmp_path: Path) -> None:
     first, second = RunDirectory(str(tmp_path)), RunDirectory(str(tmp_path))
     with (
         first.locked(),
-        pytest.raises(InputError, match=f"in use by process {os.getpid()} on"),
+        pytest.raises(InputError, match=f"is in use by process {os.getpid()} on"),
         second.locked(),
     ):
         pass

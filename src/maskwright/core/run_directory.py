@@ -6,7 +6,6 @@ killed one leaves nothing to clean up.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -75,7 +74,10 @@ class RunDirectory:
     def require_fresh(self) -> None:
         """Raises `InputError` unless the folder is new, empty, or what a start that never finished left."""
         found = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
-        foreign = sorted(found - {"lock", "tokenizer", "config.yaml", "environment.json", "status.json", "log.txt"})
+        known = {"config.yaml"}
+        if "lock" in found:  # a start of ours was here
+            known |= {"lock", "tokenizer", "environment.json", "status.json", "log.txt"}
+        foreign = sorted(name for name in found - known if not storage.is_temporary(name))
         if foreign:
             raise InputError(
                 f"is no run directory, but holds {foreign[0]}", where=self.location, fix="give --run a new folder"
@@ -112,6 +114,8 @@ class RunDirectory:
         try:
             values = storage.read_json(self.path("status.json"))
         except InputError:
+            return None
+        if not isinstance(values, dict):
             return None
         known = set(Status.__dataclass_fields__)
         return Status(**{key: value for key, value in values.items() if key in known})
@@ -155,34 +159,10 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the folder. Raises `InputError` naming the other process when it is taken.
-
-        `flock` rather than a file's existence: the kernel lets go when the process dies, however it dies.
-        """
+        """Holds the folder. Raises `InputError` naming the other process when it is taken."""
         storage.make_folder(self.location)
-        try:
-            descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise InputError(
-                f"cannot be written: {error.strerror}",
-                where=self.location,
-                fix="check the permissions, or give --run another folder",
-            ) from None
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-                raise InputError(
-                    f"the run directory is in use by {holder}",
-                    where=self.location,
-                    fix="wait for it, or stop it",
-                ) from None
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+        with storage.locked(self.path("lock"), remove=False):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def step_folder(step: int) -> str:

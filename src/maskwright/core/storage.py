@@ -11,9 +11,11 @@ import glob
 import hashlib
 import json
 import os
+import platform
+import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -135,6 +137,11 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
+def is_temporary(name: str) -> bool:
+    """True for what a killed `atomic_writer` leaves."""
+    return re.search(r"\.tmp-\d+$", name) is not None
+
+
 @contextmanager
 def atomic_writer(path: str) -> Iterator[BinaryIO]:
     """A local file that appears under its name whole or not at all."""
@@ -201,15 +208,33 @@ def new_folder(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def folder_lock(path: str) -> Iterator[None]:
-    """Keeps a second process off a local folder for as long as this one lives. Raises `InputError` when it is taken."""
-    descriptor = os.open(path, os.O_RDONLY)
+def locked(path: str, *, remove: bool) -> Iterator[None]:
+    """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end.
+
+    `flock` rather than a file's existence: the kernel lets go when the process dies, however it dies. A file, not its
+    folder: network file systems lock only what is open for writing. Raises `InputError` naming the holder.
+    """
+    folder = os.path.dirname(path)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}", where=folder, fix="check the permissions, or choose another folder"
+        ) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError("is in use by another process", where=path, fix="wait for it, or stop it") from None
-        yield
+        except BlockingIOError:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            raise InputError(f"is in use by {holder}", where=folder, fix="wait for it, or stop it") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+        try:
+            yield
+        finally:
+            if remove:
+                with suppress(OSError):
+                    os.unlink(path)
     finally:
         os.close(descriptor)
 

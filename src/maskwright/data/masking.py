@@ -28,7 +28,10 @@ from maskwright.text.vocabulary import Vocabulary
 Kind = Literal["token", "whole_word", "span"]
 SPAN_STOP_PROBABILITY, LONGEST_SPAN_WORDS = 0.2, 10
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
-MASK_PURPOSE, EDGE_PURPOSE, ACTION_PURPOSE, REPLACEMENT_PURPOSE, LENGTH_PURPOSE = 2, 3, 4, 5, 6
+MASK_PURPOSE = 2
+# What is derived inside a row must not meet the numbers of its positions and words, so these lie above them all.
+EDGE_PURPOSE, ACTION_PURPOSE, LENGTH_PURPOSE = 2**32 + 1, 2**32 + 2, 2**32 + 3
+REPLACEMENT_PURPOSE, PIECE_PURPOSE = 2**33, 2**34
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def _group_keys(masker: Masker, input_ids: Int32, segment_ids: Int32, row_keys: 
     group_start = np.take_along_axis(first_token, np.take_along_axis(first_word, word, axis=1), axis=1)
     piece = (np.arange(T) - group_start) // LONGEST_GROUP_TOKENS[kind]
     keys = np.take_along_axis(per_word, word, axis=1)
-    return np.where(piece == 0, keys, bits.extend(keys, piece.astype(np.uint64)))
+    return np.where(piece == 0, keys, bits.extend(keys, piece.astype(np.uint64) + np.uint64(PIECE_PURPOSE)))
 
 
 def _span_keys(per_word: bits.Bits, word: NDArray[np.int64], segment_ids: Int32) -> tuple[bits.Bits, NDArray[np.int64]]:

@@ -24,6 +24,7 @@ from maskwright.text.sources import Document, Sources, fingerprint
 from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, tokenizer_file
 
+LOCK = "prepare.lock"
 ENCODE_CHARACTERS = 4_000_000
 """Text handed to the tokenizer's threads at once: large enough that they never wait, small enough for a laptop."""
 
@@ -97,7 +98,8 @@ class _Preparation:
             return finished
         if os.path.exists(self.folder) and not os.path.isdir(self.folder):
             raise InputError("is a file, but a folder is needed", where=self.folder, fix="choose another --to")
-        with storage.new_folder(self.folder), storage.folder_lock(self.folder):
+        lock = os.path.join(self.folder, LOCK)
+        with storage.new_folder(self.folder), storage.locked(lock, remove=True):
             self._resume()
             try:
                 self._note()
@@ -129,7 +131,8 @@ class _Preparation:
     def _resume(self) -> None:
         path = os.path.join(self.folder, "prepare.json")
         if not os.path.exists(path):
-            if os.path.exists(self.folder) and os.listdir(self.folder):
+            names = os.listdir(self.folder)
+            if [name for name in names if name != LOCK and not storage.is_temporary(name)]:
                 raise InputError("is not empty", where=self.folder, fix="choose another --to")
             return
         noted = storage.read_json(path)
@@ -145,7 +148,7 @@ class _Preparation:
                 if not os.path.exists(file) or storage.digest(file).sha256 != record["sha256"]:
                     raise StoreError("was changed since it was written", where=file, fix=f"delete {self.folder}")
         for name in os.listdir(self.folder):
-            if ".tmp-" in name:  # a shard that was being written when the run was cut
+            if storage.is_temporary(name):  # a shard that was being written when the run was cut
                 os.unlink(os.path.join(self.folder, name))
         self.shards, self.blocks, self.passed = noted["shards"], noted["blocks"], noted["counts"]["read"]
         if self.blocks:
@@ -234,7 +237,8 @@ class _Preparation:
             "documents": np.cumsum(np.concatenate(pending.document_sizes), dtype="<u8"),
             "sentences": np.cumsum(np.concatenate(pending.sentence_sizes), dtype="<u8"),
         }
-        if np.isin(content["tokens"], sorted(self.vocabulary.special)).any():
+        # `<unk>` may be meant: a vocabulary without all bytes spells what it lacks so.
+        if np.isin(content["tokens"], sorted(self.vocabulary.special - {self.vocabulary.unk})).any():
             raise TokenizerError(
                 "turned text into special ids", where=self.tokenizer_location, fix="mark its special tokens as special"
             )

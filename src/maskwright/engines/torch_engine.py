@@ -116,20 +116,16 @@ class TorchEngine:
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepStats:
         weight = sum(batch.predicted for batch in batches)
-        if not weight:
-            raise HealthError(
-                f"step {self._step}: no token is masked in the whole batch, so there is nothing to learn from",
-                fix="raise masking.rate, data.seq_len or batch.micro_batch_rows",
-            )
         optimizer = self._start_optimizer()
         self._gradients.zero_()
-        losses = [self._accumulate(batch, worker, weight) for worker, batch in enumerate(batches)]
+        losses = [self._accumulate(batch, worker, max(weight, 1.0)) for worker, batch in enumerate(batches)]
         norm = torch.linalg.vector_norm(self._gradients)
         loss_sum, grad_norm = float(torch.stack(losses).sum(dtype=torch.float64)), float(norm)
         if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
             raise HealthError(
-                f"step {self._step}: loss {loss_sum / weight} and gradient norm {grad_norm}; stopped before the update",
-                fix="lower optimizer.learning_rate or raise schedule.warmup_steps; look at the data of that step",
+                f"step {self._step}: loss {loss_sum / max(weight, 1.0)}, gradient norm {grad_norm}; stopped before the "
+                "update",
+                fix="start a new run with a lower optimizer.learning_rate or more warm-up; look at that step's data",
             )
         longest = self.optimizer_config.max_grad_norm
         if longest is not None:

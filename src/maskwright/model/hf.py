@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError, ModelError
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import POSITION_OFFSET, ModelConfig
 
 Parameters = dict[str, NDArray[np.float32]]
 # What `RobertaConfig` takes for a key that config.json leaves out.
@@ -32,6 +32,7 @@ HF_DEFAULTS: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
+LARGEST_DIMENSION = 2**26
 LONGEST_HEADER_BYTES = 100_000_000
 # transformers writes the tied decoder under one of these names, or leaves it out.
 TIED = {
@@ -153,16 +154,27 @@ def read_hf_config(folder: str) -> ModelConfig:
     names = ModelConfig.__dataclass_fields__
     shape = HF_DEFAULTS | {key: values[key] for key in names if values.get(key) is not None}
     for key in names:
-        whole = key not in ("layer_norm_eps", "initializer_range") and not key.endswith("_prob")
         value = shape.get(key)
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or value < 0:
-            raise ModelError(f"{key} is {value!r}, not a number that it can be", where=path, fix="restore config.json")
-        if value == 0 and whole and not key.endswith("_token_id"):
-            raise ModelError(f"{key} is 0", where=path, fix="restore config.json")
+        if not _plausible(key, value):
+            raise ModelError(f"{key} is {value!r}, which it cannot be", where=path, fix="restore config.json")
     try:
         return ModelConfig(**shape)
     except ConfigError as error:
         raise ModelError(error.what, where=path, fix="restore config.json") from None
+
+
+def _plausible(key: str, value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if key.endswith("_prob"):
+        return 0.0 <= value < 1.0
+    if key in ("layer_norm_eps", "initializer_range"):
+        return 0.0 <= value < 1.0
+    if not isinstance(value, int):
+        return False
+    if key.endswith("_token_id"):
+        return value >= 0
+    return (POSITION_OFFSET if key == "max_position_embeddings" else 0) < value < LARGEST_DIMENSION
 
 
 def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:

@@ -209,7 +209,8 @@ def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
     directory = job.directory
     job.engine.write(TrainState(0, parameters))
     copy_tokenizer(os.path.join(job.config.data.store, "tokenizer"), directory.path("tokenizer"))
-    if config_file and not storage.is_url(config_file):
+    copy = directory.path("config.yaml")
+    if config_file and not (os.path.exists(copy) and os.path.samefile(config_file, copy)):
         shutil.copyfile(config_file, directory.path("config.yaml"))
     storage.write_json(directory.path("environment.json"), environment())
     # Last: with it, the folder is a run.

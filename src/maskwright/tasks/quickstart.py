@@ -55,7 +55,7 @@ def quickstart(text: list[str], folder: str, *, minutes: float, layout: str, tex
     place = Place.under(folder)
     sources = text or [place.corpus]
     options = [] if not text else ["--layout", layout, "--text-column", text_column]
-    begun = any(os.path.exists(part) for part in (place.corpus, place.tokenizer, place.store))
+    begun = any(os.path.exists(part) for part in (os.path.dirname(place.corpus), place.tokenizer, place.store))
     if os.path.isdir(folder) and os.listdir(folder) and not begun:
         raise InputError("is neither empty nor a quickstart's folder", where=folder, fix="choose another --to")
     if not text and not os.path.exists(place.corpus):

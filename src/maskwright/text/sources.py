@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -228,7 +229,7 @@ class Sources:
             self._fault(
                 "encoding", where, f"{code} is half a surrogate pair", "repair it, or --on-bad-input replace or skip"
             )
-            return "" if self.on_bad_input == "skip" else text.encode("utf-8", "replace").decode()
+            return "" if self.on_bad_input == "skip" else re.sub("[\ud800-\udfff]", "\ufffd", text)
         return text
 
     def _json_lines(self, name: str, stream: BinaryIO) -> Iterator[Document]:
@@ -267,19 +268,29 @@ class Sources:
             quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
         )
         column: int | None = int(self.text_column) if self.text_column.isdigit() else None
-        start = 1
+        start, width = 1, 0
         try:
             for row in rows:
                 line, start = start, rows.line_num + 1
                 if not row:
                     continue
-                if column is None:
+                width = width or len(row)
+                if len(row) != width:  # a quote, tab or line end that was meant otherwise, most often
+                    self._fault(
+                        "record",
+                        f"{name}:{line}",
+                        f"has {len(row)} columns, the first row has {width}",
+                        "repair the row; in .tsv a quote is an ordinary character, in .csv it is not",
+                    )
+                elif column is None:
                     column = self._column(row, name)
-                elif column < len(row):
+                elif column < width:
                     yield from self._record(row[column], name, line)
                 else:
-                    self._fault(
-                        "record", f"{name}:{line}", f"has {len(row)} columns, not {column + 1}", "repair the row"
+                    raise SourceError(
+                        f"has {width} columns, no column {column}",
+                        where=f"{name}:{line}",
+                        fix="--text-column counts from 0",
                     )
         except csv.Error as error:
             raise SourceError(

@@ -131,6 +131,7 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     from tokenizers import Tokenizer
 
     path = tokenizer_file(location)
+    read_vocabulary(path)  # refuses what is not such a tokenizer
     content = storage.read_json(path)
     for token in content.get("added_tokens") or []:
         # The library spells out only tokens that are marked special; a hand-written file may have forgotten to.

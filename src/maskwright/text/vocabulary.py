@@ -57,7 +57,9 @@ def read_vocabulary(location: str) -> Vocabulary:
         raise TokenizerError("does not split text into bytes (no ByteLevel pre-tokenizer)", where=path, fix=TRAIN_ONE)
     if model.get("dropout"):
         raise TokenizerError("has BPE dropout, which gives other ids each time", where=path, fix="set it to null")
-    added = [token for token in content.get("added_tokens") or [] if isinstance(token, dict)]
+    added = content.get("added_tokens") or []
+    if not all(isinstance(token, dict) and {"id", "content"} <= set(token) for token in added):
+        raise TokenizerError("has an added token without id or content", where=path, fix=TRAIN_ONE)
     tokens: dict[str, int] = model["vocab"] | {token["content"]: token["id"] for token in added}
     if not all(isinstance(index, int) and 0 <= index < LARGEST_VOCABULARY for index in tokens.values()):
         raise TokenizerError("has an id that is not a small whole number", where=path, fix=TRAIN_ONE)
@@ -105,13 +107,18 @@ def _rules(content: dict[str, Any], added: list[dict[str, Any]]) -> list[Any]:
         merges,
         behaviour,
         sorted(ordinary),
-        _without_offsets(content.get("pre_tokenizer")),
-        content.get("normalizer"),
+        _canonical(content.get("pre_tokenizer")),
+        _canonical(content.get("normalizer")),
     ]
 
 
-def _without_offsets(step: Any) -> Any:
-    """A pre-tokenizer's description without `trim_offsets`, which changes offsets, never ids."""
-    if isinstance(step, dict):
-        return {key: _without_offsets(value) for key, value in step.items() if key != "trim_offsets"}
-    return [_without_offsets(part) for part in step] if isinstance(step, list) else step
+def _canonical(step: Any) -> Any:
+    """A normalizer's or pre-tokenizer's description, without what cannot change ids and with defaults spelt out."""
+    if isinstance(step, list):
+        return [_canonical(part) for part in step]
+    if not isinstance(step, dict):
+        return step
+    if step.get("type") == "Sequence" and not (step.get("pretokenizers") or step.get("normalizers")):
+        return None
+    spelt = {"add_prefix_space": True, "use_regex": True} if step.get("type") == "ByteLevel" else {}
+    return spelt | {key: _canonical(value) for key, value in step.items() if key != "trim_offsets"}

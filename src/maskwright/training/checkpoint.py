@@ -120,7 +120,9 @@ def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, 
         if damaged:
             warn(f"using the checkpoint before: {path}")
         for old in damaged if set_aside else []:
-            os.replace(old, os.path.join(folder, f"damaged-{os.path.basename(old)}"))
+            aside = os.path.join(folder, f"damaged-{os.path.basename(old)}")
+            shutil.rmtree(aside, ignore_errors=True)  # an earlier attempt at the same step that was damaged too
+            os.replace(old, aside)
         return found
     if steps:
         raise CheckpointError("every checkpoint is damaged", where=folder, fix="start a new run, or restore a copy")

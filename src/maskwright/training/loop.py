@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from maskwright.core.config import RunConfig
-from maskwright.core.console import Progress, progress, say
+from maskwright.core.console import Progress, progress, say, warn
 from maskwright.core.errors import HealthError, StoppedEarly
 from maskwright.core.run_directory import Phase, RunDirectory, Status
 from maskwright.data.batch import Batch
@@ -24,7 +24,11 @@ from maskwright.training.metrics import Counters, Speed, TensorBoard
 from maskwright.training.stop import StopRequest
 
 STATUS_EVERY_SECONDS = 2.0
-HEALTH_FIX = "lower optimizer.learning_rate or raise schedule.warmup_steps, in a new run or from the last checkpoint"
+HEALTH_FIX = (
+    "start a new run with a lower optimizer.learning_rate or more schedule.warmup_steps; `maskwright export` makes a "
+    "folder of the last good checkpoint for its model.init_from"
+)
+MOST_EMPTY_STEPS = 10
 
 
 @dataclass
@@ -54,7 +58,7 @@ def train(job: Job, stop: StopRequest) -> None:
     update."""
     config, steps = job.config, job.config.schedule.steps
     board = TensorBoard(job.directory.path("events"), job.step) if config.logging.tensorboard else None
-    saved_at = time.monotonic()
+    saved_at, empty = time.monotonic(), 0
     job.status.of = steps
     try:
         if job.step == 0 or _due(config.evaluation.every_steps, job.step):
@@ -69,6 +73,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 job.speed.stop(tokens, _flops(job.model, batches))
                 job.counters.add(stats, tokens)
                 job.step += 1
+                empty = _watch_empty(job, stats.weight, empty)
 
                 if job.step % config.logging.every_steps == 0 or job.step == steps:
                     _log(job, board, bar, rate, stats.grad_norm)
@@ -93,6 +98,19 @@ def train(job: Job, stop: StopRequest) -> None:
     finally:
         if board:
             board.close()
+
+
+def _watch_empty(job: Job, weight: float, before: int) -> int:
+    """How many steps in a row had nothing to predict. Raises `HealthError` when there are too many to be chance."""
+    if weight:
+        return 0
+    warn(f"step {job.step - 1}: no token was masked in the whole batch, so it taught nothing")
+    if before + 1 >= MOST_EMPTY_STEPS:
+        raise HealthError(
+            f"no token was masked in {MOST_EMPTY_STEPS} steps in a row",
+            fix="start a new run with a higher masking.rate, data.seq_len or batch.micro_batch_rows",
+        )
+    return before + 1
 
 
 def _due(every: int | None, step: int) -> bool:
