@@ -70,7 +70,7 @@ class Roberta(nn.Module):
         position_PD = self.position.weight + self.token_type.weight[0]
         x_MTD = self.norm(self.word(input_ids) + F.embedding(position_ids + POSITION_OFFSET, position_PD))
         x_MTD = F.dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
-        mask = segment_mask(segment_ids)
+        mask = segment_mask(segment_ids, x_MTD.dtype)
         for layer in self.layers:
             x_MTD = layer(x_MTD, mask)
         return x_MTD
