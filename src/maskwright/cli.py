@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from maskwright import __version__
-from maskwright.core.console import say
+from maskwright.core.console import say, warn
 from maskwright.core.errors import MaskwrightError, StoppedEarly
 
 plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False}
@@ -61,18 +61,16 @@ def _print(report: str, value: Any, as_json: bool) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2) if as_json else report)
 
 
-def _sources(files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error", count: Any = None) -> Any:
+def _sources(files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error") -> Any:
     from maskwright.text.sources import Sources
 
-    sources = Sources(
-        files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=count or _say_fault
-    )
+    sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=_warn_of_fault)
     _announce(sources)
     return sources
 
 
-def _say_fault(fault: Any) -> None:
-    say(f"warning: {fault.where}: {fault.what}")
+def _warn_of_fault(fault: Any) -> None:
+    warn(f"{fault.where}: {fault.what}")
 
 
 def _announce(sources: Any) -> None:

@@ -237,29 +237,15 @@ def spoil_vocabulary(folder: Path) -> str:
     return "has 400 tokens, the model in"
 
 
-def spoil_positions(folder: Path) -> str:
-    change(folder, max_position_embeddings=22)
-    return "is above the 20 tokens"
+def config_fault(words: str, **keys: object) -> Callable[[Path], str]:
+    """Spoils config.json with `keys`; `words` are what the error must then say."""
 
+    def spoil(folder: Path) -> str:
+        change(folder, **keys)
+        return words
 
-def spoil_activation(folder: Path) -> str:
-    change(folder, hidden_act="relu")
-    return "hidden_act is 'relu'"
-
-
-def spoil_kind(folder: Path) -> str:
-    change(folder, model_type="bert")
-    return "model_type is 'bert'"
-
-
-def spoil_size(folder: Path) -> str:
-    change(folder, intermediate_size=128)
-    return "config.json says (128, 32)"
-
-
-def spoil_heads(folder: Path) -> str:
-    change(folder, num_attention_heads=5)
-    return "5 attention heads do not divide"
+    spoil.__name__ = "_".join(keys)
+    return spoil
 
 
 def spoil_missing(folder: Path) -> str:
@@ -285,16 +271,6 @@ def spoil_header(folder: Path) -> str:
     return "claims a header of 1,152,921,504,606,846,976 bytes"
 
 
-def spoil_type(folder: Path) -> str:
-    change(folder, num_attention_heads="two")
-    return "num_attention_heads is 'two'"
-
-
-def spoil_zero(folder: Path) -> str:
-    change(folder, num_attention_heads=0)
-    return "num_attention_heads is 0, which it cannot be"
-
-
 def spoil_part(folder: Path) -> str:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001.safetensors"}}')
@@ -305,16 +281,6 @@ def spoil_listing(folder: Path) -> str:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text("[]")
     return "has no weight_map"
-
-
-def spoil_short(folder: Path) -> str:
-    change(folder, max_position_embeddings=2)
-    return "max_position_embeddings is 2, which it cannot be"
-
-
-def spoil_dropout(folder: Path) -> str:
-    change(folder, hidden_dropout_prob=3)
-    return "hidden_dropout_prob is 3, which it cannot be"
 
 
 def spoil_pickle(folder: Path) -> str:
@@ -332,23 +298,23 @@ def spoil_index(folder: Path) -> str:
     "spoil",
     [
         spoil_vocabulary,
-        spoil_positions,
-        spoil_activation,
-        spoil_kind,
-        spoil_size,
-        spoil_heads,
+        config_fault("is above the 20 tokens", max_position_embeddings=22),
+        config_fault("hidden_act is 'relu'", hidden_act="relu"),
+        config_fault("model_type is 'bert'", model_type="bert"),
+        config_fault("config.json says (128, 32)", intermediate_size=128),
+        config_fault("5 attention heads do not divide", num_attention_heads=5),
+        config_fault("num_attention_heads is 'two'", num_attention_heads="two"),
+        config_fault("num_attention_heads is 0, which it cannot be", num_attention_heads=0),
+        config_fault("max_position_embeddings is 2, which it cannot be", max_position_embeddings=2),
+        config_fault("hidden_dropout_prob is 3, which it cannot be", hidden_dropout_prob=3),
         spoil_missing,
         spoil_extra,
         spoil_truncated,
         spoil_header,
         spoil_pickle,
         spoil_index,
-        spoil_type,
-        spoil_zero,
         spoil_part,
         spoil_listing,
-        spoil_short,
-        spoil_dropout,
     ],
 )
 def test_bad_model_folders(

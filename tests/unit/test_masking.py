@@ -72,15 +72,26 @@ def test_masking_equals_slow_twin(kind: Kind, rate: float, shares: tuple[float, 
         assert dict(zip((index[here][real] - row * 96).tolist(), labels[here][real].tolist(), strict=True)) == truth
 
 
-def mask(kind: Kind, rate: float, ids: np.ndarray, segments: np.ndarray, seed: int = 0) -> tuple[np.ndarray, ...]:
+def mask(
+    kind: Kind,
+    rate: float,
+    ids: np.ndarray,
+    segments: np.ndarray,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    first_row: int = 0,
+    tables: Masker | None = None,
+) -> tuple[np.ndarray, ...]:
+    """`mask_rows` of consecutive rows of one epoch, with the room that a run would give."""
     count, length = ids.shape
     return mask_rows(
-        masker(),
+        tables or masker(),
         ids,
         segments,
         seed=seed,
-        epochs=np.zeros(count, np.int64),
-        rows=np.arange(count),
+        epochs=np.full(count, epoch, np.int64),
+        rows=first_row + np.arange(count),
         kind=kind,
         rate=rate,
         slots=slots_per_row(kind, rate, length),
@@ -124,21 +135,10 @@ def test_rate_holds_for_long_words_and_text_without_spaces(kind: Kind, word_toke
     begins = np.arange(length)[None, :] % word_tokens == 0
     ids = np.where(begins, generator.integers(100, 250, (600, length)), generator.integers(4, 100, (600, length)))
     ids = ids.astype(np.int32)
-    names, slots = np.arange(600), slots_per_row(kind, 0.15, length)
-    _, _, _, weights = mask_rows(
-        tables,
-        ids,
-        np.ones_like(ids),
-        seed=3,
-        epochs=np.zeros(600, np.int64),
-        rows=names,
-        kind=kind,
-        rate=0.15,
-        slots=slots,
-    )
+    _, _, _, weights = mask(kind, 0.15, ids, np.ones_like(ids), seed=3, tables=tables)
     assert weights.sum() / ids.size == pytest.approx(0.15, rel=0.06)
     # The worst case is a budget of 9.6 tokens and groups of 16: then 40 % of such short rows stay without.
-    assert (weights.reshape(600, slots).sum(axis=1) == 0).mean() < (0.45 if length == 64 else 0.001)
+    assert (weights.reshape(600, -1).sum(axis=1) == 0).mean() < (0.45 if length == 64 else 0.001)
 
 
 def test_whole_words_are_masked_whole() -> None:
@@ -158,25 +158,14 @@ def test_masking_of_a_row_does_not_depend_on_its_neighbours() -> None:
     ids, segments = rows(30, 64, seed=6)
     together = mask("whole_word", 0.15, ids, segments)[0]
     for row in (0, 7, 29):
-        alone = mask_rows(
-            masker(),
-            ids[row : row + 1],
-            segments[row : row + 1],
-            seed=0,
-            epochs=np.zeros(1, np.int64),
-            rows=np.array([row]),
-            kind="whole_word",
-            rate=0.15,
-            slots=slots_per_row("whole_word", 0.15, 64),
-        )[0]
+        here = slice(row, row + 1)
+        alone = mask("whole_word", 0.15, ids[here], segments[here], first_row=row)[0]
         assert (alone[0] == together[row]).all()
 
 
 def test_masks_differ_between_epochs() -> None:
     ids = np.random.default_rng(0).integers(4, VOCABULARY - 1, (8, 128)).astype(np.int32)
-    arguments = {"seed": 0, "rows": np.arange(8), "kind": "token", "rate": 0.15, "slots": 30}
-    first = mask_rows(masker(), ids, np.ones_like(ids), epochs=np.zeros(8, np.int64), **arguments)[1]
-    second = mask_rows(masker(), ids, np.ones_like(ids), epochs=np.ones(8, np.int64), **arguments)[1]
+    first, second = (mask("token", 0.15, ids, np.ones_like(ids), epoch=epoch)[1] for epoch in (0, 1))
     assert len(set(first.tolist()) & set(second.tolist())) < 0.4 * len(set(first.tolist()))
 
 
@@ -186,19 +175,8 @@ def test_span_lengths_are_geometric() -> None:
     generator = np.random.default_rng(1)
     ids = generator.integers(4, VOCABULARY - 1, (4000, 256)).astype(np.int32)
     tables = Masker(masker().special, np.ones(VOCABULARY, bool), masker().ordinary, VOCABULARY - 1)
-    _, index, _, weights = mask_rows(
-        tables,
-        ids,
-        np.ones_like(ids),
-        seed=0,
-        epochs=np.zeros(4000, np.int64),
-        rows=np.arange(4000),
-        kind="span",
-        rate=0.04,
-        slots=40,
-    )
+    _, index, _, weights = mask("span", 0.04, ids, np.ones_like(ids), tables=tables)
     predicted = np.zeros((4000, 257), np.int8)
-    predicted[:, :256].reshape(-1)[...] = 0
     flat = index[weights > 0]
     predicted[flat // 256, flat % 256] = 1
     runs = (np.diff(predicted, axis=1) == -1).sum() + 0.0

@@ -28,12 +28,6 @@ def is_url(location: str) -> bool:
     return "://" in location
 
 
-def join(location: str, *parts: str) -> str:
-    if is_url(location):
-        return "/".join([location.rstrip("/"), *parts])
-    return os.path.join(location, *parts)
-
-
 def open_binary(location: str) -> BinaryIO:
     """Opens for reading. Raises `InputError` naming the location when it is absent or unreadable."""
     try:

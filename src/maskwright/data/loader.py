@@ -162,11 +162,12 @@ def validation_batches(
     count = min(max_rows, rows.plan.rows)
     chosen = order(VALIDATION_SEED, 0, np.arange(count, dtype=np.int64), rows.plan.rows)
     batches = -(-count // micro_batch_rows)
+    masker = Masker.of(store.vocabulary)
     padded = np.concatenate([chosen, np.full(batches * micro_batch_rows - count, -1, np.int64)])
     return [
         _masked(
             rows,
-            Masker.of(store.vocabulary),
+            masker,
             padded[begin : begin + micro_batch_rows],
             np.zeros(micro_batch_rows, np.int64),
             seed=VALIDATION_SEED,

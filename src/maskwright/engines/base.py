@@ -21,11 +21,22 @@ class StepStats:
 
 @dataclass(frozen=True)
 class EvalStats:
-    """Sum of the losses, weight, and how many were predicted right."""
+    """Sum of the losses, weight, and how many were predicted right; those of several batches add up."""
 
-    loss_sum: float
-    weight: float
-    correct: float
+    loss_sum: float = 0.0
+    weight: float = 0.0
+    correct: float = 0.0
+
+    def __add__(self, other: EvalStats) -> EvalStats:
+        return EvalStats(self.loss_sum + other.loss_sum, self.weight + other.weight, self.correct + other.correct)
+
+    @property
+    def loss(self) -> float:
+        return self.loss_sum / max(self.weight, 1.0)
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / max(self.weight, 1.0)
 
 
 @dataclass

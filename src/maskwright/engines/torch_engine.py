@@ -76,25 +76,27 @@ class TorchEngine:
         sizes = [parameter.numel() for _, parameter in named]
         self._decayed = sum(size for size, (_, parameter) in zip(sizes, named, strict=True) if parameter.ndim >= 2)
         self._weights = torch.zeros(sum(sizes), device=self.device)
-        self._shapes = {name: parameter.shape for name, parameter in named}
+        self._parameters = dict(named)
         self._multiplied = self._weights if self.dtype is torch.float32 else self._weights.to(self.dtype)
-        for (_, parameter), view in zip(named, self._views(self._multiplied).values(), strict=True):
-            parameter.data = view
+        for name, view in self._views(self._multiplied).items():
+            self._parameters[name].data = view
 
     def _views(self, flat: Tensor) -> dict[str, Tensor]:
-        sizes = [shape.numel() for shape in self._shapes.values()]
-        parts = flat.split(sizes)
-        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+        """`flat` by the parameters' names, in their shapes."""
+        parts = flat.split([parameter.numel() for parameter in self._parameters.values()])
+        return {
+            name: part.view(parameter.shape)
+            for (name, parameter), part in zip(self._parameters.items(), parts, strict=True)
+        }
 
     def _start_optimizer(self) -> torch.optim.AdamW:
         if self._optimizer is None:
             options, cut = self.optimizer_config, self._decayed
             self._gradients = torch.zeros_like(self._weights)
+            self._gradient_views = self._views(self._gradients)
             if self.dtype is torch.float32:
-                for parameter, view in zip(
-                    dict(self._by_layout()).values(), self._views(self._gradients).values(), strict=True
-                ):
-                    parameter.grad = view
+                for name, view in self._gradient_views.items():
+                    self._parameters[name].grad = view
             matrices, vectors = self._weights[:cut], self._weights[cut:]
             matrices.grad, vectors.grad = self._gradients[:cut], self._gradients[cut:]
             groups: list[dict[str, Any]] = [{"params": [matrices]}, {"params": [vectors], "weight_decay": 0.0}]
@@ -107,10 +109,6 @@ class TorchEngine:
                 fused=True,
             )
         return self._optimizer
-
-    def _by_layout(self) -> list[tuple[str, torch.nn.Parameter]]:
-        named = dict(self.model.named_parameters())
-        return [(name, named[name]) for name in self._shapes]
 
     # ---- one update ------------------------------------------------------------------------------------------
 
@@ -147,10 +145,9 @@ class TorchEngine:
         loss = masked_lm_loss(*self._predict(batch))
         (loss / weight).backward()
         if self.dtype is not torch.float32:
-            gradients = self._views(self._gradients)
-            for name, parameter in self._by_layout():
+            for name, parameter in self._parameters.items():
                 if parameter.grad is not None:
-                    gradients[name].add_(parameter.grad)
+                    self._gradient_views[name].add_(parameter.grad)
                     parameter.grad = None
         return loss.detach()
 

@@ -109,7 +109,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
     return result
 
 
-def to_hf_config(config: ModelConfig, mask_token_id: int | None = None) -> dict[str, Any]:
+def to_hf_config(config: ModelConfig) -> dict[str, Any]:
     """`config.json` of a Hugging Face folder."""
     return {
         "architectures": ["RobertaForMaskedLM"],
@@ -131,7 +131,7 @@ def to_hf_config(config: ModelConfig, mask_token_id: int | None = None) -> dict[
         "type_vocab_size": config.type_vocab_size,
         "dtype": "float32",
         "vocab_size": config.vocab_size,
-    } | ({"mask_token_id": mask_token_id} if mask_token_id is not None else {})
+    }
 
 
 def read_hf_config(folder: str) -> ModelConfig:

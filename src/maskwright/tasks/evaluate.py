@@ -13,7 +13,7 @@ from maskwright.core.console import progress
 from maskwright.data.batch import Batch
 from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import EvalStats, TrainState
 from maskwright.tasks.models import TrainedModel
 
 
@@ -67,22 +67,20 @@ def evaluate(
 
     torch_engine = TorchEngine(model.config, run.Optimizer(), engine or run.Engine(), seed=0)
     torch_engine.write(TrainState(0, model.parameters))
-    loss = weight = correct = 0.0
+    stats = EvalStats()
     with progress("evaluate", len(batches), "batches") as bar:
         for batch in batches:
-            stats = torch_engine.evaluate(batch)
-            loss, weight, correct = loss + stats.loss_sum, weight + stats.weight, correct + stats.correct
+            stats += torch_engine.evaluate(batch)
             bar.advance()
     torch_engine.close()
     unigram_loss, unigram_accuracy = unigram(store, batches)
-    mean = loss / max(weight, 1.0)
     return Evaluation(
         model=model.location,
         store=store.location,
-        predicted=int(weight),
-        loss=mean,
-        accuracy=correct / max(weight, 1.0),
-        perplexity=math.exp(min(mean, 700.0)),
+        predicted=int(stats.weight),
+        loss=stats.loss,
+        accuracy=stats.accuracy,
+        perplexity=math.exp(min(stats.loss, 700.0)),
         unigram_loss=unigram_loss,
         unigram_accuracy=unigram_accuracy,
     )

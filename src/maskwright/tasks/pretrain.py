@@ -122,18 +122,16 @@ def pretrain(config: RunConfig, run: str, *, config_file: str | None = None) -> 
         directory.require_fresh()
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
-    else:
-        beginning = None
     from maskwright.engines.torch_engine import TorchEngine
 
     engine = TorchEngine(ready.model, config.optimizer, _engine_config(config, before), config.seed)
     record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
     with stop_on_signals() as stop, directory.locked():
         job = _start(ready, directory, engine, record)
-        if beginning is None:
-            _resume(job, ready)
-        else:
+        if before is None:
             _begin(job, beginning, config_file)
+        else:
+            _resume(job, ready, before)
         say(describe(ready))
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
@@ -211,15 +209,14 @@ def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
     copy_tokenizer(os.path.join(job.config.data.store, "tokenizer"), directory.path("tokenizer"))
     copy = directory.path("config.yaml")
     if config_file and not (os.path.exists(copy) and os.path.samefile(config_file, copy)):
-        shutil.copyfile(config_file, directory.path("config.yaml"))
+        shutil.copyfile(config_file, copy)
     storage.write_json(directory.path("environment.json"), environment())
     # Last: with it, the folder is a run.
     storage.write_json(directory.config, {"format": RUN_FORMAT, **job.record})
 
 
-def _resume(job: Job, ready: Prepared) -> None:
+def _resume(job: Job, ready: Prepared, before: dict[str, Any]) -> None:
     directory, now = job.directory, job.record
-    before = directory.read_config()
     changes = refuse_changes(before["config"], now["config"], directory.location)
     for key, name in (
         ("store_fingerprint", "token store"),

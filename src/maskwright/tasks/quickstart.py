@@ -187,8 +187,6 @@ def _own_sentences(place: Place) -> list[str]:
 
     store = TokenStore(place.store)
     split, words = store.split("valid"), store.vocabulary
-    if not split.documents:
-        return ["<mask>"]
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=True)
     sentences = []
     for end, begin in list(zip(split.document_ends, [0, *split.document_ends[:-1]], strict=False))[:3]:
@@ -209,22 +207,22 @@ def _array(number: int) -> Any:
 
 
 def _summary(place: Place, seconds: float) -> None:
+    from maskwright.data.loader import validation_batches
     from maskwright.data.store import TokenStore
-    from maskwright.tasks.evaluate import evaluate
-    from maskwright.tasks.models import load_model
+    from maskwright.tasks.evaluate import unigram
 
-    directory = RunDirectory(place.run)
-    records = directory.read_metrics()
+    records = RunDirectory(place.run).read_metrics()
     held_out = [record for record in records if "valid_loss" in record]
     training = [record for record in records if "tokens_per_second" in record]
-    baseline = evaluate(load_model(place.run), TokenStore(place.store))
+    store = TokenStore(place.store)
+    batches = validation_batches(store, seq_len=SEQ_LEN, packing="documents", max_rows=512, micro_batch_rows=8)
     first, last = held_out[0], held_out[-1]
     rate = sorted(record["tokens_per_second"] for record in training)[len(training) // 2]
     share = sorted(record["ceiling_share"] for record in training)[len(training) // 2]
     print(f"\n{'─' * 72}\nHeld-out text, 15 % masked{'':10}loss   masked accuracy")
     for name, loss, accuracy in (
         ("before training", first["valid_loss"], first["valid_accuracy"]),
-        ("unigram baseline", baseline.unigram_loss, baseline.unigram_accuracy),
+        ("unigram baseline", *unigram(store, batches)),
         ("after training", last["valid_loss"], last["valid_accuracy"]),
     ):
         print(f"  {name:30}{loss:8.3f}  {accuracy:14.2%}")

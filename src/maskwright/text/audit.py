@@ -27,8 +27,8 @@ class Finding:
     prepare: str
     examples: list[str] = field(default_factory=list)
 
-    def add(self, where: str, times: int = 1) -> None:
-        self.count += times
+    def add(self, where: str) -> None:
+        self.count += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(where)
 

@@ -18,7 +18,7 @@ from maskwright.core import storage
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import InputError, SourceError, TokenizerError
 from maskwright.text.sources import Sources
-from maskwright.text.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary, tokenizer_file
+from maskwright.text.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary, tokenizer_file, vocabulary_of
 
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256 + 1
@@ -131,8 +131,8 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     from tokenizers import Tokenizer
 
     path = tokenizer_file(location)
-    read_vocabulary(path)  # refuses what is not such a tokenizer
     content = storage.read_json(path)
+    vocabulary_of(content, path)  # refuses what is not such a tokenizer
     for token in content.get("added_tokens") or []:
         # The library spells out only tokens that are marked special; a hand-written file may have forgotten to.
         token["special"] = token.get("special") or token.get("content") in SPECIAL_TOKENS.values()

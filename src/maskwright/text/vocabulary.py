@@ -48,7 +48,11 @@ def tokenizer_file(location: str) -> str:
 def read_vocabulary(location: str) -> Vocabulary:
     """Reads a byte-level BPE `tokenizer.json` with RoBERTa's special tokens. Raises `TokenizerError` on any other."""
     path = tokenizer_file(location)
-    content = storage.read_json(path)
+    return vocabulary_of(storage.read_json(path), path)
+
+
+def vocabulary_of(content: Any, path: str) -> Vocabulary:
+    """`read_vocabulary` of a file that is read already; `path` is for messages."""
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
         kind = model.get("type", "nameless") if isinstance(model, dict) else "nameless"

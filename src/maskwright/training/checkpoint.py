@@ -146,16 +146,12 @@ def load(path: str) -> tuple[TrainState, dict[str, Any]]:
                     "is not what was saved (size or sha256 differs)", where=file, fix="restore a copy"
                 )
         record = storage.read_json(os.path.join(path, "state.json"))
+    except CheckpointError:
+        raise
     except (OSError, KeyError, TypeError, MaskwrightError) as error:
-        if isinstance(error, CheckpointError):
-            raise
         raise CheckpointError(f"is damaged: {error}", where=path, fix="restore a copy") from None
     moments: dict[str, dict[str, NDArray[np.float32]]] = {}
-    for key, array in read_safetensors(os.path.join(path, "optimizer.safetensors")).items():
+    for key, array in load_file(os.path.join(path, "optimizer.safetensors")).items():
         kind, name = key.split("/", 1)
         moments.setdefault(kind, {})[name] = array
-    return TrainState(record["step"], read_safetensors(os.path.join(path, "model.safetensors")), moments), record
-
-
-def read_safetensors(path: str) -> dict[str, NDArray[np.float32]]:
-    return dict(load_file(path))
+    return TrainState(record["step"], load_file(os.path.join(path, "model.safetensors")), moments), record

@@ -16,7 +16,7 @@ from maskwright.core.errors import HealthError, StoppedEarly
 from maskwright.core.run_directory import Phase, RunDirectory, Status
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
-from maskwright.engines.base import Engine
+from maskwright.engines.base import Engine, EvalStats
 from maskwright.engines.schedules import learning_rate
 from maskwright.model.config import ModelConfig, training_flops
 from maskwright.training import checkpoint
@@ -168,25 +168,20 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
     if not job.validation or job.step in job.evaluated:
         return
     _beat(job, "evaluating", force=True)
-    loss_sum = weight = correct = 0.0
+    stats = EvalStats()
     with progress("validate", len(job.validation), "batches") as bar:
         for batch in job.validation:
             if stop.requested:
                 return
-            stats = job.engine.evaluate(batch)
-            loss_sum, weight, correct = (
-                loss_sum + stats.loss_sum,
-                weight + stats.weight,
-                correct + stats.correct,
-            )
+            stats += job.engine.evaluate(batch)
             bar.advance()
             _beat(job, "evaluating")
-    if not math.isfinite(loss_sum):
-        raise HealthError(f"step {job.step}: the held-out loss is {loss_sum}", fix=HEALTH_FIX)
+    if not math.isfinite(stats.loss_sum):
+        raise HealthError(f"step {job.step}: the held-out loss is {stats.loss_sum}", fix=HEALTH_FIX)
     record = {
         "step": job.step,
-        "valid_loss": loss_sum / max(weight, 1.0),
-        "valid_accuracy": correct / max(weight, 1.0),
+        "valid_loss": stats.loss,
+        "valid_accuracy": stats.accuracy,
         "time": round(time.time(), 3),
     }
     _write(job, board, record)

@@ -42,7 +42,7 @@ class Speed:
         self._clock = clock
         self.seconds = self.total_seconds = 0.0
         self.tokens = self.total_tokens = 0
-        self.flops = self.total_flops = 0.0
+        self.flops = 0.0
         self._mark = clock()
 
     def start(self) -> None:
@@ -55,7 +55,6 @@ class Speed:
         self.flops += flops
         self.total_seconds += seconds
         self.total_tokens += tokens
-        self.total_flops += flops
 
     def take(self) -> tuple[float, float]:
         """(tokens a second, FLOP/s) since the last call."""
