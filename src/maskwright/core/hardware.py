@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
@@ -42,6 +43,21 @@ def _cgroup_cores() -> int | None:
         return None if quota == "max" else max(1, int(quota) // int(period))
     except (OSError, ValueError):
         return None
+
+
+def keep_freed_memory() -> bool:
+    """Tells glibc's allocator to keep freed memory for this process instead of handing it back to the system.
+
+    By default each large tensor is a fresh mapping, every page of it a fault when first touched, in every step again:
+    base at 512 tokens spent a third of its step there (755 to 1,130 tokens/s on 2 Zen 5 cores in a virtual machine).
+    The process then holds its peak until it ends. False, and no change, where the C library has no `mallopt`.
+    """
+    M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, never = -1, -2, -4, -1
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return False
+    return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, never) and mallopt(M_TOP_PAD, 64 << 20))
 
 
 def cpu_name() -> str:

@@ -59,6 +59,8 @@ class TorchEngine:
         self.dtype = choose_dtype(engine.dtype, self.device)
         self.threads = engine.threads or hardware.usable_cores()
         torch.set_num_threads(self.threads)
+        if self.device == "cpu":
+            hardware.keep_freed_memory()
         torch.backends.cuda.matmul.allow_tf32 = False
         name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
         self.description = f"torch {torch.__version__} on {name}, {str(self.dtype).removeprefix('torch.')}"

@@ -6,9 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PLAIN_UP_TO_TOKENS = 384
-"""On a CPU in bf16, three plain products beat torch's fused kernel, forward and backward: 4.5 times at 64 and 128
-tokens, 2.5 at 256 and 384, 1.0 at 512 (2 Zen 5 cores). Beyond, its memory (T x T for each head) no longer pays."""
+PLAIN_UP_TO_TOKENS = 1024
+"""On a CPU in bf16, three plain products beat torch's fused kernel, forward and backward, once freed memory is kept
+(`hardware.keep_freed_memory`): 4.4 times at 128 tokens, 2.4 at 512 (2 Zen 5 cores). Beyond, its memory (T x T for each
+head) no longer pays."""
+
 
 
 def takes_plain(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
