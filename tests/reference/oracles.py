@@ -101,22 +101,19 @@ def mask_row(
     row_key = extend(extend(key(seed, 2), epoch), row)
     candidates = [t for t in range(len(ids)) if segments[t] > 0 and ids[t] not in special]
     words, word_of = _words(ids, segments, special, word_start)
-    if kind == "token":
-        group_key = {t: extend(row_key, t) for t in range(len(ids))}
-    else:
-        per_word = [extend(row_key, w) for w in range(len(words))]
-        first_word = list(range(len(words)))
+    priority = [_priority(row_key, t, len(ids)) for t in range(len(ids))]
+    begin_of = list(range(len(ids)))
+    if kind != "token":
+        begins = [word[0] for word in words]
         if kind == "span":
-            per_word, first_word = _spans(per_word, [segments[word[0]] for word in words])
-        group_key = {}
+            begins = _spans(row_key, begins, priority, segments)
         for t in range(len(ids)):
-            word_key = per_word[word_of[t]]
-            piece = (t - words[first_word[word_of[t]]][0]) // (16 if kind == "span" else 8)
-            group_key[t] = word_key if piece == 0 else extend(word_key, 2**34 + piece)
+            begin, longest = begins[word_of[t]], 16 if kind == "span" else 8
+            begin_of[t] = begin + (t - begin) // longest * longest
     groups: dict[int, list[int]] = {}
     for t in candidates:
-        groups.setdefault(group_key[t], []).append(t)
-    budget, edge = rate * len(candidates), uniform(extend(row_key, 2**32 + 1))
+        groups.setdefault(priority[begin_of[t]], []).append(t)
+    budget, edge = rate * len(candidates), uniform(extend(row_key, 2**32))
     assert slots >= len(candidates) or slots >= budget
     chosen: list[int] = []
     taken_before = 0
@@ -129,12 +126,11 @@ def mask_row(
     ordinary = [i for i in range(len(word_start)) if i not in special]
     for t in chosen:
         labels[t] = ids[t]
-        mixed = extend(group_key[t], 2**32 + 2)
-        action = uniform(mixed)
+        action = uniform(extend(row_key, 2**33 + begin_of[t]))
         if action < mask_share:
             shown[t] = mask_id
         elif action < mask_share + random_share:
-            shown[t] = ordinary[extend(mixed, 2**33 + t) % len(ordinary)]
+            shown[t] = ordinary[extend(row_key, 2**34 + t) % len(ordinary)]
     return shown, labels
 
 
@@ -154,16 +150,26 @@ def _words(
     return words, word_of
 
 
-def _spans(per_word: list[int], segment_of_word: list[int]) -> tuple[list[int], list[int]]:
-    """Best priority that covers each word, and the word where that span starts."""
-    best, starts = list(per_word), list(range(len(per_word)))
-    for start, priority in enumerate(per_word):
-        draw = 1.0 - uniform(extend(priority, 2**32 + 3))
+def _priority(row_key: int, t: int, length: int) -> int:
+    """31 bits: random ones, and the position in the lowest, as many as the row's length needs."""
+    low = 1
+    while low < length:
+        low *= 2
+    pair = extend(row_key, t // 2)
+    half = pair >> 32 if t % 2 else pair & 0xFFFFFFFF
+    return (half // 2) // low * low + t
+
+
+def _spans(row_key: int, begins: list[int], priority: list[int], segments: list[int]) -> list[int]:
+    """By word: where the best span that covers it begins. `begins`: first token of each word."""
+    best = list(begins)
+    for number, begin in enumerate(begins):
+        draw = 1.0 - uniform(extend(row_key, 2**35 + begin))
         length = min(10, 1 + math.floor(math.log(draw) / math.log(0.8)))
-        for word in range(start, min(start + length, len(per_word))):
-            if segment_of_word[word] == segment_of_word[start] and priority < best[word]:
-                best[word], starts[word] = priority, start
-    return best, starts
+        for word in range(number, min(number + length, len(begins))):
+            if segments[begins[word]] == segments[begin] and priority[begin] < priority[best[word]]:
+                best[word] = begin
+    return best
 
 
 def adamw(

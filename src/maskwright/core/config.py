@@ -79,14 +79,16 @@ class Model(Section):
 
 
 class Optimizer(Section):
-    kind: Literal["adamw"] = "adamw"
-    """AdamW (Loshchilov and Hutter 2019)."""
+    kind: Literal["adamw", "muon"] = "adamw"
+    """AdamW, or Muon for the hidden matrices with AdamW for the rest."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 5e-4
     """At the schedule's peak."""
     beta1: Share = 0.9
     """Decay of the first moment."""
     beta2: Share = 0.98
     """Decay of the second moment."""
+    momentum: Share = 0.95
+    """Only for muon: decay of its momentum."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-6
     """Added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01

@@ -1,8 +1,9 @@
 """Masked-LM masking, dynamic and yet exactly repeatable: a pure function of (seed, epoch, row, position).
 
-Every kind is one algorithm. Each candidate token gets a random key; tokens with equal keys form a group that is taken
-whole. Groups are taken in order of key until the row's budget (rate x its text tokens) is met. The group that crosses
-the budget is taken with the probability that makes the expected count exact.
+Every kind is one algorithm. Tokens form groups that are taken whole; a group is named by where it begins, and its key is
+random bits above that place, so no two groups have one key. Groups are taken in order of key until the row's budget
+(rate x its text tokens) is met. The group that crosses the budget is taken with the probability that makes the expected
+count exact.
   token       every token its own group (RoBERTa)
   whole_word  the tokens of a word: one that starts with white space (Ġ) and those after it that do not
   span        runs of words, length geometric(0.2) cut at 10 (SpanBERT, Joshi et al. 2020)
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -29,9 +31,11 @@ Kind = Literal["token", "whole_word", "span"]
 SPAN_STOP_PROBABILITY, LONGEST_SPAN_WORDS = 0.2, 10
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE = 2
-# What is derived inside a row must not meet the numbers of its positions and words, so these lie above them all.
-EDGE_PURPOSE, ACTION_PURPOSE, LENGTH_PURPOSE = 2**32 + 1, 2**32 + 2, 2**32 + 3
-REPLACEMENT_PURPOSE, PIECE_PURPOSE = 2**33, 2**34
+# What is drawn once for a row, a group or a token must not meet the draws of its positions, so these lie above them all.
+EDGE_PURPOSE, ACTION_PURPOSE, REPLACEMENT_PURPOSE, LENGTH_PURPOSE = 2**32, 2**33, 2**34, 2**35
+NEVER = np.uint32(0xFFFFFFFF)
+"""Key of what is not to be taken; every real key is below 2^31."""
+FEW = 4
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,23 @@ class Masker:
         special[sorted(vocabulary.special)] = True
         word_start = np.array(vocabulary.word_start, bool)
         return Masker(special, word_start, np.flatnonzero(~special).astype(np.int32), vocabulary.mask)
+
+    @cached_property
+    def _first_ordinary(self) -> int:
+        return int(self.ordinary[0])
+
+    @cached_property
+    def _other_special(self) -> list[int]:
+        return [index for index in np.flatnonzero(self.special).tolist() if index > self._first_ordinary]
+
+    def may_be_predicted(self, input_ids: Int32) -> NDArray[np.bool_]:
+        """Where no special token stands. Comparing with a few ids costs a fifth of looking each token up."""
+        if len(self._other_special) > FEW:
+            return ~self.special[input_ids]
+        result = input_ids >= self._first_ordinary
+        for index in self._other_special:
+            result &= input_ids != index
+        return result
 
 
 def slots_per_row(kind: Kind, rate: float, seq_len: int) -> int:
@@ -75,101 +96,120 @@ def mask_rows(
     `epochs` and `rows` [M] name each row; the result for a row does not depend on the other rows.
     """
     M, T = input_ids.shape
-    row_keys = bits.extend(bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64))[
-        :, None
-    ]
-    candidate = (segment_ids > 0) & ~masker.special[input_ids]
-    keys = np.where(candidate, _group_keys(masker, input_ids, segment_ids, row_keys, kind), bits.NEVER)
+    row_keys = bits.extend(bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64))
+    candidate = masker.may_be_predicted(input_ids)
+    draws = _position_keys(row_keys, T)
+    begins = None if kind == "token" else _group_begins(masker, input_ids, segment_ids, draws, row_keys, kind)
+    keys = draws if begins is None else np.take_along_axis(draws, begins, axis=1)
+    keys[~candidate] = NEVER
+    budget = rate * np.count_nonzero(candidate, axis=1)
+    flat, count = _choose(keys, budget, bits.uniform(bits.extend(row_keys, _number(EDGE_PURPOSE))), slots)
 
-    budget = rate * candidate.sum(axis=1)
-    edge = bits.uniform(bits.extend(row_keys, _purpose(EDGE_PURPOSE)))[:, 0]
-    row, column, count = _choose(keys, budget, edge, slots)
-
-    labels = input_ids[row, column]
-    mixed = bits.extend(keys[row, column], _purpose(ACTION_PURPOSE))
-    action = bits.uniform(mixed)
-    draw = bits.extend(mixed, column.astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
-    replacement = masker.ordinary[(draw % np.uint64(len(masker.ordinary))).astype(np.int64)]
-    shown = np.where(action < mask_share + random_share, replacement, labels)
+    labels = input_ids.ravel()[flat]
+    keys_of_rows = np.repeat(row_keys, count)
+    place = flat - np.repeat(np.arange(M) * T, count)
+    begin = place if begins is None else begins.ravel()[flat]
+    action = bits.uniform(bits.extend(keys_of_rows, begin.astype(np.uint64) + np.uint64(ACTION_PURPOSE)))
     masked = input_ids.copy()
-    masked[row, column] = np.where(action < mask_share, masker.mask_id, shown)
+    shown = masked.ravel()
+    shown[flat[action < mask_share]] = masker.mask_id
+    replaced = np.flatnonzero((action >= mask_share) & (action < mask_share + random_share))
+    draw = bits.extend(keys_of_rows[replaced], place[replaced].astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
+    shown[flat[replaced]] = masker.ordinary[(draw % np.uint64(len(masker.ordinary))).astype(np.int64)]
 
     # Each row's predictions at the beginning of its slots; the rest are fillers.
-    slot = row * slots + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    slot = np.flatnonzero(np.arange(slots) < count[:, None])
     index, padded_labels = np.zeros(M * slots, np.int32), np.zeros(M * slots, np.int32)
     weights = np.zeros(M * slots, np.float32)
-    index[slot], padded_labels[slot], weights[slot] = row * T + column, labels, 1.0
+    index[slot], padded_labels[slot], weights[slot] = flat, labels, 1.0
     return masked, index, padded_labels, weights
 
 
-def _purpose(number: int) -> bits.Bits:
-    return np.array([number], np.uint64)
+def _number(value: int) -> bits.Bits:
+    return np.array([value], np.uint64)
 
 
-def _group_keys(masker: Masker, input_ids: Int32, segment_ids: Int32, row_keys: bits.Bits, kind: Kind) -> bits.Bits:
-    """[M, T] random bits, equal for the tokens of one group."""
+def _position_keys(row_keys: bits.Bits, T: int) -> NDArray[np.uint32]:
+    """[M, T] random bits above the position, all below 2^31. One 64-bit draw serves two positions."""
+    place = (1 << (T - 1).bit_length()) - 1
+    pairs = np.arange((T + 1) // 2, dtype=np.uint64)[None, :]
+    draws = bits.extend(row_keys[:, None], pairs).astype("<u8", copy=False).view("<u4")[:, :T]
+    keys = (draws >> np.uint32(1)) & np.uint32(0xFFFFFFFF ^ place)
+    keys |= np.arange(T, dtype=np.uint32)
+    return keys
+
+
+def _group_begins(
+    masker: Masker, input_ids: Int32, segment_ids: Int32, draws: NDArray[np.uint32], row_keys: bits.Bits, kind: Kind
+) -> NDArray[np.intp]:
+    """[M, T] where the group of each token begins."""
     T = input_ids.shape[1]
-    position = np.arange(T, dtype=np.uint64)[None, :]
-    if kind == "token":
-        return bits.extend(row_keys, position)
-    special = masker.special[input_ids]
+    position = np.arange(T)
+    special = ~masker.may_be_predicted(input_ids)
     start = masker.word_start[input_ids] | special
     start[:, 0] = True
     start[:, 1:] |= special[:, :-1] | (segment_ids[:, 1:] != segment_ids[:, :-1])
-    word = np.cumsum(start, axis=1) - 1  # [M, T] number of the word that each token belongs to
-    per_word = bits.extend(row_keys, position)  # [M, T] used by word number; the last ones stay unused
-    first_word = np.broadcast_to(np.arange(T), word.shape)  # [M, T] by word number: the word where its group starts
+    begins = np.maximum.accumulate(np.where(start, position, 0), axis=1)
     if kind == "span":
-        per_word, first_word = _span_keys(per_word, word, segment_ids)
-    # Cut long groups: the first piece keeps its key, so spans of ordinary length keep their order of priority.
-    first_token = np.zeros(word.shape, np.int64)  # [M, T] by word number
-    row, column = np.nonzero(start)
-    first_token[row, word[row, column]] = column
-    group_start = np.take_along_axis(first_token, np.take_along_axis(first_word, word, axis=1), axis=1)
-    piece = (np.arange(T) - group_start) // LONGEST_GROUP_TOKENS[kind]
-    keys = np.take_along_axis(per_word, word, axis=1)
-    return np.where(piece == 0, keys, bits.extend(keys, piece.astype(np.uint64) + np.uint64(PIECE_PURPOSE)))
+        begins = _span_begins(start, begins, segment_ids, draws, row_keys)
+    longest = LONGEST_GROUP_TOKENS[kind]
+    return begins + (position - begins) // longest * longest
 
 
-def _span_keys(per_word: bits.Bits, word: NDArray[np.int64], segment_ids: Int32) -> tuple[bits.Bits, NDArray[np.int64]]:
-    """Each word starts a span of random length and priority; a word's key is the best priority that covers it.
+def _span_begins(
+    start: NDArray[np.bool_],
+    begins: NDArray[np.intp],
+    segment_ids: Int32,
+    draws: NDArray[np.uint32],
+    row_keys: bits.Bits,
+) -> NDArray[np.intp]:
+    """Each word starts a span of random length, whose priority is its key; a word joins the best span that covers it.
 
-    Returns, by word number, the keys and the word where the best span starts.
+    [M, T] where the span of each token's word begins.
     """
-    M, T = per_word.shape
-    draw = 1.0 - bits.uniform(bits.extend(per_word, _purpose(LENGTH_PURPOSE)))  # in (0, 1]
-    length = 1 + np.floor(np.log(draw) / math.log(1.0 - SPAN_STOP_PROBABILITY))
-    length = np.minimum(length, LONGEST_SPAN_WORDS)
-    segment = np.zeros((M, T), np.int32)
-    np.put_along_axis(segment, word, segment_ids, axis=1)
-    best, starts = per_word.copy(), np.tile(np.arange(T), (M, 1))
-    for distance in range(1, min(LONGEST_SPAN_WORDS, T)):
-        covers = (length[:, :-distance] > distance) & (segment[:, :-distance] == segment[:, distance:])
-        better = covers & (per_word[:, :-distance] < best[:, distance:])
-        best[:, distance:][better] = per_word[:, :-distance][better]
-        starts[:, distance:] = np.where(better, np.arange(T - distance), starts[:, distance:])
-    return best, starts
+    M = len(start)
+    row, column = np.nonzero(start)
+    words = np.bincount(row, minlength=M)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(words) - words, words)  # of a word in its row
+    W = int(words.max(initial=1))
+    priority, origin = np.full((M, W), NEVER), np.zeros((M, W), np.intp)
+    segment, length = np.full((M, W), -1, np.int32), np.zeros((M, W), np.int8)
+    priority[row, number], origin[row, number] = draws[row, column], column
+    segment[row, number] = segment_ids[row, column]
+    draw = 1.0 - bits.uniform(bits.extend(row_keys[row], column.astype(np.uint64) + np.uint64(LENGTH_PURPOSE)))
+    lengths = 1 + np.floor(np.log(draw) / math.log(1.0 - SPAN_STOP_PROBABILITY))
+    length[row, number] = np.minimum(lengths, LONGEST_SPAN_WORDS)
+    best, first = priority.copy(), origin.copy()
+    for distance in range(1, min(LONGEST_SPAN_WORDS, W)):
+        better = (length[:, :-distance] > distance) & (segment[:, :-distance] == segment[:, distance:])
+        better &= priority[:, :-distance] < best[:, distance:]
+        np.copyto(best[:, distance:], priority[:, :-distance], where=better)
+        np.copyto(first[:, distance:], origin[:, :-distance], where=better)
+    of_token = np.cumsum(start, axis=1) - 1
+    return np.take_along_axis(first, of_token, axis=1)
 
 
 def _choose(
-    keys: bits.Bits, budget: NDArray[np.float64], edge: NDArray[np.float64], slots: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(row, column) of the taken tokens in reading order, and how many each row has.
+    keys: NDArray[np.uint32], budget: NDArray[np.float64], edge: NDArray[np.float64], slots: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Places of the taken tokens in the flattened rows, ascending, and how many each row has.
 
     Whatever is taken lies among a row's `slots` smallest keys, so only those are sorted: a group that starts within the
     budget is no longer than the slots beyond it, and one that starts later is not taken, however long it is.
     """
     M = len(keys)
-    smallest = np.sort(np.partition(keys, slots - 1, axis=1)[:, :slots], axis=1)
-    place = np.arange(slots)
+    smallest = np.partition(keys, slots - 1, axis=1)[:, :slots]
+    smallest.sort(axis=1)
+    place = np.arange(slots, dtype=np.int32)
     first = np.ones((M, slots), bool)
-    first[:, 1:] = smallest[:, 1:] != smallest[:, :-1]
-    before = np.maximum.accumulate(np.where(first, place, 0), axis=1)  # tokens taken before this group
-    last = np.ones((M, slots), bool)
-    last[:, :-1] = first[:, 1:]
-    after = np.minimum.accumulate(np.where(last, place + 1, slots)[:, ::-1], axis=1)[:, ::-1]
-    taken = (before + edge[:, None] * (after - before) < budget[:, None]) & (smallest != bits.NEVER)
-    count = taken.sum(axis=1)  # groups are taken in order, so these are the first ones
-    threshold = smallest[np.arange(M), np.maximum(count - 1, 0)]
-    row, column = np.nonzero((keys <= threshold[:, None]) & (count > 0)[:, None])
-    return row, column, count
+    np.not_equal(smallest[:, 1:], smallest[:, :-1], out=first[:, 1:])
+    before, after = np.broadcast_to(place, (M, slots)), np.broadcast_to(place + 1, (M, slots))
+    if not (first | (smallest == NEVER)).all():  # groups of several tokens: where each begins and ends
+        before = np.maximum.accumulate(np.where(first, place, 0), axis=1)
+        last = np.ones((M, slots), bool)
+        last[:, :-1] = first[:, 1:]
+        after = np.minimum.accumulate(np.where(last, place + 1, slots)[:, ::-1], axis=1)[:, ::-1]
+    taken = (before + edge[:, None] * (after - before) < budget[:, None]) & (smallest != NEVER)
+    count = np.count_nonzero(taken, axis=1)  # groups are taken in order, so these are the first ones
+    bound = np.where(count > 0, smallest[np.arange(M), np.maximum(count - 1, 0)] + np.uint32(1), np.uint32(0))
+    return np.flatnonzero(keys < bound[:, None]), count

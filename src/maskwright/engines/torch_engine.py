@@ -21,6 +21,7 @@ from maskwright.core.errors import ConfigError, HealthError
 from maskwright.data import bits
 from maskwright.data.batch import Batch
 from maskwright.engines.base import EvalStats, StepStats, TrainState
+from maskwright.engines.optimizers import AdamW, Layout, Muon, numel, views
 from maskwright.model.config import ModelConfig
 from maskwright.model.roberta_torch import NEVER_PREDICTED, Roberta, assign, extract, masked_lm_loss
 
@@ -66,58 +67,41 @@ class TorchEngine:
         self.description = f"torch {torch.__version__} on {name}, {str(self.dtype).removeprefix('torch.')}"
         self._step = 0
         self._lay_out()
-        self._optimizer: torch.optim.AdamW | None = None
+        self._optimizers: list[AdamW | Muon] = []
 
     def _lay_out(self) -> None:
-        """One flat fp32 buffer of all weights, matrices first; the model's parameters are views of it or of its
-        copy."""
+        """All weights in one flat fp32 buffer; the model's parameters are views of it or of its copy."""
         with torch.device("meta"):
             self.model = Roberta(self.config)
         self.model.to_empty(device=self.device)
-        named = sorted(self.model.named_parameters(), key=lambda item: item[1].ndim < 2)
-        sizes = [parameter.numel() for _, parameter in named]
-        self._decayed = sum(size for size, (_, parameter) in zip(sizes, named, strict=True) if parameter.ndim >= 2)
-        self._weights = torch.zeros(sum(sizes), device=self.device)
-        self._parameters = dict(named)
+        parameters = dict(self.model.named_parameters())
+        self.layout = Layout.of(parameters)
+        self._weights = torch.zeros(numel(self.layout.all), device=self.device)
         self._multiplied = self._weights if self.dtype is torch.float32 else self._weights.to(self.dtype)
-        for name, view in self._views(self._multiplied).items():
+        self._parameters = {name: parameters[name] for name in self.layout.all}
+        for name, view in views(self._multiplied, self.layout.all).items():
             self._parameters[name].data = view
 
-    def _views(self, flat: Tensor) -> dict[str, Tensor]:
-        """`flat` by the parameters' names, in their shapes."""
-        parts = flat.split([parameter.numel() for parameter in self._parameters.values()])
-        return {
-            name: part.view(parameter.shape)
-            for (name, parameter), part in zip(self._parameters.items(), parts, strict=True)
-        }
-
-    def _start_optimizer(self) -> torch.optim.AdamW:
-        if self._optimizer is None:
-            options, cut = self.optimizer_config, self._decayed
+    def _start_optimizers(self) -> list[AdamW | Muon]:
+        if not self._optimizers:
+            options, layout = self.optimizer_config, self.layout
             self._gradients = torch.zeros_like(self._weights)
-            self._gradient_views = self._views(self._gradients)
+            self._gradient_views = views(self._gradients, layout.all)
             if self.dtype is torch.float32:
                 for name, view in self._gradient_views.items():
                     self._parameters[name].grad = view
-            matrices, vectors = self._weights[:cut], self._weights[cut:]
-            matrices.grad, vectors.grad = self._gradients[:cut], self._gradients[cut:]
-            groups: list[dict[str, Any]] = [{"params": [matrices]}, {"params": [vectors], "weight_decay": 0.0}]
-            self._optimizer = torch.optim.AdamW(
-                groups,
-                lr=options.learning_rate,
-                betas=(options.beta1, options.beta2),
-                eps=options.eps,
-                weight_decay=options.weight_decay,
-                fused=True,
-            )
-        return self._optimizer
+            self._optimizers = [AdamW(layout, self._weights, self._gradients, options)]
+            if options.kind == "muon":
+                self._optimizers.append(Muon(layout, self._weights, self._gradients, options, self.dtype))
+        return self._optimizers
 
     # ---- one update ------------------------------------------------------------------------------------------
 
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepStats:
         weight = sum(batch.predicted for batch in batches)
-        optimizer = self._start_optimizer()
-        self._gradients.zero_()
+        optimizers = self._start_optimizers()
+        if self.dtype is torch.float32:
+            self._gradients.zero_()
         losses = [self._accumulate(batch, worker, max(weight, 1.0)) for worker, batch in enumerate(batches)]
         norm = torch.linalg.vector_norm(self._gradients)
         loss_sum, grad_norm = float(torch.stack(losses).sum(dtype=torch.float64)), float(norm)
@@ -131,9 +115,8 @@ class TorchEngine:
         if longest is not None:
             # torch.nn.utils.clip_grad_norm_'s rule, on the flat buffer
             self._gradients.mul_(torch.clamp(longest / (norm + 1e-6), max=1.0))
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step(learning_rate)
         if self._multiplied is not self._weights:
             self._multiplied.copy_(self._weights)
         self._step += 1
@@ -147,10 +130,14 @@ class TorchEngine:
         loss = masked_lm_loss(*self._predict(batch))
         (loss / weight).backward()
         if self.dtype is not torch.float32:
-            for name, parameter in self._parameters.items():
-                if parameter.grad is not None:
-                    self._gradient_views[name].add_(parameter.grad)
-                    parameter.grad = None
+            gradients = [parameter.grad for parameter in self._parameters.values()]
+            into = list(self._gradient_views.values())
+            if worker == 0:
+                torch._foreach_copy_(into, gradients)
+            else:
+                torch._foreach_add_(into, gradients)
+            for parameter in self._parameters.values():
+                parameter.grad = None
         return loss.detach()
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -176,29 +163,23 @@ class TorchEngine:
 
     def read(self) -> TrainState:
         moments = {}
-        if self._optimizer is not None and self._step:
-            for kind in ("exp_avg", "exp_avg_sq"):
-                parts = [self._optimizer.state[group["params"][0]][kind] for group in self._optimizer.param_groups]
-                moments[kind] = extract(self._views(torch.cat(parts)), self.config)
-        return TrainState(self._step, extract(self._views(self._weights), self.config), moments)
+        if self._step:
+            for optimizer in self._optimizers:
+                for kind, named in optimizer.read().items():
+                    moments[kind] = extract(named, self.config)
+        return TrainState(self._step, extract(views(self._weights, self.layout.all), self.config), moments)
 
     def write(self, state: TrainState) -> None:
         self._step = state.step
-        assign(self._views(self._weights), state.parameters, self.config, NEVER_PREDICTED)
+        assign(views(self._weights, self.layout.all), state.parameters, self.config, NEVER_PREDICTED)
         if self._multiplied is not self._weights:
             self._multiplied.copy_(self._weights)
         if state.moments:
-            optimizer, cut = self._start_optimizer(), self._decayed
-            flat = {kind: torch.zeros_like(self._weights) for kind in state.moments}
-            for kind, moments in state.moments.items():
-                assign(self._views(flat[kind]), moments, self.config)
-            for group, part in zip(optimizer.param_groups, (slice(0, cut), slice(cut, None)), strict=True):
-                optimizer.state[group["params"][0]] = {
-                    "step": torch.tensor(float(state.step), device=self.device),
-                    **{kind: moment[part].clone() for kind, moment in flat.items()},
-                }
+            for optimizer in self._start_optimizers():
+                for kind, named in optimizer.write(state.step, self.device).items():
+                    assign(named, state.moments[kind], self.config)
 
     def close(self) -> None:
-        self._optimizer = None
+        self._optimizers = []
         if self.device == "cuda":
             torch.cuda.empty_cache()

@@ -89,13 +89,15 @@ def masked_lm_loss(logits_KV: Tensor, labels: Tensor, weights: Tensor) -> Tensor
 
 @torch.no_grad()
 def assign(named: dict[str, Tensor], parameters: Parameters, config: ModelConfig, padding: float = 0.0) -> None:
-    """Copies arrays under Hugging Face names into tensors under this module's names.
+    """Copies arrays under Hugging Face names into tensors under this module's names: into those that are given.
 
     `padding` fills the padded rows of the head's bias: `NEVER_PREDICTED` for weights, 0 for optimizer moments.
     """
-    for name in ("word.weight", "head.bias"):
+    for name in {"word.weight", "head.bias"} & set(named):
         named[name][config.vocab_size :] = padding if name == "head.bias" else 0.0
     for piece in pieces(config):
+        if piece.name not in named:
+            continue
         value = torch.from_numpy(np.ascontiguousarray(parameters[piece.hf_name]))
         named[piece.name][piece.rows].copy_(value)
 
@@ -105,6 +107,7 @@ def extract(named: dict[str, Tensor], config: ModelConfig) -> Parameters:
     return {
         piece.hf_name: named[piece.name][piece.rows].detach().to("cpu", torch.float32, copy=True).numpy()
         for piece in pieces(config)
+        if piece.name in named
     }
 
 

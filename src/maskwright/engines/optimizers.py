@@ -1,0 +1,155 @@
+"""Optimizers in torch, over all parameters in one flat fp32 buffer: a few large operations whatever the depth.
+
+AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, all that is not a hidden matrix.
+Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) moves each matrix between hidden states by the
+orthogonal matrix nearest to its momentum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskwright.core import config as run
+
+HIDDEN_ROLES = ("qkv.weight", "out.weight", "head.dense.weight", "up.weight", "down.weight")
+"""How the inner names of hidden matrices end; in this order the square ones lie together, and so do the wide ones."""
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_STEPS = 5
+UPDATE_RMS = 0.2
+"""A Muon update is scaled to about this root mean square, AdamW's usual one, so that both take the same learning rate
+and decay (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
+
+Shapes = dict[str, torch.Size]
+Moments = dict[str, dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order of parameters in the flat buffer: hidden matrices by role, then other matrices, then vectors."""
+
+    hidden: Shapes
+    matrices: Shapes
+    vectors: Shapes
+
+    @classmethod
+    def of(cls, parameters: dict[str, torch.nn.Parameter]) -> Layout:
+        shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        hidden = [name for role in HIDDEN_ROLES for name in shapes if name.endswith(role)]
+        rest = [name for name in shapes if name not in hidden]
+        return cls(
+            {name: shapes[name] for name in hidden},
+            {name: shapes[name] for name in rest if len(shapes[name]) >= 2},
+            {name: shapes[name] for name in rest if len(shapes[name]) < 2},
+        )
+
+    @property
+    def all(self) -> Shapes:
+        return self.hidden | self.matrices | self.vectors
+
+
+def numel(shapes: Shapes) -> int:
+    return sum(shape.numel() for shape in shapes.values())
+
+
+def views(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
+    """A flat buffer by the names of what lies in it, in their shapes."""
+    parts = flat.split([shape.numel() for shape in shapes.values()])
+    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+
+class AdamW:
+    """Of the buffer's tail that begins with parameter `shapes`' first: matrices, decayed, and then vectors, not."""
+
+    def __init__(self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer) -> None:
+        hidden = {} if options.kind == "muon" else layout.hidden
+        self.shapes = hidden | layout.matrices | layout.vectors
+        groups: list[dict[str, Any]] = []
+        end = len(weights)
+        for part, decay in ((layout.vectors, 0.0), (hidden | layout.matrices, options.weight_decay)):
+            begin = end - numel(part)
+            tensor = weights[begin:end]
+            tensor.grad = gradients[begin:end]
+            groups.insert(0, {"params": [tensor], "weight_decay": decay})
+            end = begin
+        self._torch = torch.optim.AdamW(
+            groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), eps=options.eps, fused=True
+        )
+
+    def step(self, learning_rate: float) -> None:
+        for group in self._torch.param_groups:
+            group["lr"] = learning_rate
+        self._torch.step()
+
+    def read(self) -> Moments:
+        states = [self._torch.state[group["params"][0]] for group in self._torch.param_groups]
+        return {
+            kind: views(torch.cat([state[kind] for state in states]), self.shapes) for kind in ("exp_avg", "exp_avg_sq")
+        }
+
+    def write(self, step: int, device: str) -> Moments:
+        """Makes the state of `step` finished updates, all zero, and returns it to be filled."""
+        flat = {kind: torch.zeros(numel(self.shapes), device=device) for kind in ("exp_avg", "exp_avg_sq")}
+        begin = 0
+        for group in self._torch.param_groups:
+            tensor = group["params"][0]
+            end = begin + len(tensor)
+            self._torch.state[tensor] = {
+                "step": torch.tensor(float(step), device=device),
+                **{kind: moment[begin:end] for kind, moment in flat.items()},
+            }
+            begin = end
+        return {kind: views(moment, self.shapes) for kind, moment in flat.items()}
+
+
+class Muon:
+    """Of the buffer's head, the hidden matrices. `dtype` is what the iteration multiplies in."""
+
+    def __init__(
+        self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer, dtype: torch.dtype
+    ) -> None:
+        self.shapes, self.options, self.dtype = layout.hidden, options, dtype
+        size = numel(self.shapes)
+        self._weights, self._gradients = weights[:size], gradients[:size]
+        self._momentum = torch.zeros_like(self._weights)
+        self._update = torch.empty_like(self._weights)
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        beta = self.options.momentum
+        self._momentum.lerp_(self._gradients, 1.0 - beta)
+        torch.lerp(self._gradients, self._momentum, beta, out=self._update)  # Nesterov's look ahead
+        squares, ups, downs = self._by_shape(self._update)
+        for matrices in (squares, ups.mT, downs):
+            scale = UPDATE_RMS * max(matrices.shape[1:]) ** 0.5
+            matrices.copy_(orthogonalize(matrices.to(self.dtype)) * scale)
+        self._weights.mul_(1.0 - learning_rate * self.options.weight_decay).sub_(self._update, alpha=learning_rate)
+
+    def _by_shape(self, flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Views [n, D, D] of all square matrices (query, key and value apart), [L, F, D] ups and [L, D, F] downs."""
+        F, D = next(shape for name, shape in self.shapes.items() if name.endswith("up.weight"))
+        layers = sum(name.endswith("up.weight") for name in self.shapes)
+        ups, downs = len(flat) - 2 * layers * F * D, len(flat) - layers * F * D
+        return flat[:ups].view(-1, D, D), flat[ups:downs].view(layers, F, D), flat[downs:].view(layers, D, F)
+
+    def read(self) -> Moments:
+        return {"momentum": views(self._momentum, self.shapes)}
+
+    def write(self, step: int, device: str) -> Moments:
+        return {"momentum": views(self._momentum.zero_(), self.shapes)}
+
+
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """[n, r, c] -> about U V^T of each one's singular value decomposition U S V^T: singular values within 0.7 to 1.2.
+
+    Newton-Schulz on the quintic of Jordan et al. 2024, for a whole stack at once.
+    """
+    a, b, c = NEWTON_SCHULZ
+    x = matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-7)
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
