@@ -33,7 +33,17 @@ class Result:
         """The one line that the user is shown: the last on stderr, after nothing but messages that are known."""
         *before, last = self.err.splitlines()
         assert last.startswith("error: "), self.err
-        known = ("layout: ", "warning: ", "continuing from ", "model: ", "data: ", "run: ", "memory ", "engine: ")
+        known = (
+            "layout: ",
+            "warning: ",
+            "continuing from ",
+            "model: ",
+            "data: ",
+            "run: ",
+            "memory ",
+            "engine: ",
+            "encoding ",
+        )
         assert all(line.startswith((*known, "merging", "prepare ", "step ")) for line in before), self.err
         assert ". Fix: " in last or self.code != 2, last
         return last.removeprefix("error: ")

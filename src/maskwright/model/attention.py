@@ -12,7 +12,6 @@ PLAIN_UP_TO_TOKENS = 1024
 head) no longer pays."""
 
 
-
 def takes_plain(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
     return device.type == "cpu" and dtype is torch.bfloat16 and tokens <= PLAIN_UP_TO_TOKENS
 

@@ -41,12 +41,12 @@ def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None
 
 
 def guarded(name: str, stream: Iterable[bytes], blocks: int | None = None) -> Iterator[bytes]:
-    """Items of `stream`, with a damaged archive's many exceptions as one `SourceError`."""
+    """Blocks of `stream`, with a damaged archive's many exceptions as one `SourceError` that names the line."""
     number = 0
     try:
-        for line in itertools.islice(stream, blocks):
-            number += 1
-            yield line
+        for block in itertools.islice(stream, blocks):
+            number += block.count(b"\n")
+            yield block
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
         raise SourceError(
             f"is cut short or damaged: {error}",

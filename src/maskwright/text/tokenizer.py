@@ -18,7 +18,7 @@ from maskwright.core import storage
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import InputError, SourceError, TokenizerError
 from maskwright.text.sources import Sources
-from maskwright.text.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary, tokenizer_file, vocabulary_of
+from maskwright.text.vocabulary import SPECIAL_TOKENS, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
 
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256 + 1
@@ -131,13 +131,17 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     from tokenizers import Tokenizer
 
     path = tokenizer_file(location)
-    content = storage.read_json(path)
-    vocabulary_of(content, path)  # refuses what is not such a tokenizer
-    for token in content.get("added_tokens") or []:
-        # The library spells out only tokens that are marked special; a hand-written file may have forgotten to.
-        token["special"] = token.get("special") or token.get("content") in SPECIAL_TOKENS.values()
+    content, _ = read_tokenizer(location)
+    added = content.get("added_tokens") or []
+    # The library spells out only tokens that are marked special; a hand-written file may have forgotten to.
+    marked = [
+        {**token, "special": token.get("special") or token["content"] in SPECIAL_TOKENS.values()} for token in added
+    ]
     try:
-        tokenizer = Tokenizer.from_str(json.dumps(content))
+        if marked == added:
+            tokenizer = Tokenizer.from_file(path)
+        else:
+            tokenizer = Tokenizer.from_str(json.dumps({**content, "added_tokens": marked}))
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(
             f"cannot be loaded: {error}",

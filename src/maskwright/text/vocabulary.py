@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from maskwright.core import storage
@@ -29,6 +30,8 @@ class Vocabulary:
     special: frozenset[int]
     """Every id that is never predicted, masked or drawn: the five above and any other special added token."""
     word_start: tuple[bool, ...]
+    byte_length: tuple[int, ...]
+    """Per id, the bytes of text that it stands for; -1 for special tokens, which stand for none or for any."""
     fingerprint: str
     """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written."""
 
@@ -47,12 +50,26 @@ def tokenizer_file(location: str) -> str:
 
 def read_vocabulary(location: str) -> Vocabulary:
     """Reads a byte-level BPE `tokenizer.json` with RoBERTa's special tokens. Raises `TokenizerError` on any other."""
+    return read_tokenizer(location)[1]
+
+
+def read_tokenizer(location: str) -> tuple[dict[str, Any], Vocabulary]:
+    """The file's content, not to be changed, and what it means. Raises `TokenizerError`.
+
+    The last file read is remembered while it stays as it is: one of 50,000 tokens takes a quarter of a second.
+    """
     path = tokenizer_file(location)
-    return vocabulary_of(storage.read_json(path), path)
+    status = os.stat(path)
+    return _read(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def vocabulary_of(content: Any, path: str) -> Vocabulary:
-    """`read_vocabulary` of a file that is read already; `path` is for messages."""
+@lru_cache(maxsize=2)
+def _read(path: str, *_changes: int) -> tuple[dict[str, Any], Vocabulary]:
+    content = storage.read_json(path)
+    return content, _vocabulary_of(content, path)
+
+
+def _vocabulary_of(content: Any, path: str) -> Vocabulary:
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
         kind = model.get("type", "nameless") if isinstance(model, dict) else "nameless"
@@ -75,15 +92,20 @@ def vocabulary_of(content: Any, path: str) -> Vocabulary:
     size = max(tokens.values()) + 1
     special = {tokens[name] for name in SPECIAL_TOKENS.values()}
     special |= {token["id"] for token in added if token.get("special")}
-    starts = [False] * size
+    starts, lengths = [False] * size, [-1] * size
     for token, index in tokens.items():
         starts[index] = token.startswith(WHITE_SPACE_BYTES)
+        if index not in special:
+            lengths[index] = len(token)  # each character stands for one byte
+    for token in ordinary_added_tokens(content):
+        lengths[token["id"]] = len(token["content"].encode())
     return Vocabulary(
         size=size,
         **{role: tokens[name] for role, name in SPECIAL_TOKENS.items()},
         special=frozenset(special),
         word_start=tuple(starts),
-        fingerprint=storage.sha256_of([sorted(tokens.items()), *_rules(content, added)]),
+        byte_length=tuple(lengths),
+        fingerprint=storage.sha256_of([sorted(tokens.items()), *_rules(content)]),
     )
 
 
@@ -95,7 +117,16 @@ def _kinds(step: Any) -> set[str]:
     return {str(step.get("type")), *inner}
 
 
-def _rules(content: dict[str, Any], added: list[dict[str, Any]]) -> list[Any]:
+def ordinary_added_tokens(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Added tokens of a `tokenizer.json` that stand for text; the special ones never come out of text."""
+    return [
+        token
+        for token in content.get("added_tokens") or []
+        if not token.get("special") and token["content"] not in SPECIAL_TOKENS.values()
+    ]
+
+
+def _rules(content: dict[str, Any]) -> list[Any]:
     """Everything else that decides ids, without what libraries write differently for the same behaviour."""
     model = content["model"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
@@ -104,8 +135,7 @@ def _rules(content: dict[str, Any], added: list[dict[str, Any]]) -> list[Any]:
     behaviour = [model.get(name) or None for name in (*switches, "ignore_merges")]
     ordinary = [
         [token["content"], *(bool(token.get(flag)) for flag in ("lstrip", "rstrip", "single_word", "normalized"))]
-        for token in added
-        if not token.get("special") and token["content"] not in SPECIAL_TOKENS.values()
+        for token in ordinary_added_tokens(content)
     ]
     return [
         merges,

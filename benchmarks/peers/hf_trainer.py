@@ -1,0 +1,173 @@
+"""The peer: Hugging Face Trainer on the same rows, in a process of its own. Prints one JSON line.
+
+    python hf_trainer.py STORE --size base --seq-len 512 --rows 8 --steps 8 [--defaults]          tokens/s
+    python hf_trainer.py STORE --size mini --seq-len 128 --rows 32 --seconds 480 --to FOLDER …    a trained model
+
+Its best settings are bf16, no dropout, SDPA, torch.compile; `--defaults` is what `TrainingArguments()` and
+`RobertaConfig()` give (fp32, dropout 0.1, eager). Its rows are what run_mlm's group_texts makes of the store's own
+training documents: framed, joined, cut at the row length; masks come from its own collator, per batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import (
+    DataCollatorForLanguageModeling,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from maskwright.core.config import Model
+from maskwright.data.store import TokenStore
+from maskwright.model.config import model_config
+
+
+def group_texts(store: TokenStore, seq_len: int) -> np.ndarray:
+    """[rows, seq_len] of the training documents, each framed by <s> and </s>, joined and cut."""
+    split, ids = store.split("train"), store.vocabulary
+    starts = np.concatenate([[0], split.document_ends[:-1]])
+    lengths = split.document_ends - starts
+    ones = np.ones_like(lengths)
+    stream = split.gather(starts, lengths, ones, ones)
+    ends = np.cumsum(lengths + 2)
+    stream[ends - lengths - 2], stream[ends - 1] = ids.bos, ids.eos
+    return stream[: len(stream) // seq_len * seq_len].reshape(-1, seq_len)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = torch.from_numpy(rows.astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": self.rows[index]}
+
+
+class Clock(TrainerCallback):
+    """Seconds of each step, from end to end of the one before."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.ends.append(time.perf_counter())
+
+    @property
+    def seconds(self) -> list[float]:
+        return [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
+
+
+def train(arguments: argparse.Namespace, steps: int, store: TokenStore, rows: np.ndarray) -> tuple[Clock, Any]:
+    shape = model_config(Model(size=arguments.size), store.vocabulary.size, arguments.seq_len)
+    dropout = {} if arguments.defaults else {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = RobertaConfig(
+        vocab_size=store.vocabulary.size,
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.num_hidden_layers,
+        num_attention_heads=shape.num_attention_heads,
+        intermediate_size=shape.intermediate_size,
+        max_position_embeddings=arguments.seq_len + 2,
+        type_vocab_size=1,
+        **dropout,
+    )
+    transformers.set_seed(arguments.seed)
+    model = RobertaForMaskedLM(config)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=f"{store.tokenizer_folder}/tokenizer.json",
+        bos_token="<s>", cls_token="<s>", eos_token="</s>", sep_token="</s>", pad_token="<pad>", unk_token="<unk>",
+        mask_token="<mask>",
+    )  # fmt: skip
+    recipe: dict[str, Any] = {}
+    if not arguments.defaults:
+        recipe = {
+            "bf16": True,
+            "torch_compile": True,
+            "learning_rate": arguments.learning_rate,
+            "warmup_steps": int(0.06 * steps),
+            "weight_decay": 0.01,
+            "adam_beta2": 0.98,
+            "adam_epsilon": 1e-6,
+        }
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        Trainer(
+            model=model,
+            args=TrainingArguments(
+                output_dir=folder,
+                per_device_train_batch_size=arguments.rows,
+                max_steps=steps,
+                seed=arguments.seed,
+                report_to=[],
+                save_strategy="no",
+                logging_steps=10**6,
+                disable_tqdm=True,
+                use_cpu=not torch.cuda.is_available(),
+                **recipe,
+            ),
+            train_dataset=Rows(rows),
+            data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
+            callbacks=[clock],
+        ).train()
+    return clock, model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("store")
+    parser.add_argument("--size", default="base")
+    parser.add_argument("--seq-len", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--defaults", action="store_true")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--to")
+    parser.add_argument("--threads", type=int, default=0)
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    store = TokenStore(arguments.store)
+    rows = group_texts(store, arguments.seq_len)
+    steps = arguments.steps
+    if arguments.seconds:
+        # Fifteen steps, so that the real run's schedule ends on time; they also fill the compiler's cache.
+        trial, _ = train(arguments, 15, store, rows)
+        steps = int(arguments.seconds / statistics.median(trial.seconds[4:]))
+    begin = time.perf_counter()
+    clock, model = train(arguments, steps, store, rows)
+    median = statistics.median(clock.seconds[max(1, steps // 4) - 1 :])
+    result = {
+        "steps": steps,
+        "step_seconds": median,
+        "tokens_per_second": arguments.rows * arguments.seq_len / median,
+        # Start-up and compilation left out, as if they cost nothing.
+        "training_seconds": sum(clock.seconds) + median,
+        "wall_seconds": time.perf_counter() - begin,
+    }
+    if arguments.to:
+        model.to(torch.float32).save_pretrained(arguments.to)
+        PreTrainedTokenizerFast(tokenizer_file=f"{store.tokenizer_folder}/tokenizer.json").save_pretrained(arguments.to)
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

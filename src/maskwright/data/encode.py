@@ -1,0 +1,74 @@
+"""Documents to ids, with where their sentences end: whole documents are encoded, and the borders found afterwards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.text.encoder import Encoder
+from maskwright.text.sources import Document
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Ids of documents one after the other, and how many each sentence and each document has."""
+
+    ids: NDArray[np.uint32]
+    sentence_sizes: Int64
+    document_sizes: Int64
+
+
+def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_length: Int64) -> Encoded:
+    """`byte_length` [vocabulary]: the bytes of text that each id stands for, -1 where that is unknown.
+
+    A document without sentences counts as one sentence. Encoding whole documents instead of sentences takes a fifth
+    less time. A token does not cross the space between two sentences, so its place is found by counting bytes; in a
+    document where it does (a tokenizer with splitting rules of its own), each sentence is encoded by itself, with the
+    space before it.
+    """
+    ids, sizes = encoder.encode([document.text for document in documents])
+    if all(document.sentences is None for document in documents):
+        return Encoded(ids, sizes, sizes)
+    together = _split(byte_length[ids], _byte_lengths(documents))
+    if together is not None:
+        return Encoded(ids, together, sizes)
+    parts: list[NDArray[np.uint32]] = []
+    sentence_sizes: list[Int64] = []
+    for document, part in zip(documents, np.split(ids, np.cumsum(sizes)[:-1]), strict=True):
+        alone = _split(byte_length[part], _byte_lengths([document]))
+        if alone is None:
+            first, *others = document.sentences or (document.text,)
+            part, alone = encoder.encode([first, *(f" {sentence}" for sentence in others)])
+        parts.append(part)
+        sentence_sizes.append(alone)
+    return Encoded(np.concatenate(parts), np.concatenate(sentence_sizes), np.array([len(part) for part in parts]))
+
+
+def _split(token_bytes: Int64, sentence_bytes: Int64) -> Int64 | None:
+    """How many tokens each sentence has; None when some sentence does not end where a token does."""
+    if not len(token_bytes) or token_bytes.min() < 0:
+        return None
+    ends, borders = np.cumsum(token_bytes), np.cumsum(sentence_bytes)
+    last = np.searchsorted(ends, borders)
+    if last[-1] != len(ends) - 1 or not np.array_equal(ends[last], borders):
+        return None
+    return np.diff(last, prepend=-1)
+
+
+def _byte_lengths(documents: Sequence[Document]) -> Int64:
+    """Of each sentence in UTF-8, with the space that joins it to the one before."""
+    sentences = [document.sentences or (document.text,) for document in documents]
+    if all(document.sentences for document in documents):  # lines, so they can be measured by their line feeds
+        text = "\n".join(itertools.chain.from_iterable(sentences)).encode() + b"\n"
+        lengths = np.diff(np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")), prepend=-1)
+    else:
+        lengths = np.array([len(sentence.encode()) + 1 for parts in sentences for sentence in parts], np.int64)
+    counts = np.array([len(parts) for parts in sentences])
+    lengths[np.cumsum(counts) - counts] -= 1
+    return lengths

@@ -1,0 +1,114 @@
+"""Texts to ids in bulk: Hugging Face `tokenizers`, or gigatoken (the `fast` extra) where it gives the very same ids."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.console import say
+from maskwright.core.errors import InputError, TokenizerError
+from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.vocabulary import ordinary_added_tokens, read_tokenizer
+
+EncoderName = Literal["auto", "tokenizers", "gigatoken"]
+# What splitting rules are most often got wrong on: white space, contractions, digits, marks, specials, long runs.
+ODD_TEXTS = (
+    "  two  spaces \t tab\n\nlines \r\n end ",
+    "I'll we've DON'T it's 'tis o'clock 's 't",
+    "1234567890 3.14 1,000 ½ ² ٣٤ x86_64 v2.0-rc1",
+    "naïve Ελληνικά русский 中文字符 日本語 한국어 العربية עברית हिन्दी ไทย",
+    "emoji 👩‍👩‍👧‍👦 🇩🇪 e\u0301 \u00a0nbsp\u2009thin\u3000wide \u200bzero \ufeffbom",
+    "<s> </s> <pad> <unk> <mask> [MASK] <|endoftext|>",
+    "!!!??? --- ... ''\"\"«» #hash @at $5 100% a/b\\c {}[]()<>",
+    "a" * 300 + " " * 40 + "." * 300 + "\x00\x01\x1f\x7f",
+)
+
+USE_TOKENIZERS = "use --encoder tokenizers"
+
+Ids = NDArray[np.uint32]
+
+
+class Encoder(Protocol):
+    name: str
+
+    def encode(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]]:
+        """Ids of all texts, one after the other, without special tokens; and how many each has."""
+        ...
+
+
+class TokenizersEncoder:
+    name = "tokenizers"
+
+    def __init__(self, location: str) -> None:
+        self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
+
+    def encode(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]]:
+        ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        counts = np.fromiter(map(len, ids), np.int64, len(ids))
+        return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(counts.sum())), counts
+
+
+class GigatokenEncoder:
+    name = "gigatoken"
+
+    def __init__(self, location: str) -> None:
+        import gigatoken
+
+        content, _ = read_tokenizer(location)
+        ordinary = ordinary_added_tokens(content)
+        self.samples = [f"x{token['content']}y {token['content']} z" for token in ordinary]
+        # Without the special ones, or `<mask>` in a text would become the mask id.
+        self._tokenizer: Any = gigatoken.Tokenizer.from_json(json.dumps({**content, "added_tokens": ordinary}))
+
+    def encode(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]]:
+        import awkward
+
+        nested = self._tokenizer.encode_batch(texts)
+        ids = np.asarray(awkward.flatten(nested, axis=1)).astype(np.uint32, copy=False)
+        return ids, np.asarray(awkward.num(nested, axis=1)).astype(np.int64, copy=False)
+
+
+def open_encoder(location: str, wanted: EncoderName = "auto") -> tuple[Encoder, Encoder]:
+    """The encoder to use and the one to compare it with on the text to come, which may be the same.
+
+    `auto` takes gigatoken where it is installed and knows the tokenizer's kind, and says so.
+
+    Raises `InputError` when gigatoken is asked for and cannot be had, `TokenizerError` when it gives other ids.
+    """
+    installed = importlib.util.find_spec("gigatoken") is not None
+    if wanted == "gigatoken" and not installed:
+        raise InputError("gigatoken is not installed", where="--encoder", fix="pip install 'maskwright[fast]'")
+    referee = TokenizersEncoder(location)
+    if wanted == "tokenizers" or not installed:
+        return referee, referee
+    try:
+        encoder = GigatokenEncoder(location)
+    except Exception as error:  # whatever its Rust side raises for a kind it does not know
+        if wanted == "gigatoken":
+            raise TokenizerError(f"gigatoken cannot read it: {error}", where=location, fix=USE_TOKENIZERS) from None
+        say(f"gigatoken cannot read this tokenizer ({error}): encoding with tokenizers, which is slower")
+        return referee, referee
+    require_equal(encoder, referee, [*ODD_TEXTS, *encoder.samples], location)
+    say("encoding with gigatoken, compared with tokenizers on a sample")
+    return encoder, referee
+
+
+def require_equal(encoder: Encoder, referee: Encoder, texts: list[str], where: str) -> None:
+    """Raises `TokenizerError` when the two encoders differ on any of the texts."""
+    for text in texts:
+        found, expected = encoder.encode([text])[0], referee.encode([text])[0]
+        if not np.array_equal(found, expected):
+            at = next(
+                (i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
+                min(len(found), len(expected)),
+            )
+            raise TokenizerError(
+                f"{encoder.name} encodes {text[:40]!r} otherwise than {referee.name} (from token {at} on)",
+                where=where,
+                fix=USE_TOKENIZERS,
+            )

@@ -1,0 +1,147 @@
+"""Bulk encoding: gigatoken against tokenizers, and sentence borders against encoding each sentence."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maskwright.core.errors import InputError, TokenizerError
+from maskwright.data.encode import Encoded, encode_documents
+from maskwright.text import encoder as encoders
+from maskwright.text.encoder import ODD_TEXTS, GigatokenEncoder, TokenizersEncoder, open_encoder, require_equal
+from maskwright.text.sources import Document
+from maskwright.text.vocabulary import read_vocabulary
+
+needs_gigatoken = pytest.mark.skipif(
+    importlib.util.find_spec("gigatoken") is None, reason="gigatoken (the fast extra) is not installed"
+)
+ALPHABET = "aaabcdeeest THE 'sdlm0123.,!?-\t\n\u00a0é中の😀\u200d\u0301<s>/mask|ſİ\x1c\x85\u2028"
+
+
+def random_text(generator: random.Random, longest: int) -> str:
+    return "".join(generator.choices(ALPHABET, k=generator.randrange(1, longest)))
+
+
+@needs_gigatoken
+def test_gigatoken_gives_the_ids_of_tokenizers(tokenizer: str) -> None:
+    generator = random.Random(0)
+    texts = [random_text(generator, 60) for _ in range(3000)] + [chr(code) * 2 + "a" for code in range(1, 0x3000)]
+    fast, slow = GigatokenEncoder(tokenizer), TokenizersEncoder(tokenizer)
+    for found, expected in zip(fast.encode([*texts, ""]), slow.encode([*texts, ""]), strict=True):
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("text", [*ODD_TEXTS, "a<mask>b</s>"])
+def test_no_encoder_turns_text_into_special_ids(tokenizer: str, text: str) -> None:
+    special = read_vocabulary(tokenizer).special
+    assert not special & set(TokenizersEncoder(tokenizer).encode([text])[0].tolist())
+    if importlib.util.find_spec("gigatoken"):
+        assert not special & set(GigatokenEncoder(tokenizer).encode([text])[0].tolist())
+
+
+class Wrong:
+    name = "wrong"
+
+    def __init__(self, location: str) -> None:
+        self.samples: list[str] = []
+        self._right = TokenizersEncoder(location)
+
+    def encode(self, texts: list[str]) -> Any:
+        ids, counts = self._right.encode(texts)
+        return (ids + (ids == ids.max(initial=0))).astype(np.uint32), counts
+
+
+def test_an_encoder_that_differs_is_refused(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TokenizerError, match="from token 0 on"):
+        require_equal(Wrong(tokenizer), TokenizersEncoder(tokenizer), ["a"], tokenizer)
+    monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    with pytest.raises(TokenizerError, match="otherwise than tokenizers"):
+        open_encoder(tokenizer)
+    assert isinstance(open_encoder(tokenizer, "tokenizers")[0], TokenizersEncoder)
+
+
+def test_gigatoken_that_is_asked_for_and_absent_is_an_error(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="not installed"):
+        open_encoder(tokenizer, "gigatoken")
+    assert isinstance(open_encoder(tokenizer)[0], TokenizersEncoder)
+
+
+def documents(seed: int, *, of_sentences: bool = True) -> list[Document]:
+    generator = random.Random(seed)
+    result = []
+    for number in range(12):
+        sentences = [random_text(generator, 30).replace("\n", " ").strip() for _ in range(generator.randrange(1, 9))]
+        sentences = [sentence for sentence in sentences if sentence] or ["x"]
+        result.append(Document(" ".join(sentences), tuple(sentences) if of_sentences else None, "f", number))
+    return result
+
+
+def one_by_one(location: str, texts: list[Document]) -> tuple[list[int], list[int], list[int]]:
+    encoder = TokenizersEncoder(location)
+    ids: list[int] = []
+    sentence_sizes, document_sizes = [], []
+    for document in texts:
+        before = len(ids)
+        for number, sentence in enumerate(document.sentences or (document.text,)):
+            found = encoder.encode([sentence if number == 0 else f" {sentence}"])[0].tolist()
+            ids += found
+            sentence_sizes.append(len(found))
+        document_sizes.append(len(ids) - before)
+    return ids, sentence_sizes, document_sizes
+
+
+def parts(encoded: Encoded) -> tuple[list[int], list[int], list[int]]:
+    return encoded.ids.tolist(), encoded.sentence_sizes.tolist(), encoded.document_sizes.tolist()
+
+
+def lengths(location: str) -> np.ndarray:
+    return np.array(read_vocabulary(location).byte_length, np.int64)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sentences_of_whole_documents_equal_sentences_alone(tokenizer: str, seed: int) -> None:
+    texts = documents(seed)
+    encoded = encode_documents(TokenizersEncoder(tokenizer), texts, lengths(tokenizer))
+    assert parts(encoded) == one_by_one(tokenizer, texts)
+
+
+def test_documents_without_sentences_count_as_one(tokenizer: str) -> None:
+    texts = documents(3, of_sentences=False)
+    encoded = encode_documents(TokenizersEncoder(tokenizer), texts, lengths(tokenizer))
+    assert parts(encoded) == one_by_one(tokenizer, texts)
+    assert encoded.sentence_sizes.tolist() == encoded.document_sizes.tolist()
+
+
+def test_a_token_across_sentences_makes_that_document_encode_by_sentence(tokenizer: str, tmp_path: Path) -> None:
+    """An added token that holds a space: `the end. And` must not become one token over two sentences."""
+    content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
+    content["added_tokens"].append(
+        {"id": len(content["model"]["vocab"]) + 1, "content": "end. And", "single_word": False, "lstrip": False}
+        | {"rstrip": False, "normalized": False, "special": False}
+    )
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    texts = [
+        Document("no such thing. Here", ("no such thing.", "Here"), "f", 1),
+        Document("the end. And so", ("the end.", "And so"), "f", 2),
+    ]
+    encoded = encode_documents(TokenizersEncoder(str(tmp_path)), texts, lengths(str(tmp_path)))
+    assert parts(encoded) == one_by_one(str(tmp_path), texts)
+    whole = TokenizersEncoder(str(tmp_path)).encode([texts[1].text])[0]
+    assert len(whole) < encoded.document_sizes[1]
+
+
+def test_unknown_tokens_do_not_lose_the_sentences(tokenizer: str) -> None:
+    """Where an id's bytes are unknown, sentences are encoded one by one."""
+    texts = documents(5)
+    unknown = lengths(tokenizer)
+    unknown[:] = -1
+    encoded = encode_documents(TokenizersEncoder(tokenizer), texts, unknown)
+    assert parts(encoded) == one_by_one(tokenizer, texts)
