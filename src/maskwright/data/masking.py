@@ -1,7 +1,7 @@
 """Masked-LM masking, dynamic and yet exactly repeatable: a pure function of (seed, epoch, row, position).
 
-Every kind is one algorithm. Tokens form groups that are taken whole; a group is named by where it begins, and its key is
-random bits above that place, so no two groups have one key. Groups are taken in order of key until the row's budget
+Every kind is one algorithm. Tokens form groups that are taken whole; a group is named by where it begins, and its key
+is random bits above that place, so no two groups have one key. Groups are taken in order of key until the row's budget
 (rate x its text tokens) is met. The group that crosses the budget is taken with the probability that makes the expected
 count exact.
   token       every token its own group (RoBERTa)
@@ -31,7 +31,7 @@ Kind = Literal["token", "whole_word", "span"]
 SPAN_STOP_PROBABILITY, LONGEST_SPAN_WORDS = 0.2, 10
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE = 2
-# What is drawn once for a row, a group or a token must not meet the draws of its positions, so these lie above them all.
+# What is drawn once for a row, group or token must not meet the draws of its positions, so these lie above them all.
 EDGE_PURPOSE, ACTION_PURPOSE, REPLACEMENT_PURPOSE, LENGTH_PURPOSE = 2**32, 2**33, 2**34, 2**35
 NEVER = np.uint32(0xFFFFFFFF)
 """Key of what is not to be taken; every real key is below 2^31."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ class TorchEngine:
         loss = masked_lm_loss(*self._predict(batch))
         (loss / weight).backward()
         if self.dtype is not torch.float32:
-            gradients = [parameter.grad for parameter in self._parameters.values()]
+            gradients = [cast(Tensor, parameter.grad) for parameter in self._parameters.values()]
             into = list(self._gradient_views.values())
             if worker == 0:
                 torch._foreach_copy_(into, gradients)

@@ -97,8 +97,8 @@ def _vocabulary_of(content: Any, path: str) -> Vocabulary:
         starts[index] = token.startswith(WHITE_SPACE_BYTES)
         if index not in special:
             lengths[index] = len(token)  # each character stands for one byte
-    for token in ordinary_added_tokens(content):
-        lengths[token["id"]] = len(token["content"].encode())
+    for entry in ordinary_added_tokens(content):
+        lengths[entry["id"]] = len(entry["content"].encode())
     return Vocabulary(
         size=size,
         **{role: tokens[name] for role, name in SPECIAL_TOKENS.items()},
