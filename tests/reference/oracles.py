@@ -185,3 +185,27 @@ def adamw(
         step = (m / (1 - options.beta1**t)) / (np.sqrt(v / (1 - options.beta2**t)) + options.eps)
         w = w - rate * decay * w - rate * step
     return w, m, v
+
+
+def orthogonalized(matrix: np.ndarray) -> np.ndarray:
+    """Five steps of Jordan et al.'s quintic on the singular values themselves, in float64."""
+    if matrix.shape[0] > matrix.shape[1]:
+        return orthogonalized(matrix.T).T
+    u, s, vt = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
+    s = s / (np.sqrt((s * s).sum()) + 1e-7)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return (u * s) @ vt
+
+
+def muon(
+    weight: np.ndarray, gradients: list[np.ndarray], rates: list[float], options: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """(weight, momentum) of one matrix, in float64, by the descriptions that engines/optimizers.py names."""
+    w, m = weight.astype(np.float64), np.zeros(weight.shape)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        m = options.momentum * m + (1 - options.momentum) * gradient
+        ahead = options.momentum * m + (1 - options.momentum) * gradient
+        update = 0.2 * math.sqrt(max(weight.shape)) * orthogonalized(ahead)
+        w = w - rate * options.weight_decay * w - rate * update
+    return w, m

@@ -1,4 +1,4 @@
-"""The engine's update against torch's plain AdamW and against the formula in float64."""
+"""The engine's updates against torch's plain AdamW and against the formulas in float64."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from maskwright.core.config import RunConfig
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
+from maskwright.engines.optimizers import orthogonalize
 from maskwright.engines.torch_engine import TorchEngine
 from maskwright.model.config import model_config
 from maskwright.model.hf import initial_parameters
@@ -76,8 +77,63 @@ def test_three_updates_equal_torchs_adamw(
         assert np.abs(state.moments["exp_avg_sq"][name] - v).max() < 1e-6
 
 
-def test_state_goes_out_and_in_unchanged(store: TokenStore, config: Callable[..., RunConfig]) -> None:
-    run = config(**{"engine.dtype": "bf16"})
+@pytest.mark.parametrize("inner", [None, 48])
+def test_three_updates_with_muon_equal_the_formulas(
+    store: TokenStore, config: Callable[..., RunConfig], inner: int | None
+) -> None:
+    """Hidden matrices by Muon, query, key and value apart, all else by AdamW; also where the inner width is no
+    multiple."""
+    run = config(
+        **{"optimizer.kind": "muon", "optimizer.weight_decay": 0.1, "optimizer.max_grad_norm": None}
+        | {"model.intermediate_size": inner}
+    )
+    shape = model_config(run.model, store.vocabulary.size, 32)
+    loader, start = Loader(run, store), initial_parameters(shape, 0)
+    engine = TorchEngine(shape, run.optimizer, run.engine, seed=0)
+    engine.write(TrainState(0, start))
+    gradients = []
+    for step, rate in enumerate(RATES):
+        weights = engine.read().parameters
+        batches = loader.batches(step)
+        plain = build(shape, weights).train()
+        total = sum(batch.predicted for batch in batches)
+        for batch in batches:
+            tensors = [torch.from_numpy(a) for a in (batch.input_ids, batch.position_ids, batch.segment_ids)]
+            logits = plain(*tensors, torch.from_numpy(batch.predict_index))
+            loss = masked_lm_loss(logits, torch.from_numpy(batch.labels).long(), torch.from_numpy(batch.weights))
+            (loss / total).backward()
+        gradients.append(extract({name: p.grad for name, p in plain.named_parameters()}, shape))
+        engine.step(batches, rate)
+    state = engine.read()
+    matrices = 0
+    for name, value in state.parameters.items():
+        given = [gradient[name] for gradient in gradients]
+        if start[name].ndim == 2 and "embeddings" not in name:
+            matrices += 1
+            w, m = oracles.muon(start[name], given, RATES, run.optimizer)
+            assert np.abs(state.moments["momentum"][name] - m).max() < 1e-6
+            assert name not in state.moments["exp_avg"]
+        else:
+            decay = run.optimizer.weight_decay if start[name].ndim >= 2 else 0.0
+            w, m, _ = oracles.adamw(start[name], given, RATES, run.optimizer, decay)
+            assert np.abs(state.moments["exp_avg"][name] - m).max() < 1e-6
+            assert name not in state.moments["momentum"]
+        assert np.abs(value - w).max() < 2e-5, name
+    assert matrices == 6 * shape.num_hidden_layers + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_orthogonalize_brings_singular_values_near_one(dtype: torch.dtype) -> None:
+    stack = torch.randn(5, 32, 96, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonalize(stack.to(dtype)).float())
+    assert 0.6 < float(values.min()) < float(values.max()) < 1.25
+    together, alone = orthogonalize(stack), [oracles.orthogonalized(matrix.numpy()) for matrix in stack]
+    assert np.abs(together.numpy() - np.stack(alone)).max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_state_goes_out_and_in_unchanged(store: TokenStore, config: Callable[..., RunConfig], kind: str) -> None:
+    run = config(**{"engine.dtype": "bf16", "optimizer.kind": kind})
     shape = model_config(run.model, store.vocabulary.size, 32)
     loader = Loader(run, store)
     engines = [TorchEngine(shape, run.optimizer, run.engine, seed=0) for _ in range(2)]
@@ -91,8 +147,10 @@ def test_state_goes_out_and_in_unchanged(store: TokenStore, config: Callable[...
     assert one.step == two.step == 4
     for name in one.parameters:
         assert np.array_equal(one.parameters[name], two.parameters[name])
-        for kind in ("exp_avg", "exp_avg_sq"):
-            assert np.array_equal(one.moments[kind][name], two.moments[kind][name])
+    assert set(one.moments) == {"exp_avg", "exp_avg_sq"} | ({"momentum"} if kind == "muon" else set())
+    for moment, named in one.moments.items():
+        for name, value in named.items():
+            assert np.array_equal(value, two.moments[moment][name])
 
 
 def test_assign_fills_what_it_pads(store: TokenStore, config: Callable[..., RunConfig]) -> None:
