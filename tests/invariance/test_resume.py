@@ -62,7 +62,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         {"schedule.kind": "wsd", "batch.virtual_workers": 4, "evaluation.every_steps": 5},
         {"optimizer.kind": "muon", "masking.final_rate": 0.1, "engine.dtype": "bf16"},
     ],
-    ids=["plain", "dropout", "bf16-whole-word", "sentences-span-rate", "wsd-accumulation"],
+    ids=["plain", "dropout", "bf16-whole-word", "sentences-span-rate", "wsd-accumulation", "muon"],
 )
 def test_resume_is_bit_identical(
     keys: dict[str, Any],
