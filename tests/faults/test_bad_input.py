@@ -43,6 +43,7 @@ class Result:
             "memory ",
             "engine: ",
             "encoding ",
+            "validate ",
         )
         assert all(line.startswith((*known, "merging", "prepare ", "step ")) for line in before), self.err
         assert ". Fix: " in last or self.code != 2, last

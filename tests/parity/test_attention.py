@@ -1,7 +1,14 @@
 import pytest
 import torch
 
-from maskwright.model.attention import PLAIN_UP_TO_TOKENS, attention, plain_attention, segment_mask
+from maskwright.model.attention import (
+    PLAIN_UP_TO_TOKENS,
+    Borders,
+    attention,
+    plain_attention,
+    segment_borders,
+    segment_mask,
+)
 
 M, H, T, h = 3, 2, 37, 16
 
@@ -74,3 +81,50 @@ def test_long_rows_take_the_fused_kernel_and_agree() -> None:
     q, k, v = (torch.randn(1, 1, length, h, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(3))
     difference = attention(q, k, v, None, 0.0).float() - plain_attention(q.float(), k.float(), v.float(), None)
     assert difference.abs().max() < 0.02
+
+
+def loop_over_segments(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begins: torch.Tensor, also: torch.Tensor, longest: int, _: int
+) -> torch.Tensor:
+    """What varlen_attn does on a CUDA device, in its own layout [tokens, heads, width], a segment at a time."""
+    assert torch.equal(begins, also) and begins.dtype is torch.int32
+    parts = []
+    for begin, end in zip(begins.tolist(), begins[1:].tolist(), strict=False):
+        assert 0 <= end - begin <= longest
+        rows = [tensor[None, begin:end].transpose(1, 2) for tensor in (q, k, v)]
+        if end > begin:
+            parts.append(plain_attention(*rows, None)[0].transpose(0, 1))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("kind", ["whole", "segments"])
+def test_borders_give_the_attention_of_the_mask(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything around the CUDA kernel, with a loop in its place; the kernel itself is compared on a GPU."""
+    monkeypatch.setattr("maskwright.model.attention.varlen_attn", loop_over_segments)
+    segments = segments_of(kind, 3)
+    borders = segment_borders(segments.numpy())
+    assert len(borders) % 64 == 0 and borders[-1] == M * T
+    q, k, v = (torch.randn(M, T, 3 * H * h, generator=torch.Generator().manual_seed(5)).view(M, T, 3, H, h)).permute(
+        2, 0, 3, 1, 4
+    )
+    found = attention(q, k, v, Borders(torch.from_numpy(borders), T), 0.0)
+    assert (found - slow_attention(q, k, v, segments).float()).abs().max() < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
+def test_varlen_on_cuda_and_its_gradients_equal_the_mask() -> None:
+    segments = segments_of("segments", 4)
+    results = []
+    for way in (
+        Borders(torch.from_numpy(segment_borders(segments.numpy())).cuda(), T),
+        segment_mask(segments, torch.float32),
+    ):
+        device, dtype = ("cuda", torch.bfloat16) if isinstance(way, Borders) else ("cpu", torch.float32)
+        tensors = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+        q, k, v = (tensor.bfloat16().to(device, dtype).requires_grad_() for tensor in tensors)
+        out = attention(q, k, v, way, 0.0)
+        out.float().cos().sum().backward()
+        results.append([tensor.detach().float().cpu() for tensor in (out, q.grad, k.grad, v.grad)])
+    for found, expected in zip(*results, strict=True):
+        assert (found - expected).abs().max() < 0.03

@@ -10,6 +10,7 @@ import torch
 from reference import oracles
 
 from maskwright.core.config import RunConfig
+from maskwright.core.errors import HealthError
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
@@ -159,3 +160,52 @@ def test_assign_fills_what_it_pads(store: TokenStore, config: Callable[..., RunC
     assign(named, initial_parameters(shape, 0), shape)
     assert (named["word.weight"][203:] == 0).all()
     assert (named["head.bias"][203:] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_device_that_runs_ahead_makes_the_same_updates(
+    store: TokenStore, config: Callable[..., RunConfig], kind: str
+) -> None:
+    run = config(**{"optimizer.kind": kind})
+    shape, loader, results = model_config(run.model, store.vocabulary.size, 32), Loader(run, store), []
+    for ahead in (False, True):
+        engine = TorchEngine(shape, run.optimizer, run.engine, seed=0)
+        engine.runs_ahead = ahead
+        engine.write(TrainState(0, initial_parameters(shape, 0)))
+        for step in range(3):
+            engine.step(loader.batches(step), 1e-3)
+        engine.check()
+        results.append(engine.read())
+    for name, value in results[0].parameters.items():
+        assert np.abs(value - results[1].parameters[name]).max() < 1e-7, name
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_gradient_that_is_not_finite_changes_nothing(
+    store: TokenStore, config: Callable[..., RunConfig], kind: str, ahead: bool
+) -> None:
+    """Also where the host learns of it some steps later: the state stays that before the bad step."""
+    run = config(**{"optimizer.kind": kind})
+    shape, loader = model_config(run.model, store.vocabulary.size, 32), Loader(run, store)
+    engine = TorchEngine(shape, run.optimizer, run.engine, seed=0)
+    engine.runs_ahead = ahead
+    engine.write(TrainState(0, initial_parameters(shape, 0)))
+    engine.step(loader.batches(0), 1e-3)
+    before = engine.read()
+    hook = engine.model.head.register_forward_hook(lambda module, inputs, output: output * float("nan"))
+    if ahead:
+        engine.step(loader.batches(1), 1e-3)
+        hook.remove()
+        engine.step(loader.batches(2), 1e-3)
+        with pytest.raises(HealthError, match="step 1:"):
+            engine.check()
+    else:
+        with pytest.raises(HealthError, match="step 1:"):
+            engine.step(loader.batches(1), 1e-3)
+    after = engine.read()
+    for name, value in before.parameters.items():
+        assert np.array_equal(value, after.parameters[name]), name
+    for moment, named in before.moments.items():
+        for name, value in named.items():
+            assert np.array_equal(value, after.moments[moment][name]), (moment, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, SupportsFloat
 
 from maskwright.data.batch import Batch
 from maskwright.model.hf import Parameters
@@ -12,11 +12,14 @@ from maskwright.model.hf import Parameters
 
 @dataclass(frozen=True)
 class StepStats:
-    """Of one optimizer update: sum of the losses, their weight, and the gradient's norm before clipping."""
+    """Of one optimizer update: sum of the losses, their weight, and the gradient's norm before clipping.
 
-    loss_sum: float
+    What a device that runs ahead has yet to compute is a number only when `float()` asks for it, and waits then.
+    """
+
+    loss_sum: SupportsFloat
     weight: float
-    grad_norm: float
+    grad_norm: SupportsFloat
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,13 @@ class Engine(Protocol):
     def step(self, batches: Sequence[Batch], learning_rate: float) -> StepStats:
         """One optimizer update. The loss is the sum over all predicted positions divided once by their weight.
 
-        Raises `HealthError`, before anything changes, when the loss or the gradient is not finite.
+        When the loss or the gradient is not finite, nothing changes, now or in later steps: `HealthError` is raised
+        here, or by `check` where the device runs ahead of the host.
         """
+        ...
+
+    def check(self) -> None:
+        """Waits for the device, and raises `HealthError` when a step was not finite."""
         ...
 
     def evaluate(self, batch: Batch) -> EvalStats: ...

@@ -79,7 +79,10 @@ class AdamW:
             groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), eps=options.eps, fused=True
         )
 
-    def step(self, learning_rate: float) -> None:
+    def step(self, learning_rate: float, good: Tensor | None = None) -> None:
+        """`good`: 1, or 0 to leave everything as it is, known to the device alone."""
+        if good is not None:
+            self._torch.found_inf = 1.0 - good  # type: ignore[attr-defined]  # torch's own way, that of GradScaler
         for group in self._torch.param_groups:
             group["lr"] = learning_rate
         self._torch.step()
@@ -118,15 +121,20 @@ class Muon:
         self._update = torch.empty_like(self._weights)
 
     @torch.no_grad()
-    def step(self, learning_rate: float) -> None:
+    def step(self, learning_rate: float, good: Tensor | None = None) -> None:
         beta = self.options.momentum
-        self._momentum.lerp_(self._gradients, 1.0 - beta)
+        rate: float | Tensor = learning_rate
+        share: float | Tensor = 1.0 - beta
+        if good is not None:
+            self._gradients.copy_(torch.where(good > 0, self._gradients, 0.0))
+            rate, share = rate * good, share * good
+        self._momentum.lerp_(self._gradients, share)
         torch.lerp(self._gradients, self._momentum, beta, out=self._update)  # Nesterov's look ahead
         squares, ups, downs = self._by_shape(self._update)
         for matrices in (squares, ups.mT, downs):
             scale = UPDATE_RMS * max(matrices.shape[1:]) ** 0.5
             matrices.copy_(orthogonalize(matrices.to(self.dtype)) * scale)
-        self._weights.mul_(1.0 - learning_rate * self.options.weight_decay).sub_(self._update, alpha=learning_rate)
+        self._weights.mul_(1.0 - rate * self.options.weight_decay).sub_(self._update.mul_(rate))
 
     def _by_shape(self, flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Views [n, D, D] of all square matrices (query, key and value apart), [L, F, D] ups and [L, D, F] downs."""

@@ -7,7 +7,6 @@ depth.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -22,6 +21,7 @@ from maskwright.data import bits
 from maskwright.data.batch import Batch
 from maskwright.engines.base import EvalStats, StepStats, TrainState
 from maskwright.engines.optimizers import AdamW, Layout, Muon, numel, views
+from maskwright.model.attention import Borders, segment_borders, takes_borders
 from maskwright.model.config import ModelConfig
 from maskwright.model.roberta_torch import NEVER_PREDICTED, Roberta, assign, extract, masked_lm_loss
 
@@ -65,7 +65,9 @@ class TorchEngine:
         torch.backends.cuda.matmul.allow_tf32 = False
         name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
         self.description = f"torch {torch.__version__} on {name}, {str(self.dtype).removeprefix('torch.')}"
+        self.runs_ahead = self.device == "cuda"
         self._step = 0
+        self._first_bad = torch.tensor(2**62, device=self.device)
         self._lay_out()
         self._optimizers: list[AdamW | Muon] = []
 
@@ -103,24 +105,37 @@ class TorchEngine:
         if self.dtype is torch.float32:
             self._gradients.zero_()
         losses = [self._accumulate(batch, worker, max(weight, 1.0)) for worker, batch in enumerate(batches)]
+        loss_sum = torch.stack(losses).sum(dtype=torch.float64)
         norm = torch.linalg.vector_norm(self._gradients)
-        loss_sum, grad_norm = float(torch.stack(losses).sum(dtype=torch.float64)), float(norm)
-        if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
-            raise HealthError(
-                f"step {self._step}: loss {loss_sum / max(weight, 1.0)}, gradient norm {grad_norm}; stopped before the "
-                "update",
-                fix="start a new run with a lower optimizer.learning_rate or more warm-up; look at that step's data",
-            )
+        good = self._judge(loss_sum, norm)
         longest = self.optimizer_config.max_grad_norm
         if longest is not None:
             # torch.nn.utils.clip_grad_norm_'s rule, on the flat buffer
             self._gradients.mul_(torch.clamp(longest / (norm + 1e-6), max=1.0))
         for optimizer in optimizers:
-            optimizer.step(learning_rate)
+            optimizer.step(learning_rate, good)
         if self._multiplied is not self._weights:
             self._multiplied.copy_(self._weights)
         self._step += 1
-        return StepStats(loss_sum, weight, grad_norm)
+        return StepStats(loss_sum, weight, norm)
+
+    def _judge(self, loss_sum: Tensor, norm: Tensor) -> Tensor | None:
+        """Notes whether loss and gradient are finite. On a device that runs ahead, as 1 or 0 that scales this update
+        and each one after it, so that nothing waits; elsewhere `HealthError` is raised here."""
+        finite = torch.isfinite(loss_sum) & torch.isfinite(norm)
+        self._first_bad = torch.where(finite, self._first_bad, self._first_bad.clamp(max=self._step))
+        if not self.runs_ahead:
+            self.check()
+            return None
+        return (self._first_bad > self._step).float()
+
+    def check(self) -> None:
+        step = int(self._first_bad)
+        if step <= self._step:
+            raise HealthError(
+                f"step {step}: the loss or its gradient is not finite; stopped before the update",
+                fix="start a new run with a lower optimizer.learning_rate or more warm-up; look at that step's data",
+            )
 
     def _accumulate(self, batch: Batch, worker: int, weight: float) -> Tensor:
         """Adds one micro-batch's gradient, already divided by the global weight; returns its loss sum on the device."""
@@ -146,9 +161,11 @@ class TorchEngine:
         def put(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(self.device, non_blocking=True)
 
-        logits = self.model(
-            put(batch.input_ids), put(batch.position_ids), put(batch.segment_ids), put(batch.predict_index)
-        )
+        segments: Tensor | Borders = put(batch.segment_ids)
+        dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
+        if takes_borders(self._weights.device, self.dtype, dropout):
+            segments = Borders(put(segment_borders(batch.segment_ids)), batch.segment_ids.shape[1])
+        logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
         return logits, put(batch.labels).long(), put(batch.weights)
 
     @torch.no_grad()

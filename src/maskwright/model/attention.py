@@ -1,10 +1,22 @@
-"""Attention behind one signature: q, k, v [M, H, T, h] and a batch's mask -> [M, H, T, h]."""
+"""Attention behind one signature: q, k, v [M, H, T, h] and who may see whom -> [M, H, T, h].
+
+who may see whom         when                                        computed by
+None                     every row is one segment                    as below
+mask [M, 1, T, T]        else                                        CPU in bf16, short rows: three plain products
+                                                                     otherwise: torch's fused kernel (SDPA)
+Borders                  CUDA in bf16 from Ampere on, no dropout     torch's varlen_attn (FlashAttention 2, cuDNN)
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple, cast
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 
 PLAIN_UP_TO_TOKENS = 1024
 """On a CPU in bf16, three plain products beat torch's fused kernel, forward and backward, once freed memory is kept
@@ -31,8 +43,45 @@ def segment_mask(segment_ids: Tensor, dtype: torch.dtype) -> Tensor | None:
     return together.contiguous()
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+class Borders(NamedTuple):
+    """Where segments begin in the flattened rows, and where the last one ends: int32 [N + 1]."""
+
+    at: Tensor
+    longest: int
+    """No segment is longer; a constant of the run, so that it never makes a compiled step anew."""
+
+
+BORDERS_MULTIPLE = 64
+
+
+def takes_borders(device: torch.device, dtype: torch.dtype, dropout: float) -> bool:
+    """varlen_attn knows no dropout and no fp32, and needs compute capability 8.0."""
+    if device.type != "cuda" or dtype is not torch.bfloat16 or dropout:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def segment_borders(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """`Borders.at` of [M, T] segment ids, found on the host so that the device is not waited for.
+
+    Padding counts as a segment. The end is repeated, as segments of no tokens, up to a multiple of 64, so that shapes
+    seldom change.
+    """
+    M, T = segment_ids.shape
+    begins = np.ones((M, T), bool)
+    np.not_equal(segment_ids[:, 1:], segment_ids[:, :-1], out=begins[:, 1:])
+    at = np.flatnonzero(begins)
+    size = -(-(len(at) + 1) // BORDERS_MULTIPLE) * BORDERS_MULTIPLE
+    return np.concatenate([at, np.full(size - len(at), M * T)]).astype(np.int32)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Borders | None, dropout: float) -> Tensor:
     """softmax(q k^T / sqrt(h) + mask) v (Vaswani et al. 2017), by what is fastest for the device, dtype and length."""
+    if isinstance(mask, Borders):
+        M, _, T, _ = q.shape
+        q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v))
+        mixed = cast(Tensor, varlen_attn(q, k, v, mask.at, mask.at, mask.longest, mask.longest))
+        return mixed.unflatten(0, (M, T)).transpose(1, 2)
     if takes_plain(q.device, q.dtype, q.shape[2]):
         return plain_attention(q, k, v, mask, dropout)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskwright.model.attention import attention, segment_mask
+from maskwright.model.attention import Borders, attention, segment_mask
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
 from maskwright.model.hf import Parameters, pieces
 
@@ -32,7 +32,7 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(D, config.intermediate_size), nn.Linear(config.intermediate_size, D)
         self.norm1, self.norm2 = nn.LayerNorm(D, eps), nn.LayerNorm(D, eps)
 
-    def forward(self, x_MTD: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x_MTD: Tensor, mask: Tensor | Borders | None) -> Tensor:
         M, T, D = x_MTD.shape
         q, k, v = self.qkv(x_MTD).view(M, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         mixed_MHTh = attention(q, k, v, mask, self.attention_dropout if self.training else 0.0)
@@ -65,19 +65,21 @@ class Roberta(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.head = Head(config)
 
-    def encode(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor) -> Tensor:
-        """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0."""
+    def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | Borders) -> Tensor:
+        """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their borders."""
         position_PD = self.position.weight + self.token_type.weight[0]
         x_MTD = self.norm(self.word(input_ids) + F.embedding(position_ids + POSITION_OFFSET, position_PD))
         x_MTD = F.dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
-        mask = segment_mask(segment_ids, x_MTD.dtype)
+        mask = segments if isinstance(segments, Borders) else segment_mask(segments, x_MTD.dtype)
         for layer in self.layers:
             x_MTD = layer(x_MTD, mask)
         return x_MTD
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor, predict_index: Tensor) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | Borders, predict_index: Tensor
+    ) -> Tensor:
         """Logits [K, V] at `predict_index` [K] of the flattened rows."""
-        x_MTD = self.encode(input_ids, position_ids, segment_ids)
+        x_MTD = self.encode(input_ids, position_ids, segments)
         return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)
 
 

@@ -70,13 +70,16 @@ def train(job: Job, stop: StopRequest) -> None:
                 rate = learning_rate(config.schedule, config.optimizer.learning_rate, job.step)
                 stats = job.engine.step(batches, rate)
                 tokens = sum(batch.text_tokens for batch in batches)
+                log = (job.step + 1) % config.logging.every_steps == 0 or job.step + 1 == steps
+                if log:
+                    job.engine.check()
                 job.speed.stop(tokens, _flops(job.model, batches))
                 job.counters.add(stats, tokens)
                 job.step += 1
                 empty = _watch_empty(job, stats.weight, empty)
 
-                if job.step % config.logging.every_steps == 0 or job.step == steps:
-                    _log(job, board, bar, rate, stats.grad_norm)
+                if log:
+                    _log(job, board, bar, rate, float(stats.grad_norm))
                 bar.advance()
                 _beat(job, "training")
                 if _due(config.evaluation.every_steps, job.step) and job.step < steps:
@@ -168,6 +171,7 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
     if not job.validation or job.step in job.evaluated:
         return
     _beat(job, "evaluating", force=True)
+    job.engine.check()
     stats = EvalStats()
     with progress("validate", len(job.validation), "batches") as bar:
         for batch in job.validation:
@@ -192,6 +196,7 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
 def save(job: Job) -> None:
     """Raises `HealthError` rather than let weights that are not finite replace good ones."""
     _beat(job, "saving", force=True)
+    job.engine.check()
     state = job.engine.read()
     for name, array in state.parameters.items():
         if not np.isfinite(array).all():

@@ -20,18 +20,29 @@ class Counters:
     weight: float = 0.0
     """Since the last log line."""
 
+    def __post_init__(self) -> None:
+        self._waiting: list[StepStats] = []
+
     def add(self, stats: StepStats, tokens: int) -> None:
         self.tokens += tokens
-        self.loss_sum += stats.loss_sum
-        self.weight += stats.weight
+        self._waiting.append(stats)
+
+    def _collect(self) -> None:
+        """Only now, so that a device may run ahead of the host between two log lines."""
+        for stats in self._waiting:
+            self.loss_sum += float(stats.loss_sum)
+            self.weight += stats.weight
+        self._waiting = []
 
     def take_loss(self) -> float:
         """Mean loss a predicted token since the last call."""
+        self._collect()
         loss = self.loss_sum / max(self.weight, 1.0)
         self.loss_sum = self.weight = 0.0
         return loss
 
     def to_json(self) -> dict[str, Any]:
+        self._collect()
         return asdict(self)
 
 
