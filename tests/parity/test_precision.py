@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,7 @@ from maskwright.core.config import RunConfig
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.torch_engine import TorchEngine, choose_compile
 from maskwright.model.config import model_config
 from maskwright.model.hf import initial_parameters
 
@@ -29,6 +30,26 @@ def test_bf16_follows_fp32(store: TokenStore, config: Callable[..., RunConfig]) 
     exact, rounded = (losses(store, config(**{"engine.dtype": dtype})) for dtype in ("fp32", "bf16"))
     assert exact[-1] < exact[0] - 0.3
     assert np.abs(np.array(exact) - np.array(rounded)).max() < 0.03
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler itself
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++ on a CPU; there is none")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-4), ("bf16", 0.03)])
+def test_compiled_layers_follow_plain_ones(
+    store: TokenStore, config: Callable[..., RunConfig], dtype: str, tolerance: float
+) -> None:
+    plain, compiled = (
+        losses(store, config(**{"engine.compile": compile, "engine.dtype": dtype}), steps=6)
+        for compile in ("off", "on")
+    )
+    assert np.abs(np.array(plain) - np.array(compiled)).max() < tolerance
+
+
+def test_compiling_is_for_long_runs_on_a_gpu() -> None:
+    assert not choose_compile("auto", "cpu", 1e20)
+    assert not choose_compile("auto", "cuda", 1e15)
+    assert choose_compile("auto", "cuda", 1e18)
+    assert not choose_compile("off", "cuda", 1e18)
 
 
 @pytest.mark.gpu

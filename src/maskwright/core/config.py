@@ -133,6 +133,8 @@ class Engine(Section):
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster
     at it."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile of the layers. auto: on a CUDA device in runs long enough to win back the compiler's time."""
     threads: Annotated[Annotated[int, Field(ge=0)], Resumable] = 0
     """CPU threads; 0 = all cores that this process may use. Another number gives other low bits."""
 

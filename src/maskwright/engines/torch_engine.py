@@ -7,6 +7,8 @@ depth.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
 from typing import cast
 
@@ -26,6 +28,9 @@ from maskwright.model.config import ModelConfig
 from maskwright.model.roberta_torch import NEVER_PREDICTED, Roberta, assign, extract, masked_lm_loss
 
 DROPOUT_PURPOSE = 7
+COMPILE_PAYS_FLOPS = 1e17
+"""Of a run on a CUDA device: some five minutes of it, of which fused layers save more than the minute of compiling.
+On a CPU they save nothing (docs/experiments.md)."""
 
 
 def choose_device(wanted: str) -> str:
@@ -51,10 +56,25 @@ def choose_dtype(wanted: str, device: str) -> torch.dtype:
     return torch.bfloat16 if wanted == "bf16" else torch.float32
 
 
-class TorchEngine:
-    """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run draws the same."""
+def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
+    """Decided by the whole run, not by what is left of it, so that a continued run computes as it did before.
 
-    def __init__(self, model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int) -> None:
+    Raises `ConfigError` where a compiler is needed and absent.
+    """
+    if device == "cpu" and wanted == "on" and not (os.environ.get("CXX") or shutil.which("g++")):
+        raise ConfigError("torch.compile needs a C++ compiler on a CPU", where="engine.compile", fix="install g++")
+    return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
+
+
+class TorchEngine:
+    """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run draws the same.
+
+    `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides.
+    """
+
+    def __init__(
+        self, model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int, *, run_flops: float = 0.0
+    ) -> None:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
         self.dtype = choose_dtype(engine.dtype, self.device)
@@ -64,11 +84,18 @@ class TorchEngine:
             hardware.keep_freed_memory()
         torch.backends.cuda.matmul.allow_tf32 = False
         name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
-        self.description = f"torch {torch.__version__} on {name}, {str(self.dtype).removeprefix('torch.')}"
+        compiled = choose_compile(engine.compile, self.device, run_flops)
+        self.description = (
+            f"torch {torch.__version__} on {name}, {str(self.dtype).removeprefix('torch.')}, "
+            f"layers {'compiled' if compiled else 'not compiled'}"
+        )
         self.runs_ahead = self.device == "cuda"
         self._step = 0
         self._first_bad = torch.tensor(2**62, device=self.device)
         self._lay_out()
+        if compiled:
+            for part in (*self.model.layers, self.model.head):
+                part.compile()
         self._optimizers: list[AdamW | Muon] = []
 
     def _lay_out(self) -> None:

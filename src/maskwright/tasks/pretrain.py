@@ -20,7 +20,7 @@ from maskwright.core.run_directory import RunDirectory, Status
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.model.config import ModelConfig, model_config
+from maskwright.model.config import ModelConfig, model_config, training_flops
 from maskwright.model.hf import Parameters, initial_parameters, read_hf_config, read_hf_parameters
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
@@ -124,7 +124,9 @@ def pretrain(config: RunConfig, run: str, *, config_file: str | None = None) -> 
         beginning = starting_parameters(ready)
     from maskwright.engines.torch_engine import TorchEngine
 
-    engine = TorchEngine(ready.model, config.optimizer, _engine_config(config, before), config.seed)
+    engine = TorchEngine(
+        ready.model, config.optimizer, _engine_config(config, before), config.seed, run_flops=_run_flops(ready)
+    )
     record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
     with stop_on_signals() as stop, directory.locked():
         job = _start(ready, directory, engine, record)
@@ -144,6 +146,12 @@ def _engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_conf
         return config.engine
     kept = {"bfloat16": "bf16", "float32": "fp32"}[before["dtype"]]
     return config.engine.model_copy(update={"dtype": kept})
+
+
+def _run_flops(ready: Prepared) -> float:
+    config, rows = ready.config, ready.loader.rows.plan
+    tokens = float(config.schedule.steps) * config.rows_per_step * rows.seq_len
+    return training_flops(ready.model, tokens, tokens * rows.seq_len, tokens * config.masking.rate)
 
 
 def _run(job: Job, stop: StopRequest) -> None:

@@ -1,0 +1,79 @@
+"""Our side of the training benchmarks, in a process of its own: loader and engine as `pretrain` uses them.
+
+    python ours.py STORE --size base --seq-len 512 --rows 8 --steps 8
+
+Prints one JSON line. A step's time holds its batch and its update; tokens are those of text and frame, not padding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+from maskwright.core.config import build_config
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
+from maskwright.engines.ceiling import gemm_ceiling
+from maskwright.engines.torch_engine import TorchEngine
+from maskwright.model.config import model_config, training_flops
+from maskwright.model.hf import initial_parameters
+from maskwright.training.loop import attended_pairs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("store")
+    parser.add_argument("--size", default="base")
+    parser.add_argument("--seq-len", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--optimizer", default="adamw")
+    arguments = parser.parse_args()
+    run = build_config(
+        {
+            "data": {"store": arguments.store, "seq_len": arguments.seq_len},
+            "model": {"size": arguments.size},
+            "optimizer": {"kind": arguments.optimizer},
+            "schedule": {"steps": 1_000_000},
+            "batch": {"micro_batch_rows": arguments.rows},
+        },
+        "benchmark",
+    )
+    store = TokenStore(arguments.store)
+    shape = model_config(run.model, store.vocabulary.size, arguments.seq_len)
+    loader, engine = Loader(run, store), TorchEngine(shape, run.optimizer, run.engine, seed=0)
+    engine.write(TrainState(0, initial_parameters(shape, 0)))
+    ceiling = gemm_ceiling(engine.device, engine.dtype)
+    seconds, loading, tokens, flops = [], [], [], []
+    for step in range(arguments.steps):
+        begin = time.perf_counter()
+        batches = loader.batches(step)
+        loading.append(time.perf_counter() - begin)
+        engine.step(batches, 1e-4)
+        engine.check()
+        seconds.append(time.perf_counter() - begin)
+        tokens.append(sum(batch.text_tokens for batch in batches))
+        flops.append(
+            sum(
+                training_flops(shape, batch.text_tokens, attended_pairs(batch.segment_ids), batch.predicted)
+                for batch in batches
+            )
+        )
+    warm = max(2, arguments.steps // 4)
+    step_seconds = statistics.median(seconds[warm:])
+    share = statistics.median(f / s for f, s in zip(flops[warm:], seconds[warm:], strict=True)) / ceiling
+    result = {
+        "step_seconds": step_seconds,
+        "tokens_per_second": statistics.median(tokens[warm:]) / step_seconds,
+        "ceiling_share": share,
+        "ceiling_gflops": ceiling / 1e9,
+        "loader_share": sum(loading[warm:]) / sum(seconds[warm:]),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

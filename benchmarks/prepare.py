@@ -1,0 +1,127 @@
+"""Data preparation on one core: text of a sentence a line to training data.
+
+    python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer
+
+Megabytes of text per CPU-second (all threads) beside `pregenerate_training_data.py`'s way, `datasets.map` + group_texts,
+and the bare `encode_batch_fast` of `tokenizers`, each in a process of its own on one core. Start-up is measured on an
+almost empty file and taken off on every side. The slow peers get the text's first megabytes only (--slow-megabytes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+
+from common import alternate, medians, process, write_result
+
+SIDES = ("maskwright_fast", "maskwright", "encode_batch_fast", "datasets_map", "pregenerate")
+
+
+def run_side(side: str, text: str, tokenizer: str) -> dict[str, float]:
+    """CPU seconds of one side on one file; everything that it imports is imported before the clock starts."""
+    tokenizer_json = os.path.join(tokenizer, "tokenizer.json")
+    with tempfile.TemporaryDirectory() as folder:
+        if side.startswith("maskwright"):
+            import awkward  # noqa: F401
+            import gigatoken  # noqa: F401
+
+            from maskwright.data.prepare import PrepareOptions, prepare
+            from maskwright.text.sources import Sources
+
+            encoder = "gigatoken" if side == "maskwright_fast" else "tokenizers"
+            begin = time.process_time()
+            prepare(Sources([text], layout="sentences"), tokenizer, f"{folder}/store", PrepareOptions(), encoder)
+        elif side == "encode_batch_fast":
+            from tokenizers import Tokenizer
+
+            begin = time.process_time()
+            encoder = Tokenizer.from_file(tokenizer_json)
+            with open(text, encoding="utf-8") as file:
+                lines = [" " + line.strip() for line in file if line.strip()]
+            for first in range(0, len(lines), 20_000):
+                encoder.encode_batch_fast(lines[first : first + 20_000], add_special_tokens=False)
+        elif side == "datasets_map":
+            import datasets
+            from transformers import PreTrainedTokenizerFast
+
+            datasets.disable_progress_bars()
+            datasets.config.HF_DATASETS_CACHE = folder
+            begin = time.process_time()
+            encoder = PreTrainedTokenizerFast(tokenizer_file=tokenizer_json)
+            raw = datasets.load_dataset("text", data_files=text, split="train", cache_dir=folder)
+            encoded = raw.map(
+                lambda batch: encoder(batch["text"], return_special_tokens_mask=True),
+                batched=True,
+                remove_columns=["text"],
+            )
+            encoded.map(group_texts, batched=True)
+        else:
+            sys.path.insert(0, os.path.join(os.path.dirname(__file__), "peers"))
+            from pregenerate import pregenerate
+
+            begin = time.process_time()
+            pregenerate(text, tokenizer_json, f"{folder}/epoch_0.json")
+        return {"cpu_seconds": time.process_time() - begin}
+
+
+def group_texts(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+    """run_mlm's: all lines of the batch joined and cut at 512, the rest dropped."""
+    joined = {key: sum(values, []) for key, values in batch.items()}
+    total = len(joined["input_ids"]) // 512 * 512
+    return {key: [values[i : i + 512] for i in range(0, total, 512)] for key, values in joined.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--text", required=True, help="one plain text file, a sentence a line")
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--slow-megabytes", type=float, default=5.0)
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        print(json.dumps(run_side(arguments.side, arguments.text, arguments.tokenizer)))
+        return
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    work = tempfile.mkdtemp()
+    with open(arguments.text, "rb") as file:
+        content = file.read()
+    texts = {}
+    for name, size in (("all", len(content)), ("some", int(arguments.slow_megabytes * 1e6)), ("start", 2_000)):
+        texts[name] = os.path.join(work, f"{name}.txt")
+        with open(texts[name], "wb") as file:
+            file.write(content[:size].rpartition(b"\n")[0] + b"\n")
+
+    def measure(side: str) -> dict[str, float]:
+        name = "some" if side in ("datasets_map", "pregenerate") else "all"
+        options = ["--tokenizer", arguments.tokenizer, "--side", side, "--text"]
+        start = process("prepare.py", *options, texts["start"])["cpu_seconds"]
+        seconds = process("prepare.py", *options, texts[name])["cpu_seconds"] - start
+        size = os.path.getsize(texts[name]) / 1e6
+        return {"megabytes_per_cpu_second": size / seconds, "start_seconds": start}
+
+    results = alternate({side: lambda side=side: measure(side) for side in SIDES}, arguments.rounds)
+    shutil.rmtree(work)
+    rates = medians(results, "megabytes_per_cpu_second")
+    fast, plain = rates["maskwright_fast"]["median"], rates["maskwright"]["median"]
+    write_result(
+        "prepare",
+        {
+            "fast_over_pregenerate": fast / rates["pregenerate"]["median"],
+            "fast_over_datasets_map": fast / rates["datasets_map"]["median"],
+            "without_fast_over_encode_batch_fast": plain / rates["encode_batch_fast"]["median"],
+        },
+        megabytes_per_cpu_second=rates,
+        start_seconds=medians(results, "start_seconds"),
+        rounds=results,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Writes `benchmarks/README.md` from the results: `python benchmarks/report.py`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+NOT_ON_A_GPU = "not run on a GPU yet"
+#   result file, where, against, key of its ratios, unit, target, whether less is better
+ROWS: list[tuple[str, str, str, str, str, float, bool]] = [
+    ("cpu-base", "CPU, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 1.7, False),
+    ("cpu-base", "CPU, base, 512 tokens", "measured bf16 GEMM", "ceiling_share", "of it", 0.7, False),
+    ("cpu-base", "CPU, base, 512 tokens", "HF Trainer's defaults", "over_hf_defaults", "x", 5.0, False),
+    ("cpu-small", "CPU, small, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.4, False),
+    ("cpu-mini", "CPU, mini, 128 tokens", "HF Trainer at its best", "over_hf_best", "x", 4.5, False),
+    ("gpu-base", "one H200, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
+    ("gpu-large", "one H200, large, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
+    ("time-to-loss", "CPU, mini, wall clock to a loss", "run_mlm's recipe", "hf_seconds_over_ours", "x", 5.0, False),
+    ("prepare", "data prepare, `fast`", "pregenerate's way", "fast_over_pregenerate", "x", 60.0, False),
+    ("prepare", "data prepare, `fast`", "`datasets.map`", "fast_over_datasets_map", "x", 40.0, False),
+    (
+        "prepare",
+        "data prepare, plain",
+        "bare `encode_batch_fast`",
+        "without_fast_over_encode_batch_fast",
+        "x",
+        0.95,
+        False,
+    ),
+    ("loader", "loader, one core", "itself", "megatokens_per_cpu_second", "Mtokens/s", 80.0, False),
+    ("loader", "loader, one core", "HF's collator", "over_hf_collator", "x", 25.0, False),
+    ("cpu-mini", "loader in a step, mini", "the step", "loader_share", "of it", 0.01, True),
+    ("start", "`maskwright --help`", "-", "help_seconds", "s", 0.2, True),
+    ("start", "first step after start, mini", "-", "first_step_seconds", "s", 5.0, True),
+    ("start", "batch at step 10^6", "batch at step 0", "batch_at_step_1000000_over_step_0", "x", 2.0, True),
+]
+ABOUT = """# Benchmarks
+
+Each script runs both sides in one sitting, in turns (A B A B), and writes `results/*.json` with every round, the
+machine, the versions and the commit. This page is made from those files by `python benchmarks/report.py`.
+
+```bash
+pip install -e '.[fast,bench]'
+python benchmarks/train.py cpu-base --text 'corpus/*.txt'     # also cpu-small cpu-mini gpu-base gpu-large
+python benchmarks/time_to_loss.py --text 'corpus/*.txt'       # half an hour
+python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer
+python benchmarks/loader.py --text 'corpus/*.txt'
+python benchmarks/start.py --text 'corpus/*.txt'
+```
+
+Ratios are of medians; tokens are real ones, padding is never counted. What each number holds and leaves out is said at
+the top of its script. "at its best": bf16, no dropout, SDPA, `torch.compile`, the fastest of three batch sizes.
+"""
+
+
+def value(number: float, unit: str) -> str:
+    return f"{number:.1%} {unit}" if unit == "of it" else f"{number:.3g} {unit}"
+
+
+def line(row: tuple[str, str, str, str, str, float, bool]) -> str:
+    name, where, against, key, unit, target, less = row
+    path = HERE / "results" / f"{name}.json"
+    wanted = f"{'≤' if less else '≥'} {value(target, unit)}"
+    if not path.exists():
+        found = NOT_ON_A_GPU if name.startswith("gpu") else "not run yet"
+        return f"| {where} | {against} | {wanted} | {found} | | |"
+    record: dict[str, Any] = json.loads(path.read_text())
+    number = record["ratios"][key]
+    reached = number <= target if less else number >= target
+    return f"| {where} | {against} | {wanted} | **{value(number, unit)}** | {'yes' if reached else 'no'} | {record['date']} |"
+
+
+def main() -> None:
+    table = [
+        "| where | against | target | measured | reached | date |",
+        "|---|---|---|---|---|---|",
+        *map(line, ROWS),
+    ]
+    machines = sorted(
+        {
+            f"{r['machine']['cpu']}, {r['machine']['cores']} cores, torch {r['versions']['torch']}"
+            for r in (json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json")))
+        }
+    )
+    page = "\n".join([ABOUT, *table, "", f"Machines: {'; '.join(machines)}.", ""])
+    (HERE / "README.md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()

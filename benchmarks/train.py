@@ -1,0 +1,61 @@
+"""Training throughput beside Hugging Face Trainer, on a CPU or a CUDA device.
+
+    python benchmarks/train.py cpu-base --text 'corpus/*.txt'        also cpu-small, cpu-mini, gpu-base, gpu-large
+
+The peer runs at its best settings (bf16, no dropout, SDPA, torch.compile) with whichever of its batch sizes is the
+fastest, and, in cpu-base, at its defaults. Real tokens; the peer's rows have no padding either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+
+from common import alternate, medians, process, store_of, write_result
+
+#        size, seq_len, our rows, rows that the peer may choose from, steps
+ROWS = {
+    "cpu-base": ("base", 512, 8, (4, 8, 16), 7),
+    "cpu-small": ("small", 512, 8, (4, 8, 16), 14),
+    "cpu-mini": ("mini", 128, 32, (16, 32, 64), 40),
+    "gpu-base": ("base", 512, 128, (32, 64, 128), 40),
+    "gpu-large": ("large", 512, 64, (16, 32, 64), 30),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("row", choices=ROWS)
+    parser.add_argument("--text", nargs="+", required=True)
+    parser.add_argument("--work", help="folder that keeps the token store between runs")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    size, seq_len, rows, choices, steps = ROWS[arguments.row]
+    work = arguments.work or tempfile.mkdtemp()
+    store = store_of(arguments.text, work, 50265)
+
+    def side(script: str, rows: int, *more: str) -> dict[str, float]:
+        return process(script, store, "--size", size, "--seq-len", seq_len, "--rows", rows, "--steps", steps, *more)
+
+    speed = {choice: side("peers/hf_trainer.py", choice)["tokens_per_second"] for choice in choices}
+    best = max(speed, key=lambda choice: speed[choice])
+    sides = {"maskwright": lambda: side("ours.py", rows), "hf_best": lambda: side("peers/hf_trainer.py", best)}
+    if arguments.row == "cpu-base":
+        sides["hf_defaults"] = lambda: side("peers/hf_trainer.py", 8, "--defaults")
+    results = alternate(sides, arguments.rounds)
+    rates = medians(results, "tokens_per_second")
+    ours = rates["maskwright"]["median"]
+    own = medians({"maskwright": results["maskwright"]}, "ceiling_share")["maskwright"]["median"]
+    loading = medians({"maskwright": results["maskwright"]}, "loader_share")["maskwright"]["median"]
+    ratios = {f"over_{name}": ours / rate["median"] for name, rate in rates.items() if name != "maskwright"}
+    write_result(
+        arguments.row,
+        ratios | {"ceiling_share": own, "loader_share": loading},
+        tokens_per_second=rates,
+        hf_rows_tried=speed,
+        rounds=results,
+    )
+
+
+if __name__ == "__main__":
+    main()
