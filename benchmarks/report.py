@@ -69,7 +69,8 @@ def line(row: tuple[str, str, str, str, str, float, bool]) -> str:
     record: dict[str, Any] = json.loads(path.read_text())
     number = record["ratios"][key]
     reached = number <= target if less else number >= target
-    return f"| {where} | {against} | {wanted} | **{value(number, unit)}** | {'yes' if reached else 'no'} | {record['date']} |"
+    cells = [where, against, wanted, f"**{value(number, unit)}**", "yes" if reached else "no", record["date"]]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:

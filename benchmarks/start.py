@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 from common import alternate, medians, store_of, write_result
 
@@ -48,7 +49,7 @@ def first_step_seconds(store: str, work: str) -> dict[str, float]:
             [*COMMAND, "pretrain", config, "--run", os.path.join(run, "run")], stderr=subprocess.DEVNULL
         )
         while True:
-            if os.path.exists(metrics) and '"loss"' in open(metrics, encoding="utf-8").read():
+            if os.path.exists(metrics) and '"loss"' in Path(metrics).read_text():
                 break
             if process.poll() is not None:
                 raise SystemExit("the run ended before its first step")
