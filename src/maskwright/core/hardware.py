@@ -36,6 +36,39 @@ def usable_cores() -> int:
     return max(1, min(cores, _cgroup_cores() or cores))
 
 
+def spread_over_cores(topology: str = "/sys/devices/system/cpu") -> int:
+    """How many threads to multiply matrices with: one a physical core, at most what the container may use.
+
+    Where cores run two threads each, this process is confined to the first of each, so that no two of ours share one:
+    they would share its multipliers. Must come before the threads start.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return usable_cores()
+    allowed = sorted(os.sched_getaffinity(0))
+    first = physical_cores(allowed, topology)
+    if len(first) < len(allowed):
+        os.sched_setaffinity(0, first)
+    return max(1, min(len(first), _cgroup_cores() or len(first)))
+
+
+def physical_cores(allowed: list[int], topology: str) -> list[int]:
+    """The first of `allowed` CPUs on each physical core, by Linux's description; all where it has none."""
+    seen: set[str] = set()
+    first = []
+    for cpu in allowed:
+        try:
+            with open(
+                os.path.join(topology, f"cpu{cpu}", "topology", "thread_siblings_list"), encoding="ascii"
+            ) as file:
+                siblings = file.read().strip()
+        except OSError:
+            siblings = str(cpu)
+        if siblings not in seen:
+            seen.add(siblings)
+            first.append(cpu)
+    return first
+
+
 def _cgroup_cores() -> int | None:
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:

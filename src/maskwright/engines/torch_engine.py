@@ -78,7 +78,7 @@ class TorchEngine:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
         self.dtype = choose_dtype(engine.dtype, self.device)
-        self.threads = engine.threads or hardware.usable_cores()
+        self.threads = engine.threads or hardware.spread_over_cores()
         torch.set_num_threads(self.threads)
         if self.device == "cpu":
             hardware.keep_freed_memory()
