@@ -27,7 +27,7 @@ VOCABULARY, SEQ_LEN = 8192, 128
 
 
 def maskwright(*arguments: object) -> str:
-    command = [sys.executable, "-m", "maskwright.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "maskwright", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise SystemExit(f"{' '.join(command)}\n{result.stderr}")
