@@ -19,7 +19,7 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch_engine import TorchEngine
 from maskwright.model.config import model_config, training_flops
-from maskwright.model.hf import initial_parameters
+from maskwright.model.hf_names import initial_parameters
 from maskwright.training.loop import attended_pairs
 
 

@@ -17,7 +17,8 @@ from maskwright.core.config import ALL_KEYS, read_config
 from maskwright.core.config_page import markdown
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf import initial_parameters, to_hf_config
+from maskwright.model.hf_config import to_hf_config
+from maskwright.model.hf_names import initial_parameters
 from maskwright.tasks.pretrain import describe, prepare_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +37,14 @@ LAYERS = {
 }
 # Files that may import a heavy library, each with its reason.
 HEAVY = {
-    "torch": {"model/attention.py", "model/roberta_torch.py", "engines/torch_engine.py", "engines/ceiling.py"}
+    "torch": {
+        "model/attention.py",
+        "model/roberta_torch.py",
+        "model/modernbert_torch.py",
+        "model/networks.py",
+        "engines/torch_engine.py",
+        "engines/ceiling.py",
+    }
     | {"engines/optimizers.py"}
     | {"tasks/fill.py", "tasks/export.py"},  # these two run the network itself, on text of their own
     "transformers": {"tasks/export.py"},
@@ -116,7 +124,7 @@ def test_help_and_import_load_nothing_heavy() -> None:
 
 def test_number_of_configuration_keys_is_pinned() -> None:
     """Each key is a promise. Adding one is a decision: change this number, CHANGELOG and docs with it."""
-    assert len(ALL_KEYS) == 45
+    assert len(ALL_KEYS) == 46
 
 
 def test_repository_speaks_of_the_product_alone() -> None:

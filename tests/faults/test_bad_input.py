@@ -17,7 +17,8 @@ from safetensors.numpy import save_file
 from maskwright.cli import run
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf import initial_parameters, to_hf_config
+from maskwright.model.hf_config import to_hf_config
+from maskwright.model.hf_names import initial_parameters
 
 SHAPE = ModelConfig(400, 32, 2, 2, 64, 34)
 

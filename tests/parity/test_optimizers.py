@@ -17,8 +17,8 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.optimizers import orthogonalize
 from maskwright.engines.torch_engine import TorchEngine
 from maskwright.model.config import model_config
-from maskwright.model.hf import initial_parameters
-from maskwright.model.roberta_torch import assign, build, extract, masked_lm_loss
+from maskwright.model.hf_names import initial_parameters
+from maskwright.model.networks import assign, build, extract, masked_lm_loss
 
 RATES = [1e-3, 3e-3, 2e-3]
 

@@ -57,6 +57,9 @@ class Masking(Section):
 
 
 class Model(Section):
+    architecture: Literal["roberta", "modernbert"] = "roberta"
+    """roberta: learned positions, LayerNorm after each sub-layer. modernbert: rotary positions, LayerNorm before, gated
+    inner layer, no biases; each exports to its class in transformers."""
     size: Literal["nano", "mini", "small", "base", "large"] = "base"
     """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
     hidden_size: Count | None = None
@@ -66,16 +69,17 @@ class Model(Section):
     num_attention_heads: Count | None = None
     """Heads; they divide the width."""
     intermediate_size: Count | None = None
-    """Inner width of a layer; 4 times the width when not set."""
+    """Inner width of a layer; when not set, 4 times the width, or 8/3 of it in modernbert, whose inner layer has two
+    halves."""
     max_seq_len: Count | None = None
-    """Longest row that the model can ever take; data.seq_len when not set. Positions are this plus RoBERTa's offset
-    of 2."""
+    """Longest row that the model can ever take; data.seq_len when not set."""
     init_from: str | None = None
-    """Hugging Face RoBERTa folder to continue from (safetensors); its shape replaces the keys above."""
+    """Hugging Face folder to continue from (safetensors); its shape replaces the keys above."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """After the embeddings and each sub-layer; 0.1 in RoBERTa."""
+    """After the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert, after the embeddings and inside the
+    inner layer."""
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Of attention probabilities; 0.1 in RoBERTa."""
+    """Of attention probabilities; 0.1 in RoBERTa. In modernbert, of attention's output as well."""
 
 
 class Optimizer(Section):

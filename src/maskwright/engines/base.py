@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, SupportsFloat
 
 from maskwright.data.batch import Batch
-from maskwright.model.hf import Parameters
+from maskwright.model.hf_names import Parameters
 
 
 @dataclass(frozen=True)

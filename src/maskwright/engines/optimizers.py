@@ -137,11 +137,15 @@ class Muon:
         self._weights.mul_(1.0 - rate * self.options.weight_decay).sub_(self._update.mul_(rate))
 
     def _by_shape(self, flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Views [n, D, D] of all square matrices (query, key and value apart), [L, F, D] ups and [L, D, F] downs."""
-        F, D = next(shape for name, shape in self.shapes.items() if name.endswith("up.weight"))
-        layers = sum(name.endswith("up.weight") for name in self.shapes)
-        ups, downs = len(flat) - 2 * layers * F * D, len(flat) - layers * F * D
-        return flat[:ups].view(-1, D, D), flat[ups:downs].view(layers, F, D), flat[downs:].view(layers, D, F)
+        """Views [n, D, D] of all square matrices (query, key and value apart), [n, F, D] ups (both halves of a gated
+        one apart) and [L, D, F] downs."""
+        D, F = next(shape for name, shape in self.shapes.items() if name.endswith("down.weight"))
+        ups, downs = (
+            numel({name: shape for name, shape in self.shapes.items() if name.endswith(role)})
+            for role in ("up.weight", "down.weight")
+        )
+        squares, up, down = flat.split([len(flat) - ups - downs, ups, downs])
+        return squares.view(-1, D, D), up.view(-1, F, D), down.view(-1, D, F)
 
     def read(self) -> Moments:
         return {"momentum": views(self._momentum, self.shapes)}

@@ -25,7 +25,7 @@ from maskwright.engines.base import EvalStats, StepStats, TrainState
 from maskwright.engines.optimizers import AdamW, Layout, Muon, numel, views
 from maskwright.model.attention import Borders, segment_borders, takes_borders
 from maskwright.model.config import ModelConfig
-from maskwright.model.roberta_torch import NEVER_PREDICTED, Roberta, assign, extract, masked_lm_loss
+from maskwright.model.networks import NEVER_PREDICTED, assign, extract, make_network, masked_lm_loss
 
 DROPOUT_PURPOSE = 7
 COMPILE_PAYS_FLOPS = 1e17
@@ -100,9 +100,7 @@ class TorchEngine:
 
     def _lay_out(self) -> None:
         """All weights in one flat fp32 buffer; the model's parameters are views of it or of its copy."""
-        with torch.device("meta"):
-            self.model = Roberta(self.config)
-        self.model.to_empty(device=self.device)
+        self.model = make_network(self.config, self.device)
         parameters = dict(self.model.named_parameters())
         self.layout = Layout.of(parameters)
         self._weights = torch.zeros(numel(self.layout.all), device=self.device)

@@ -1,8 +1,9 @@
-"""The shape of a RoBERTa encoder, its named sizes, and how many multiplications it takes. Neither torch nor jax."""
+"""The shape of an encoder, its named sizes, and how many multiplications it takes. Neither torch nor jax."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from maskwright.core import config as run
 from maskwright.core.errors import ConfigError
@@ -24,7 +25,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Names are Hugging Face's (`RobertaConfig`)."""
+    """Names are Hugging Face's (`RobertaConfig`), for both architectures."""
 
     vocab_size: int
     hidden_size: int
@@ -40,6 +41,9 @@ class ModelConfig:
     pad_token_id: int = 1
     bos_token_id: int = 0
     eos_token_id: int = 2
+    architecture: Literal["roberta", "modernbert"] = "roberta"
+    rope_theta: float = 10_000.0
+    """Only for modernbert: the base of its rotary positions."""
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -51,7 +55,7 @@ class ModelConfig:
 
     @property
     def max_seq_len(self) -> int:
-        return self.max_position_embeddings - POSITION_OFFSET
+        return self.max_position_embeddings - (POSITION_OFFSET if self.architecture == "roberta" else 0)
 
     @property
     def padded_vocab_size(self) -> int:
@@ -61,12 +65,16 @@ class ModelConfig:
     def body_parameters(self) -> int:
         """In the layers' matrices: what every token is multiplied by."""
         width, inner = self.hidden_size, self.intermediate_size
-        return self.num_hidden_layers * (4 * width * width + 2 * width * inner)
+        inner_matrices = 2 if self.architecture == "roberta" else 3
+        return self.num_hidden_layers * (4 * width * width + inner_matrices * width * inner)
 
     @property
     def parameters(self) -> int:
         """All trainable numbers, tied weights once."""
         width, inner, layers = self.hidden_size, self.intermediate_size, self.num_hidden_layers
+        if self.architecture == "modernbert":
+            norms = 2 * layers + 2  # the first layer has one less; embeddings, end and head have one each
+            return self.vocab_size * (width + 1) + self.body_parameters + width * width + norms * width
         embeddings = (self.vocab_size + self.max_position_embeddings + self.type_vocab_size + 2) * width
         layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
         head = width * width + 3 * width + self.vocab_size
@@ -77,16 +85,24 @@ def model_config(section: run.Model, vocab_size: int, seq_len: int) -> ModelConf
     """The shape that a run's `model:` section names, for training from scratch."""
     layers, width, heads = SIZES[section.size]
     width = section.hidden_size or width
+    roberta = section.architecture == "roberta"
     return ModelConfig(
+        architecture=section.architecture,
         vocab_size=vocab_size,
         hidden_size=width,
         num_hidden_layers=section.num_hidden_layers or layers,
         num_attention_heads=section.num_attention_heads or heads,
-        intermediate_size=section.intermediate_size or 4 * width,
-        max_position_embeddings=(section.max_seq_len or seq_len) + POSITION_OFFSET,
+        intermediate_size=section.intermediate_size or (4 * width if roberta else gated_inner_width(width)),
+        max_position_embeddings=(section.max_seq_len or seq_len) + (POSITION_OFFSET if roberta else 0),
         hidden_dropout_prob=section.hidden_dropout,
         attention_probs_dropout_prob=section.attention_dropout,
     )
+
+
+def gated_inner_width(width: int) -> int:
+    """Three matrices of it multiply as much as two of 4 times the width; a multiple of 64 (of 32 where narrow)."""
+    step = 64 if width >= 256 else 32
+    return round(8 * width / 3 / step) * step
 
 
 def training_flops(model: ModelConfig, tokens: float, attended_pairs: float, predicted: float) -> float:

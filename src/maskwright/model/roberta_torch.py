@@ -9,17 +9,12 @@ M rows, T tokens, D width, H heads, h width of a head, K predicted positions, V 
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.model.attention import Borders, attention, segment_mask
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
-from maskwright.model.hf import Parameters, pieces
-
-NEVER_PREDICTED = -1e9
-"""Bias of the padded ids: exp(-1e9) is exactly 0, so they get neither probability nor gradient."""
 
 
 class Layer(nn.Module):
@@ -81,42 +76,3 @@ class Roberta(nn.Module):
         """Logits [K, V] at `predict_index` [K] of the flattened rows."""
         x_MTD = self.encode(input_ids, position_ids, segments)
         return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)
-
-
-def masked_lm_loss(logits_KV: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Sum of cross-entropies over the predicted positions, in fp32; divided once by the caller, by the global
-    weight."""
-    return (F.cross_entropy(logits_KV.float(), labels, reduction="none") * weights).sum()
-
-
-@torch.no_grad()
-def assign(named: dict[str, Tensor], parameters: Parameters, config: ModelConfig, padding: float = 0.0) -> None:
-    """Copies arrays under Hugging Face names into tensors under this module's names: into those that are given.
-
-    `padding` fills the padded rows of the head's bias: `NEVER_PREDICTED` for weights, 0 for optimizer moments.
-    """
-    for name in {"word.weight", "head.bias"} & set(named):
-        named[name][config.vocab_size :] = padding if name == "head.bias" else 0.0
-    for piece in pieces(config):
-        if piece.name not in named:
-            continue
-        value = torch.from_numpy(np.ascontiguousarray(parameters[piece.hf_name]))
-        named[piece.name][piece.rows].copy_(value)
-
-
-def extract(named: dict[str, Tensor], config: ModelConfig) -> Parameters:
-    """The reverse of `assign`: fp32 copies under Hugging Face names."""
-    return {
-        piece.hf_name: named[piece.name][piece.rows].detach().to("cpu", torch.float32, copy=True).numpy()
-        for piece in pieces(config)
-        if piece.name in named
-    }
-
-
-def build(config: ModelConfig, parameters: Parameters) -> Roberta:
-    """An fp32 model on the CPU in evaluation mode."""
-    with torch.device("meta"):
-        model = Roberta(config)
-    model = model.to_empty(device="cpu").eval()
-    assign(dict(model.named_parameters()), parameters, config, NEVER_PREDICTED)
-    return model

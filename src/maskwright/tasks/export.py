@@ -16,8 +16,8 @@ from maskwright.core.console import human_count, say
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.core.run_directory import RunDirectory
 from maskwright.model.config import POSITION_OFFSET
-from maskwright.model.hf import to_hf_config
-from maskwright.model.roberta_torch import build
+from maskwright.model.hf_config import to_hf_config
+from maskwright.model.networks import build
 from maskwright.tasks.models import TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer
 

@@ -9,7 +9,8 @@ from typing import Any
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.run_directory import RunDirectory
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf import Parameters, read_model_folder
+from maskwright.model.hf import read_model_folder
+from maskwright.model.hf_names import Parameters
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
 

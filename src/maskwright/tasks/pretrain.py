@@ -21,7 +21,9 @@ from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, model_config, training_flops
-from maskwright.model.hf import Parameters, initial_parameters, read_hf_config, read_hf_parameters
+from maskwright.model.hf import read_hf_parameters
+from maskwright.model.hf_config import read_hf_config
+from maskwright.model.hf_names import Parameters, initial_parameters
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint

@@ -142,7 +142,7 @@ def _steps(place: Place, minutes: float, rows: int) -> int:
     from maskwright.core.config import build_config
     from maskwright.engines.base import TrainState
     from maskwright.engines.torch_engine import TorchEngine
-    from maskwright.model.hf import initial_parameters
+    from maskwright.model.hf_names import initial_parameters
     from maskwright.tasks.pretrain import prepare_run
 
     ready = prepare_run(build_config(_config(place, 1000, rows), place.config))

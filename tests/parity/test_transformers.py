@@ -1,0 +1,260 @@
+"""The models against those of `transformers` (eager, fp32) on random weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.numpy import save_file
+
+from maskwright.core import storage
+from maskwright.core.config import Model
+from maskwright.core.errors import ModelError
+from maskwright.model.config import POSITION_OFFSET, ModelConfig, model_config
+from maskwright.model.hf import read_model_folder
+from maskwright.model.hf_config import (
+    MODERNBERT_DEFAULTS,
+    MODERNBERT_NEEDS,
+    ROBERTA_DEFAULTS,
+    read_hf_config,
+    to_hf_config,
+)
+from maskwright.model.hf_names import Parameters, initial_parameters, pieces
+from maskwright.model.networks import build, extract, masked_lm_loss
+
+ROBERTA = ModelConfig(
+    vocab_size=203,  # not a multiple of 64
+    hidden_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=80,
+    max_position_embeddings=42,
+)
+MODERNBERT = replace(ROBERTA, architecture="modernbert", max_position_embeddings=40, rope_theta=500.0)
+SHAPES = {"roberta": ROBERTA, "modernbert": MODERNBERT}
+both = pytest.mark.parametrize("kind", list(SHAPES))
+
+
+def random_parameters(config: ModelConfig, seed: int = 0) -> Parameters:
+    """Far from the initialisation: biases and norms random too, so that a forgotten one shows."""
+    generator = np.random.default_rng(seed)
+    return {
+        piece.hf_name: (
+            generator.standard_normal(piece.shape) * 0.1 + ("norm" in piece.hf_name.lower() and len(piece.shape) == 1)
+        ).astype(np.float32)
+        for piece in pieces(config)
+    }
+
+
+def save_folder(folder: Path, parameters: Parameters, config: ModelConfig) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(parameters, str(folder / "model.safetensors"), {"format": "pt"})
+    storage.write_json(str(folder / "config.json"), to_hf_config(config))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, transformers.PreTrainedModel]:
+    """What transformers makes of each exported folder."""
+    transformers.utils.logging.disable_progress_bar()
+    models = {}
+    for kind, config in SHAPES.items():
+        folder = save_folder(tmp_path_factory.mktemp("hf"), random_parameters(config), config)
+        models[kind] = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+        assert type(models[kind]).__name__ == to_hf_config(config)["architectures"][0]
+    return models
+
+
+def inputs(rows: int = 5, length: int = 40) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(input ids, attention mask with padding at the ends, labels with -100)."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(4, ROBERTA.vocab_size, (rows, length), generator=generator)
+    real = torch.ones_like(ids)
+    for row in range(1, rows):
+        real[row, length - 5 * row :] = 0
+    ids[real == 0] = ROBERTA.pad_token_id
+    labels = torch.where((torch.rand(ids.shape, generator=generator) < 0.3) & (real == 1), ids, -100)
+    return ids, real, labels
+
+
+def ours_forward(model: torch.nn.Module, ids: torch.Tensor, real: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    positions = torch.arange(ids.shape[1]).expand_as(ids)
+    return model(ids, positions, real, index)
+
+
+@both
+def test_logits_agree_with_transformers(kind: str, reference: dict[str, transformers.PreTrainedModel]) -> None:
+    ids, real, _ = inputs()
+    model, theirs = build(SHAPES[kind], random_parameters(SHAPES[kind])), reference[kind]
+    with torch.no_grad():
+        found = ours_forward(model, ids, real, torch.arange(ids.numel())).view(*ids.shape, -1)
+        # Without position ids: transformers derives them from the padding, as users' calls do.
+        expected = theirs(ids, attention_mask=real).logits
+    difference = (found[..., : ROBERTA.vocab_size] - expected).abs()[real.bool()]
+    assert difference.max() < 1e-5
+
+
+@both
+def test_loss_and_every_gradient_agree_with_transformers(
+    kind: str, reference: dict[str, transformers.PreTrainedModel]
+) -> None:
+    ids, real, labels = inputs()
+    theirs, config = reference[kind], SHAPES[kind]
+    theirs.zero_grad()
+    expected = theirs(ids, attention_mask=real, labels=labels).loss
+    expected.backward()
+    model = build(config, random_parameters(config))
+    flat = labels.reshape(-1)
+    index = (flat != -100).nonzero()[:, 0]
+    weights = torch.ones(len(index))
+    loss = masked_lm_loss(ours_forward(model, ids, real, index), flat[index], weights) / weights.sum()
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
+    gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
+    wanted_of = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    assert set(gradients) == set(wanted_of)
+    for name, gradient in gradients.items():
+        wanted = wanted_of[name].numpy()
+        assert np.abs(gradient - wanted).max() <= 1e-5 * max(1.0, np.abs(wanted).max()), name
+
+
+@both
+def test_padded_vocabulary_gets_no_probability_and_no_gradient(kind: str) -> None:
+    ids, real, labels = inputs()
+    model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
+    index = (labels.reshape(-1) != -100).nonzero()[:, 0]
+    logits = ours_forward(model, ids, real, index)
+    assert logits.shape[1] == 256
+    assert torch.softmax(logits, -1)[:, ROBERTA.vocab_size :].abs().max() == 0
+    masked_lm_loss(logits, labels.reshape(-1)[index], torch.ones(len(index))).backward()
+    assert model.word.weight.grad[ROBERTA.vocab_size :].abs().max() == 0
+    assert model.head.bias.grad[ROBERTA.vocab_size :].abs().max() == 0
+
+
+@both
+def test_fillers_change_nothing(kind: str) -> None:
+    ids, real, labels = inputs()
+    model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
+    flat = labels.reshape(-1)
+    index = (flat != -100).nonzero()[:, 0]
+    exact = masked_lm_loss(ours_forward(model, ids, real, index), flat[index], torch.ones(len(index)))
+    filled = torch.cat([index, torch.zeros(7, dtype=index.dtype)])
+    truth = torch.cat([flat[index], torch.zeros(7, dtype=flat.dtype)])
+    weights = torch.cat([torch.ones(len(index)), torch.zeros(7)])
+    with_fillers = masked_lm_loss(ours_forward(model, ids, real, filled), truth, weights)
+    assert float(with_fillers.detach()) == pytest.approx(float(exact.detach()), rel=1e-6)
+
+
+@both
+def test_packed_rows_give_the_logits_of_the_documents_alone(kind: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
+    lengths = [7, 12, 3, 9]
+    pieces_ = [torch.randint(4, ROBERTA.vocab_size, (n,), generator=generator) for n in lengths]
+    padding = 40 - sum(lengths)
+    row = torch.cat([*pieces_, torch.full((padding,), ROBERTA.pad_token_id)])[None]
+    segments = torch.cat([torch.full((n,), i + 1) for i, n in enumerate(lengths)] + [torch.zeros(padding).long()])
+    positions = torch.cat([*[torch.arange(n) for n in lengths], torch.zeros(padding).long()])
+    with torch.no_grad():
+        packed = model(row, positions[None], segments[None], torch.arange(40))
+        begin = 0
+        for ids, size in zip(pieces_, lengths, strict=True):
+            alone = ours_forward(model, ids[None], torch.ones(1, size).long(), torch.arange(size))
+            assert (
+                packed[begin : begin + size, : ROBERTA.vocab_size] - alone[:, : ROBERTA.vocab_size]
+            ).abs().max() < 1e-5
+            begin += size
+
+
+@both
+def test_weights_come_back_bit_for_bit(
+    kind: str, tmp_path: Path, reference: dict[str, transformers.PreTrainedModel]
+) -> None:
+    """Ours -> transformers -> its own save_pretrained -> ours."""
+    reference[kind].save_pretrained(tmp_path / "again")
+    config, parameters = read_model_folder(str(tmp_path / "again"))
+    assert config == SHAPES[kind]
+    model = build(config, parameters)
+    for name, value in extract(dict(model.named_parameters()), config).items():
+        assert np.array_equal(value, random_parameters(config)[name]), name
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_folders_are_read_exactly(
+    kind: str, dtype: torch.dtype, tmp_path: Path, reference: dict[str, transformers.PreTrainedModel]
+) -> None:
+    theirs = reference[kind]
+    copy = type(theirs)(theirs.config)
+    copy.load_state_dict(theirs.state_dict())
+    copy.to(dtype).save_pretrained(tmp_path / "half")
+    _, parameters = read_model_folder(str(tmp_path / "half"))
+    for name, value in random_parameters(SHAPES[kind]).items():
+        assert np.array_equal(parameters[name], torch.from_numpy(value).to(dtype).float().numpy()), name
+
+
+def test_position_offset_is_two(reference: dict[str, transformers.PreTrainedModel]) -> None:
+    theirs = reference["roberta"]
+    ids = torch.arange(4, 20)[None]
+    embedded = theirs.roberta.embeddings(input_ids=ids)
+    explicit = theirs.roberta.embeddings(input_ids=ids, position_ids=torch.arange(16)[None] + POSITION_OFFSET)
+    assert torch.equal(embedded, explicit)
+
+
+def test_defaults_of_an_old_config_are_transformers_own(tmp_path: Path) -> None:
+    """A key that config.json leaves out means there what it means here."""
+    default = transformers.RobertaConfig()
+    for key, value in ROBERTA_DEFAULTS.items():
+        assert getattr(default, key) == value, key
+    modern = transformers.ModernBertConfig()
+    theirs = {"layer_norm_eps": "norm_eps", "attention_probs_dropout_prob": "attention_dropout"}
+    for key, value in MODERNBERT_DEFAULTS.items():
+        if key == "rope_theta":
+            assert modern.rope_parameters["full_attention"][key] == value
+        elif key == "hidden_dropout_prob":
+            assert modern.embedding_dropout == modern.mlp_dropout == value
+        else:
+            assert getattr(modern, theirs.get(key, key)) == value, key
+    for key, value in MODERNBERT_NEEDS.items():
+        assert getattr(modern, key) == value, key
+
+
+@both
+def test_parameter_count_is_that_of_the_arrays(kind: str) -> None:
+    assert SHAPES[kind].parameters == sum(array.size for array in random_parameters(SHAPES[kind]).values())
+
+
+def test_public_modernberts_with_local_attention_are_refused(tmp_path: Path) -> None:
+    """As the published ones have: every third layer sees all, the others 128 tokens around."""
+    transformers.ModernBertConfig().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="local attention"):
+        read_hf_config(str(tmp_path))
+
+
+def test_modernberts_residual_matrices_start_smaller() -> None:
+    parameters = initial_parameters(replace(MODERNBERT, hidden_size=128, num_hidden_layers=8), seed=0)
+    assert parameters["model.layers.3.mlp.Wo.weight"].std() == pytest.approx(0.02 / 4, rel=0.05)
+    assert parameters["model.layers.3.mlp.Wi.weight"].std() == pytest.approx(0.02, rel=0.05)
+
+
+def test_gated_layers_multiply_as_much_as_plain_ones() -> None:
+    for size in ("mini", "small", "base", "large"):
+        plain, gated = (model_config(Model(size=size, architecture=kind), 1000, 64).body_parameters for kind in SHAPES)
+        assert gated == pytest.approx(plain, rel=0.03)
+
+
+def test_initialisation_is_robertas() -> None:
+    big = ModelConfig(5000, 128, 2, 2, 512, 130)
+    parameters = initial_parameters(big, seed=5)
+    words = parameters["roberta.embeddings.word_embeddings.weight"]
+    assert (words[big.pad_token_id] == 0).all()
+    assert words[2:].std() == pytest.approx(0.02, rel=0.02)
+    assert (parameters["roberta.encoder.layer.1.output.LayerNorm.weight"] == 1).all()
+    assert (parameters["lm_head.bias"] == 0).all()
+    again = initial_parameters(big, seed=5)
+    assert all(np.array_equal(parameters[name], again[name]) for name in parameters)
+    assert not np.array_equal(words, initial_parameters(big, seed=6)["roberta.embeddings.word_embeddings.weight"])
