@@ -45,7 +45,12 @@ def write_config(path: Path, store: str, **schedule: object) -> None:
     )
 
 
-def test_from_text_to_transformers(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "steps"),
+    [({}, 1300), ({"model.architecture": "modernbert", "optimizer.kind": "muon"}, 800)],
+    ids=["roberta", "modernbert"],
+)
+def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: Path, tmp_path: Path) -> None:
     audited = json.loads(maskwright("text", "audit", corpus, "--json", cwd=tmp_path))
     assert (audited["documents"], audited["layout"]) == (300, "sentences")
     maskwright("tokenizer", "train", corpus, "--to", "tokenizer", "--vocab-size", 400, cwd=tmp_path)
@@ -69,7 +74,8 @@ def test_from_text_to_transformers(corpus: Path, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", "store")
     assert "150 steps of 8 rows" in maskwright("pretrain", "run.yaml", "--run", "run", "--dry-run", cwd=tmp_path)
     assert not (tmp_path / "run").exists()
-    keys = ["schedule.steps=1300", "masking.rate=0.3", "model.hidden_dropout=0.0", "batch.micro_batch_rows=16"]
+    keys = [f"schedule.steps={steps}", "masking.rate=0.3", "model.hidden_dropout=0.0", "batch.micro_batch_rows=16"]
+    keys += [f"{key}={value}" for key, value in recipe.items()]
     longer = [part for key in [*keys, "optimizer.learning_rate=2e-3"] for part in ("--set", key)]
     maskwright("pretrain", "run.yaml", "--run", "run", *longer, cwd=tmp_path)
     result = json.loads(maskwright("evaluate", "run", "--json", cwd=tmp_path))
@@ -93,7 +99,16 @@ def test_from_text_to_transformers(corpus: Path, tmp_path: Path) -> None:
     assert str(tmp_path) not in card
 
     write_config(tmp_path / "more.yaml", "store", steps=20)
-    more = ("pretrain", "more.yaml", "--run", "more", "--set", "model.init_from=model")
+    more = (
+        "pretrain",
+        "more.yaml",
+        "--run",
+        "more",
+        "--set",
+        "model.init_from=model",
+        "--set",
+        "model.hidden_dropout=0.1",
+    )
     maskwright(*more, cwd=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "more" / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["valid_loss"] == pytest.approx(again["loss"], rel=0.01)

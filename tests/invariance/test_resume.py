@@ -60,9 +60,16 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
             "masking.final_rate": 0.1,
         },
         {"schedule.kind": "wsd", "batch.virtual_workers": 4, "evaluation.every_steps": 5},
-        {"optimizer.kind": "muon", "masking.final_rate": 0.1, "engine.dtype": "bf16"},
+        {
+            "model.architecture": "modernbert",
+            "model.hidden_dropout": 0.1,
+            "model.attention_dropout": 0.1,
+            "optimizer.kind": "muon",
+            "masking.final_rate": 0.1,
+            "engine.dtype": "bf16",
+        },
     ],
-    ids=["plain", "dropout", "bf16-whole-word", "sentences-span-rate", "wsd-accumulation", "muon"],
+    ids=["plain", "dropout", "bf16-whole-word", "sentences-span-rate", "wsd-accumulation", "modernbert-muon"],
 )
 def test_resume_is_bit_identical(
     keys: dict[str, Any],

@@ -78,15 +78,15 @@ def test_three_updates_equal_torchs_adamw(
         assert np.abs(state.moments["exp_avg_sq"][name] - v).max() < 1e-6
 
 
-@pytest.mark.parametrize("inner", [None, 48])
+@pytest.mark.parametrize(("kind", "inner"), [("roberta", None), ("roberta", 48), ("modernbert", None)])
 def test_three_updates_with_muon_equal_the_formulas(
-    store: TokenStore, config: Callable[..., RunConfig], inner: int | None
+    store: TokenStore, config: Callable[..., RunConfig], kind: str, inner: int | None
 ) -> None:
-    """Hidden matrices by Muon, query, key and value apart, all else by AdamW; also where the inner width is no
-    multiple."""
+    """Hidden matrices by Muon, those that are several in one apart, all else by AdamW; also where the inner width is
+    no multiple."""
     run = config(
         **{"optimizer.kind": "muon", "optimizer.weight_decay": 0.1, "optimizer.max_grad_norm": None}
-        | {"model.intermediate_size": inner}
+        | {"model.architecture": kind, "model.intermediate_size": inner}
     )
     shape = model_config(run.model, store.vocabulary.size, 32)
     loader, start = Loader(run, store), initial_parameters(shape, 0)
@@ -111,7 +111,16 @@ def test_three_updates_with_muon_equal_the_formulas(
         given = [gradient[name] for gradient in gradients]
         if start[name].ndim == 2 and "embeddings" not in name:
             matrices += 1
-            w, m = oracles.muon(start[name], given, RATES, run.optimizer)
+            apart = 3 if "Wqkv" in name else 2 if "Wi" in name else 1
+            results = [
+                oracles.muon(weight, gradient, RATES, run.optimizer)
+                for weight, gradient in zip(
+                    np.split(start[name], apart),
+                    zip(*(np.split(gradient, apart) for gradient in given), strict=True),
+                    strict=True,
+                )
+            ]
+            w, m = (np.concatenate(parts) for parts in zip(*results, strict=True))
             assert np.abs(state.moments["momentum"][name] - m).max() < 1e-6
             assert name not in state.moments["exp_avg"]
         else:
@@ -120,7 +129,7 @@ def test_three_updates_with_muon_equal_the_formulas(
             assert np.abs(state.moments["exp_avg"][name] - m).max() < 1e-6
             assert name not in state.moments["momentum"]
         assert np.abs(value - w).max() < 2e-5, name
-    assert matrices == 6 * shape.num_hidden_layers + 1
+    assert matrices == (6 if kind == "roberta" else 4) * shape.num_hidden_layers + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

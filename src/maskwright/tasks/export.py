@@ -15,12 +15,12 @@ from maskwright.core import storage
 from maskwright.core.console import human_count, say
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.core.run_directory import RunDirectory
-from maskwright.model.config import POSITION_OFFSET
 from maskwright.model.hf_config import to_hf_config
 from maskwright.model.networks import build
 from maskwright.tasks.models import TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer
 
+ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
 LARGEST_DIFFERENCE = 1e-4
 """In fp32 logits, between this model and `transformers` on the exported folder."""
 
@@ -59,7 +59,7 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
 
 
 def verify(model: TrainedModel, folder: str) -> float:
-    """Largest difference of any logit between this model and `RobertaForMaskedLM.from_pretrained(folder)`, in fp32.
+    """Largest difference of any logit between this model and what `AutoModelForMaskedLM` makes of `folder`, in fp32.
 
     On rows of random ids at two lengths, the longest with padding. Also compares the ids of the tokenizer that
     `transformers` loads. Raises `VerificationError`.
@@ -68,7 +68,7 @@ def verify(model: TrainedModel, folder: str) -> float:
 
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    theirs = transformers.RobertaForMaskedLM.from_pretrained(
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(
         folder, attn_implementation="eager", local_files_only=True, dtype=torch.float32
     ).eval()
     ours, generator = build(model.config, model.parameters), np.random.default_rng(0)
@@ -80,7 +80,8 @@ def verify(model: TrainedModel, folder: str) -> float:
         ids[real == 0] = model.config.pad_token_id
         positions = torch.arange(length).expand(2, length)
         with torch.no_grad():
-            expected = theirs(ids, attention_mask=real, position_ids=positions + POSITION_OFFSET).logits
+            # Without position ids: transformers finds them itself, as in users' calls.
+            expected = theirs(ids, attention_mask=real).logits
             found = ours(ids, positions, real, torch.arange(2 * length)).view(2, length, -1)
         # Padding's own outputs mean nothing and may differ.
         differences.append((found[..., : model.config.vocab_size] - expected).abs()[real.bool()].max())
@@ -118,12 +119,13 @@ def model_card(model: TrainedModel, difference: float) -> str:
         "---",
         "library_name: transformers",
         "pipeline_tag: fill-mask",
-        "tags: [roberta, masked-lm, maskwright]",
+        f"tags: [{model.config.architecture}, masked-lm, maskwright]",
         "---",
         "",
         f"# {os.path.basename(os.path.abspath(model.location))}",
         "",
-        f"A RoBERTa encoder ({model.config.num_hidden_layers} layers x {model.config.hidden_size}, "
+        f"A {ARCHITECTURE_NAMES[model.config.architecture]} encoder ({model.config.num_hidden_layers} layers x "
+        f"{model.config.hidden_size}, "
         f"{human_count(model.config.parameters)} parameters, vocabulary {model.config.vocab_size:,}, up to "
         f"{model.config.max_seq_len} tokens), trained with maskwright.",
         "",
