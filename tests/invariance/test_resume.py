@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,23 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
             "masking.final_rate": 0.1,
             "engine.dtype": "bf16",
         },
+        pytest.param(
+            {"engine.compile": "on", "engine.dtype": "bf16", "model.hidden_dropout": 0.1},
+            marks=[
+                pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++ on a CPU; there is none"),
+                pytest.mark.filterwarnings("ignore"),  # of the compiler itself
+            ],
+        ),
     ],
-    ids=["plain", "dropout", "bf16-whole-word", "sentences-span-rate", "wsd-accumulation", "modernbert-muon"],
+    ids=[
+        "plain",
+        "dropout",
+        "bf16-whole-word",
+        "sentences-span-rate",
+        "wsd-accumulation",
+        "modernbert-muon",
+        "compiled",
+    ],
 )
 def test_resume_is_bit_identical(
     keys: dict[str, Any],
