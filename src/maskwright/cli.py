@@ -275,6 +275,27 @@ def fill(
             )
 
 
+@app.command("verify-resume")
+def verify_resume(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML of the run.")],
+    steps: Annotated[int, typer.Option(help="Steps of the short copy that is run twice.")] = 60,
+    kills: Annotated[int, typer.Option(help="How often the second run is killed.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the moments of the kills.")] = 0,
+    work: Annotated[str | None, typer.Option(help="Folder for both runs; a temporary one when not given.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set schedule.steps=100")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove on your own job that a killed run continues bit for bit: run it twice, kill one with SIGKILL."""
+    from maskwright.core.config import read_config
+    from maskwright.core.errors import VerificationError
+    from maskwright.tasks import verify_resume as task
+
+    verdict = task.verify_resume(read_config(config, set_), steps=steps, kills=kills, seed=seed, work=work)
+    _print(verdict.report(), verdict.to_json(), as_json)
+    if verdict.differences:
+        raise VerificationError("the killed run did not end as the other did")
+
+
 @app.command("quickstart")
 def quickstart(
     text: Annotated[
