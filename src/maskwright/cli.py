@@ -191,17 +191,34 @@ def pretrain(
     run: Annotated[str, typer.Option("--run", help="Run directory; an existing one is continued.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set schedule.steps=100")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would happen, stop.")] = False,
+    max_hours: Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)] = None,
 ) -> None:
     """Train a masked language model. Run again with the same folder: it continues, exactly."""
     from maskwright.core.config import read_config
 
     resolved = read_config(config, set_)
     from maskwright.tasks import pretrain as task
+    from maskwright.training.stop import StopRequest
 
     if dry_run:
         print(task.describe(task.prepare_run(resolved)))
     else:
-        task.pretrain(resolved, run, config_file=config)
+        limits = StopRequest(max_hours=max_hours, max_steps=max_steps)
+        task.pretrain(resolved, run, config_file=config, stop_request=limits)
+
+
+@app.command("stop")
+def stop(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory of a run that is going on.")],
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
+    wait_seconds: Annotated[float, typer.Option(help="How long to wait for it to happen.", min=0.0)] = 120.0,
+) -> None:
+    """Ask a run to save and stop, from any machine that sees its folder. The same command continues it."""
+    from maskwright.core.run_directory import RunDirectory
+    from maskwright.tasks import stop as task
+
+    print(task.stop(RunDirectory(run), "checkpoint" if checkpoint else "stop", wait_seconds))
 
 
 @app.command("evaluate")

@@ -6,43 +6,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from command_line import COMMAND, maskwright, write_config
 from conftest import SHARED
 
 from maskwright.training import checkpoint
-
-COMMAND = [sys.executable, "-m", "maskwright"]
-
-
-def maskwright(*arguments: object, cwd: Path, code: int = 0) -> str:
-    result = subprocess.run(
-        [*COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert result.returncode == code, result.stdout + result.stderr
-    return result.stdout
-
-
-def write_config(path: Path, store: str, **schedule: object) -> None:
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "data": {"store": store, "seq_len": 48},
-                "model": {"size": "nano", "hidden_size": 64, "hidden_dropout": 0.1},
-                "optimizer": {"learning_rate": 4e-3},
-                "schedule": {"steps": 150, "warmup_steps": 15, **schedule},
-                "batch": {"micro_batch_rows": 8},
-                "engine": {"threads": 1},
-                "checkpoint": {"save_every_steps": 20},
-                "logging": {"every_steps": 5},
-            }
-        )
-    )
 
 
 @pytest.mark.parametrize(

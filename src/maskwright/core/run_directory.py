@@ -19,6 +19,7 @@ from typing import Any, Literal
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 
+Wish = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
 
 
@@ -119,6 +120,26 @@ class RunDirectory:
             return None
         known = set(Status.__dataclass_fields__)
         return Status(**{key: value for key, value in values.items() if key in known})
+
+    # ---- requests --------------------------------------------------------------------------------------------
+
+    def request(self, wish: Wish) -> None:
+        """Leaves a wish for whoever runs here."""
+        self.require()
+        storage.write_json(self.path("request.json"), {"wish": wish, "time": time.time()})
+
+    def take_request(self) -> Wish | None:
+        """The wish that was left, which is then gone."""
+        path = self.path("request.json")
+        if not os.path.exists(path):
+            return None
+        try:
+            content = storage.read_json(path)
+        except InputError:
+            content = None
+        os.unlink(path)
+        wish = content.get("wish") if isinstance(content, dict) else None
+        return wish if wish in ("stop", "checkpoint") else None
 
     # ---- metrics ---------------------------------------------------------------------------------------------
 

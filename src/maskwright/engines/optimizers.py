@@ -62,7 +62,7 @@ def views(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
 
 
 class AdamW:
-    """Of the buffer's tail that begins with parameter `shapes`' first: matrices, decayed, and then vectors, not."""
+    """Of the whole buffer, or beside Muon of its tail, behind the hidden matrices. Vectors are not decayed."""
 
     def __init__(self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer) -> None:
         hidden = {} if options.kind == "muon" else layout.hidden
@@ -109,7 +109,7 @@ class AdamW:
 
 
 class Muon:
-    """Of the buffer's head, the hidden matrices. `dtype` is what the iteration multiplies in."""
+    """Of the hidden matrices, at the buffer's head. `dtype` is what the iteration multiplies in."""
 
     def __init__(
         self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer, dtype: torch.dtype

@@ -184,7 +184,10 @@ class TorchEngine:
         """Logits [K, V], labels [K] and weights [K] on the device."""
 
         def put(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(self.device, non_blocking=True)
+            tensor = torch.from_numpy(array)
+            if self.device == "cuda":  # from ordinary memory, a copy waits for the device
+                tensor = tensor.pin_memory()
+            return tensor.to(self.device, non_blocking=True)
 
         segments: Tensor | Borders = put(batch.segment_ids)
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0

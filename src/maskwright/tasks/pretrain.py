@@ -114,9 +114,11 @@ def describe(ready: Prepared) -> str:
     )
 
 
-def pretrain(config: RunConfig, run: str, *, config_file: str | None = None) -> None:
+def pretrain(
+    config: RunConfig, run: str, *, config_file: str | None = None, stop_request: StopRequest | None = None
+) -> None:
     """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds
-    (2)."""
+    (2). `stop_request` may carry limits of this start."""
     directory = RunDirectory(run)
     before = directory.read_config() if directory.exists() else None
     ready = prepare_run(config, before)
@@ -130,7 +132,8 @@ def pretrain(config: RunConfig, run: str, *, config_file: str | None = None) -> 
         ready.model, config.optimizer, _engine_config(config, before), config.seed, run_flops=_run_flops(ready)
     )
     record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
-    with stop_on_signals() as stop, directory.locked():
+    with stop_on_signals(stop_request or StopRequest()) as stop, directory.locked():
+        directory.take_request()  # one that was meant for an earlier start
         job = _start(ready, directory, engine, record)
         if before is None:
             _begin(job, beginning, config_file)

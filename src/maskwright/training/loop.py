@@ -58,7 +58,7 @@ def train(job: Job, stop: StopRequest) -> None:
     update."""
     config, steps = job.config, job.config.schedule.steps
     board = TensorBoard(job.directory.path("events"), job.step) if config.logging.tensorboard else None
-    saved_at, empty = time.monotonic(), 0
+    saved_at, empty, first = time.monotonic(), 0, job.step
     job.status.of = steps
     try:
         if job.step == 0 or _due(config.evaluation.every_steps, job.step):
@@ -82,14 +82,16 @@ def train(job: Job, stop: StopRequest) -> None:
                     _log(job, board, bar, rate, float(stats.grad_norm))
                 bar.advance()
                 _beat(job, "training")
+                stop.look(job.directory, job.step - first)
                 if _due(config.evaluation.every_steps, job.step) and job.step < steps:
                     evaluate(job, board, stop)
                 if job.step < steps and (
                     _due(config.checkpoint.save_every_steps, job.step)
                     or time.monotonic() - saved_at >= (config.checkpoint.save_every_seconds or math.inf)
+                    or stop.save_wanted
                 ):
                     save(job)
-                    saved_at = time.monotonic()
+                    saved_at, stop.save_wanted = time.monotonic(), False
         save(job)
         if job.step < steps:
             raise StoppedEarly(

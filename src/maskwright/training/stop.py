@@ -1,19 +1,40 @@
-"""SIGTERM and SIGINT as a request: work stops at the next safe point, saved."""
+"""Wishes of others for a running run: signals, files in its folder, limits. Met at the next safe point, saved.
+
+SIGTERM, SIGINT       stop
+SIGUSR1               save a checkpoint and go on
+RUN/request.json      the same two, by `maskwright stop`, from any machine that sees the folder
+--max-hours and --max-steps stop this start of the run; the same command continues.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from maskwright.core.console import say
+from maskwright.core.run_directory import RunDirectory
+
+LOOK_EVERY_SECONDS = 1.0
 
 
 class StopRequest:
-    def __init__(self) -> None:
+    """`reason`: why to stop, None to go on. `save_wanted`: a checkpoint was asked for and is not yet saved."""
+
+    def __init__(
+        self,
+        *,
+        max_hours: float | None = None,
+        max_steps: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.reason: str | None = None
+        self.save_wanted = False
+        self._clock, self._began, self._looked = clock, clock(), clock()
+        self._max_hours, self._max_steps = max_hours, max_steps
 
     @property
     def requested(self) -> bool:
@@ -22,21 +43,40 @@ class StopRequest:
     def ask(self, reason: str) -> None:
         self.reason = self.reason or reason
 
+    def look(self, directory: RunDirectory, steps_done: int) -> None:
+        """After each step; `steps_done` since this start. The folder is looked at once a second."""
+        now = self._clock()
+        if self._max_steps is not None and steps_done >= self._max_steps:
+            self.ask(f"--max-steps {self._max_steps}")
+        if self._max_hours is not None and now - self._began >= self._max_hours * 3600.0:
+            self.ask(f"--max-hours {self._max_hours:g}")
+        if now - self._looked >= LOOK_EVERY_SECONDS:
+            self._looked = now
+            wish = directory.take_request()
+            if wish == "stop":
+                self.ask("maskwright stop")
+            self.save_wanted = self.save_wanted or wish == "checkpoint"
+
 
 @contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """While inside, SIGTERM and SIGINT set the request; further signals change nothing, so a save is never torn."""
-    request = StopRequest()
+def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
+    """While inside, signals only note a wish in `request`; further ones change nothing, so a save is never torn."""
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         say(f"{name}: saving and stopping" if not request.requested else f"{name}: already stopping")
         request.ask(name)
 
+    def save(number: int, frame: FrameType | None) -> None:
+        request.save_wanted = True
+
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop}
+    if hasattr(signal, "SIGUSR1"):
+        wanted[signal.SIGUSR1] = save
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
         yield request
     finally:

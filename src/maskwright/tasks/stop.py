@@ -1,0 +1,58 @@
+"""`maskwright stop`: a wish left in a run's folder, and the wait until it is met."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.run_directory import RunDirectory, Status, Wish
+from maskwright.training.checkpoint import whole_steps
+
+STALE_SECONDS = 120.0
+"""A run writes its status every two seconds, and before each longer piece of work."""
+OVER = ("done", "stopped", "failed")
+
+
+def stop(
+    directory: RunDirectory,
+    wish: Wish,
+    wait_seconds: float,
+    *,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """What became of it, in a line. Raises `InputError` when nothing runs there, and `MaskwrightError` when it does not
+    answer in time; the wish is then taken back."""
+    saved_before = max(whole_steps(directory.checkpoints), default=0)
+    _require_running(directory, clock())
+    directory.request(wish)
+    until = clock() + wait_seconds
+    while clock() < until:
+        status, saved = directory.read_status() or Status(), max(whole_steps(directory.checkpoints), default=0)
+        if wish == "checkpoint" and saved > saved_before:
+            return f"{directory.location}: saved step {saved:,}, going on"
+        if status.phase in OVER:
+            directory.take_request()
+            return f"{directory.location}: {status.phase} at step {status.step:,}"
+        sleep(0.2)
+    directory.take_request()
+    raise MaskwrightError(
+        f"did not answer within {wait_seconds:g} seconds",
+        where=directory.location,
+        fix="look at its log.txt, or give --wait-seconds more",
+    )
+
+
+def _require_running(directory: RunDirectory, now: float) -> None:
+    directory.require()
+    status = directory.read_status()
+    if status is None or status.phase in OVER:
+        found = f"{status.phase} at step {status.step:,}" if status else "nothing has run there yet"
+        raise InputError(f"is not running ({found})", where=directory.location, fix="there is nothing to stop")
+    if now - status.heartbeat > STALE_SECONDS:
+        raise InputError(
+            f"is not running: its last sign of life is {now - status.heartbeat:,.0f} seconds old",
+            where=directory.location,
+            fix="it was killed; the command that started it continues it",
+        )

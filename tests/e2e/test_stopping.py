@@ -1,0 +1,120 @@
+"""Wishes for a running run: stop it, save it, limit it; and the proof that stopping costs nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import COMMAND, maskwright, write_config
+
+from maskwright.core.run_directory import RunDirectory
+from maskwright.data.store import TokenStore
+from maskwright.tasks.verify_resume import compare
+from maskwright.training import checkpoint
+
+
+def wait_for(condition: Any, process: subprocess.Popen[str], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def start(folder: Path, **schedule: object) -> subprocess.Popen[str]:
+    """A run that would take minutes, saved only when asked; returned once it trains."""
+    process = subprocess.Popen(
+        [*COMMAND, "pretrain", "run.yaml", "--run", "run", "--set", "checkpoint.save_every_steps=null"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = folder / "run" / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and '"loss"' in metrics.read_text(), process)
+    return process
+
+
+def saved(folder: Path) -> list[int]:
+    return checkpoint.whole_steps(str(folder / "run" / "checkpoints"))
+
+
+def test_a_run_saves_and_stops_when_asked_from_outside(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location, steps=100_000)
+    process = start(tmp_path)
+    assert saved(tmp_path) == []
+    process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: len(saved(tmp_path)) == 1, process)
+    assert "saved step" in maskwright("stop", "run", "--checkpoint", cwd=tmp_path)
+    assert len(saved(tmp_path)) == 2 and process.poll() is None
+    answer = maskwright("stop", "run", cwd=tmp_path)
+    assert "stopped at step" in answer
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75 and "maskwright stop" in errors
+    step = json.loads((tmp_path / "run" / "status.json").read_text())["step"]
+    assert saved(tmp_path)[-1] == step
+    assert not (tmp_path / "run" / "request.json").exists()
+    maskwright("stop", "run", cwd=tmp_path, code=2)  # nothing runs there any more
+
+
+def test_a_killed_run_is_not_waited_for(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location, steps=100_000)
+    process = start(tmp_path)
+    process.kill()
+    process.communicate()
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    (tmp_path / "run" / "status.json").write_text(json.dumps(status | {"heartbeat": time.time() - 3600}))
+    maskwright("stop", "run", cwd=tmp_path, code=2)
+    RunDirectory(str(tmp_path / "run")).request("stop")
+    # A wish that was left for the killed start does not stop the next one.
+    short = ("pretrain", "run.yaml", "--run", "run", "--max-steps", 5)
+    maskwright(*short, cwd=tmp_path, code=75)
+    assert not (tmp_path / "run" / "request.json").exists()
+
+
+def test_limits_end_a_start_and_the_run_goes_on_exactly(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location)
+    maskwright("pretrain", "run.yaml", "--run", "straight", cwd=tmp_path)
+    maskwright("pretrain", "run.yaml", "--run", "parts", "--max-steps", 33, cwd=tmp_path, code=75)
+    assert checkpoint.whole_steps(str(tmp_path / "parts" / "checkpoints"))[-1] == 33
+    maskwright("pretrain", "run.yaml", "--run", "parts", "--max-steps", 50, cwd=tmp_path, code=75)
+    assert checkpoint.whole_steps(str(tmp_path / "parts" / "checkpoints"))[-1] == 83
+    maskwright("pretrain", "run.yaml", "--run", "parts", "--max-hours", 1e-9, cwd=tmp_path, code=75)
+    maskwright("pretrain", "run.yaml", "--run", "parts", cwd=tmp_path)
+    tensors, lines, differences = compare(*(RunDirectory(str(tmp_path / name)) for name in ("straight", "parts")))
+    assert tensors > 0 and lines > 0 and differences == []
+
+
+def test_verify_resume_proves_a_job_exact(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location, steps=5000, warmup_steps=500)
+    command = ("verify-resume", "run.yaml", "--steps", 24, "--kills", 3, "--work", "work", "--json")
+    verdict = json.loads(maskwright(*command, cwd=tmp_path))
+    assert verdict["differences"] == [] and verdict["steps"] == 24
+    assert len(verdict["kills"]) == 3 and verdict["kills"] == sorted(verdict["kills"])
+    assert verdict["tensors"] > 50 and verdict["metric_lines"] >= 24
+
+    # The comparison sees a changed weight, a changed loss and a missing line.
+    straight, killed = (RunDirectory(str(tmp_path / "work" / name)) for name in ("straight", "killed"))
+    broken = RunDirectory(str(tmp_path / "broken"))
+    shutil.copytree(killed.location, broken.location)
+    lines = (tmp_path / "broken" / "metrics.jsonl").read_text().splitlines()
+    changed = [line.replace('"loss": ', '"loss": 1') if '"step": 7,' in line else line for line in lines]
+    (tmp_path / "broken" / "metrics.jsonl").write_text("\n".join(changed[:-1]) + "\n")
+    state, record = checkpoint.load_newest(broken.checkpoints, set_aside=False) or (None, None)
+    assert state and record
+    state.parameters["lm_head.bias"][3] = -0.0 if state.parameters["lm_head.bias"][3] == 0 else 0.0
+    shutil.rmtree(broken.checkpoints)
+    checkpoint.save(broken.checkpoints, state, record, keep=1)
+    found = " ".join(compare(straight, broken)[2])
+    assert "1 of" in found and "lm_head.bias" in found and "metrics at step 7" in found and "lines of metrics" in found
+
+
+@pytest.mark.parametrize("arguments", [("--steps", 4), ("--kills", 0)])
+def test_verify_resume_needs_something_to_do(store: TokenStore, tmp_path: Path, arguments: tuple[object, ...]) -> None:
+    write_config(tmp_path / "run.yaml", store.location)
+    maskwright("verify-resume", "run.yaml", *arguments, cwd=tmp_path, code=2)
