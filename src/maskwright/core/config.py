@@ -150,6 +150,16 @@ class Checkpoint(Section):
     """At most this much work is lost to a kill."""
     keep: Annotated[Count, Resumable] = 2
     """Newest checkpoints to keep."""
+    keep_every_steps: Annotated[Count | None, Resumable] = None
+    """Checkpoints at multiples of this are kept for good. They are made by save_every_steps."""
+
+
+class Health(Section):
+    on_spike: Annotated[Literal["warn", "rollback"], Resumable] = "warn"
+    """What follows when the loss of a log line lies far above those before it: a warning, or the last checkpoint again
+    and the data since then left out."""
+    max_rollbacks: Annotated[Count, Resumable] = 3
+    """After so many the run stops with exit code 3."""
 
 
 class Evaluation(Section):
@@ -177,6 +187,7 @@ class RunConfig(Section):
     batch: Batch = Batch()
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
+    health: Health = Health()
     evaluation: Evaluation = Evaluation()
     logging: Logging = Logging()
 

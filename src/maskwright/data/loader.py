@@ -90,11 +90,12 @@ class Loader:
             )
 
     def masking_rate(self, step: int) -> float:
-        """A straight line from `rate` at step 0 to `final_rate` at the last step."""
+        """A straight line from `rate` at step 0 to `final_rate` at the last step, and flat beyond."""
         masking = self.config.masking
         if masking.final_rate is None:
             return masking.rate
-        return masking.rate + (masking.final_rate - masking.rate) * step / max(self.config.schedule.steps - 1, 1)
+        share = min(1.0, step / max(self.config.schedule.steps - 1, 1))
+        return masking.rate + (masking.final_rate - masking.rate) * share
 
     def epoch(self, step: int) -> float:
         return step * self.config.rows_per_step / self.rows.plan.rows

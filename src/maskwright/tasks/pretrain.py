@@ -27,8 +27,7 @@ from maskwright.model.hf_names import Parameters, initial_parameters
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
-from maskwright.training.loop import Job, train, update_status
-from maskwright.training.metrics import Counters
+from maskwright.training.loop import Job, restore, train, update_status
 from maskwright.training.stop import StopRequest, stop_on_signals
 
 RUN_FORMAT = 1
@@ -257,10 +256,7 @@ def _resume(job: Job, ready: Prepared, before: dict[str, Any]) -> None:
         _begin(job, starting_parameters(ready), None)
         return
     state, record = loaded
-    job.engine.write(state)
-    job.step, job.counters = state.step, Counters(**record["counters"])
-    again = directory.forget_metrics_after(state.step)
-    job.evaluated = {line["step"] for line in directory.read_metrics() if "valid_loss" in line}
+    again = restore(job, state, record)
     if job.step == job.config.schedule.steps:
         say("already trained to the last step")
         return

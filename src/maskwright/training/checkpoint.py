@@ -31,8 +31,11 @@ FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
-def save(folder: str, state: TrainState, record: dict[str, Any], *, keep: int) -> str:
-    """Writes `folder/step-…` and returns it; then removes all but the `keep` newest whole ones.
+def save(
+    folder: str, state: TrainState, record: dict[str, Any], *, keep: int, keep_every_steps: int | None = None
+) -> str:
+    """Writes `folder/step-…` and returns it; then removes all but the `keep` newest whole ones and those at multiples
+    of `keep_every_steps`.
 
     `record` goes into state.json. Raises `CheckpointError` before writing when the disk is too full; the older
     checkpoints then stay as they are.
@@ -53,6 +56,8 @@ def save(folder: str, state: TrainState, record: dict[str, Any], *, keep: int) -
             fix="free disk space or permit writing, and start the same command again",
         ) from None
     for step in whole_steps(folder)[:-keep]:
+        if keep_every_steps and step % keep_every_steps == 0:
+            continue
         # The manifest goes first, so that a kill in between leaves no half checkpoint that looks whole.
         old = os.path.join(folder, step_folder(step))
         os.unlink(os.path.join(old, "MANIFEST.json"))
@@ -99,6 +104,18 @@ def whole_steps(folder: str) -> list[int]:
     names = os.listdir(folder) if os.path.isdir(folder) else []
     steps = [step for name in names if (step := step_of(name)) is not None]
     return sorted(s for s in steps if os.path.exists(os.path.join(folder, step_folder(s), "MANIFEST.json")))
+
+
+def set_aside_after(folder: str, step: int, why: str) -> bool:
+    """Renames each checkpoint of a later step to `WHY-step-…`, unless none would be left; whether one is left."""
+    steps = whole_steps(folder)
+    if not steps or steps[0] > step:
+        return False
+    for later in (s for s in steps if s > step):
+        aside = os.path.join(folder, f"{why}-{step_folder(later)}")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(os.path.join(folder, step_folder(later)), aside)
+    return True
 
 
 def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, Any]] | None:

@@ -16,10 +16,11 @@ from maskwright.core.errors import HealthError, StoppedEarly
 from maskwright.core.run_directory import Phase, RunDirectory, Status
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
-from maskwright.engines.base import Engine, EvalStats
+from maskwright.engines.base import Engine, EvalStats, TrainState
 from maskwright.engines.schedules import learning_rate
 from maskwright.model.config import ModelConfig, training_flops
 from maskwright.training import checkpoint
+from maskwright.training.health import LossWatch, Rollback, Rollbacks
 from maskwright.training.metrics import Counters, Speed, TensorBoard
 from maskwright.training.stop import StopRequest
 
@@ -52,6 +53,10 @@ class Job:
     status: Status = field(default_factory=Status)
     status_written: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.watch = LossWatch(self.model.vocab_size, self.config.schedule.warmup_steps)
+        self.rollbacks = Rollbacks(self.directory)
+
 
 def train(job: Job, stop: StopRequest) -> None:
     """Runs to the last step. Raises `StoppedEarly` after saving when asked to stop, `HealthError` before a bad
@@ -66,7 +71,7 @@ def train(job: Job, stop: StopRequest) -> None:
         with progress("pretrain", steps, "steps", done=job.step) as bar:
             while job.step < steps and not stop.requested:
                 job.speed.start()
-                batches = job.loader.batches(job.step)
+                batches = job.loader.batches(job.rollbacks.data_step(job.step))
                 rate = learning_rate(config.schedule, config.optimizer.learning_rate, job.step)
                 stats = job.engine.step(batches, rate)
                 tokens = sum(batch.text_tokens for batch in batches)
@@ -78,8 +83,9 @@ def train(job: Job, stop: StopRequest) -> None:
                 job.step += 1
                 empty = _watch_empty(job, stats.weight, empty)
 
-                if log:
-                    _log(job, board, bar, rate, float(stats.grad_norm))
+                if log and _log(job, board, bar, rate, float(stats.grad_norm)):
+                    _roll_back(job, bar)
+                    continue
                 bar.advance()
                 _beat(job, "training")
                 stop.look(job.directory, job.step - first)
@@ -137,7 +143,8 @@ def attended_pairs(segment_ids: np.ndarray) -> float:
     return float(np.square(lengths).sum())
 
 
-def _log(job: Job, board: TensorBoard | None, bar: Progress, rate: float, grad_norm: float) -> None:
+def _log(job: Job, board: TensorBoard | None, bar: Progress, rate: float, grad_norm: float) -> bool:
+    """Whether this line makes the run go back."""
     tokens_per_second, flops = job.speed.take()
     record = {
         "step": job.step,
@@ -154,6 +161,40 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, rate: float, grad_n
     job.status.loss, job.status.tokens_per_second = record["loss"], record["tokens_per_second"]
     _write(job, board, record)
     bar.note = f"loss {record['loss']:.3f}  {tokens_per_second:,.0f} tokens/s  {record['ceiling_share']:.0%} of GEMM"
+    return job.watch.look(job.step, record["loss"]) and job.config.health.on_spike == "rollback"
+
+
+def _roll_back(job: Job, bar: Progress) -> None:
+    """Goes on from the newest checkpoint with data that comes after the spike's. Raises `HealthError` when the run has
+    done so too often."""
+    seen, done = job.step, len(job.rollbacks.all)
+    if done >= job.config.health.max_rollbacks:
+        raise HealthError(f"step {seen}: the loss spiked again after {done} rollbacks", fix=HEALTH_FIX)
+    # A checkpoint since the last ordinary log line may hold what made the loss spike.
+    ordinary = seen - job.config.logging.every_steps
+    kept = checkpoint.set_aside_after(job.directory.checkpoints, ordinary, "spiked")
+    loaded = checkpoint.load_newest(job.directory.checkpoints, set_aside=True) if kept else None
+    if loaded is None:
+        warn("there is no checkpoint to go back to yet; going on")
+        return
+    # First the note, then the state: a kill in between continues from the same checkpoint with the same data.
+    job.rollbacks.add(Rollback(seen, loaded[0].step))
+    restore(job, *loaded)
+    bar.advance(job.step - seen)
+    say(f"going back to step {job.step:,}; the data of the {seen - job.step:,} steps since then is left out")
+
+
+def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
+    """Puts a checkpoint in place, as if nothing had been computed after it; how many log lines that takes back."""
+    job.engine.write(state)
+    job.step, job.counters = state.step, Counters(**record["counters"])
+    again = job.directory.forget_metrics_after(state.step)
+    lines = job.directory.read_metrics()
+    job.evaluated = {line["step"] for line in lines if "valid_loss" in line}
+    job.watch = LossWatch(
+        job.model.vocab_size, job.config.schedule.warmup_steps, [line["loss"] for line in lines if "loss" in line]
+    )
+    return again
 
 
 def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
@@ -204,7 +245,10 @@ def save(job: Job) -> None:
         if not np.isfinite(array).all():
             raise HealthError(f"step {job.step}: {name} is no longer finite; not saved", fix=HEALTH_FIX)
     record = {**job.record, "counters": job.counters.to_json()}
-    path = checkpoint.save(job.directory.checkpoints, state, record, keep=job.config.checkpoint.keep)
+    options = job.config.checkpoint
+    path = checkpoint.save(
+        job.directory.checkpoints, state, record, keep=options.keep, keep_every_steps=options.keep_every_steps
+    )
     job.directory.log(f"saved {path}")
 
 

@@ -1,0 +1,72 @@
+"""Spikes, chance and zeros in a curve of losses; and what a rollback makes of the order of data."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from maskwright.core.run_directory import RunDirectory
+from maskwright.training.health import WINDOW_LINES, LossWatch, Rollback, Rollbacks
+
+
+def curve(length: int, seed: int = 0) -> list[float]:
+    """A falling loss with the noise of small batches."""
+    generator = np.random.default_rng(seed)
+    return [3.0 + 6.0 * math.exp(-step / 60) + 0.1 * float(generator.standard_normal()) for step in range(length)]
+
+
+def warnings(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_ordinary_curve_gives_no_warning(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    watch = LossWatch(50_000, 100)
+    assert not any(watch.look(10 * number, loss) for number, loss in enumerate(curve(400, seed)))
+    assert warnings(capsys) == []
+
+
+@pytest.mark.parametrize("at", [30, 150, 399])
+def test_a_spike_is_seen_where_it_is(at: int, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = curve(400)
+    losses[at] += 2.5
+    watch = LossWatch(50_000, 100)
+    assert [number for number, loss in enumerate(losses) if watch.look(number, loss)] == [at]
+    (line,) = warnings(capsys)
+    assert f"step {at}: loss {losses[at]:.3f} is far above" in line
+
+
+def test_a_continued_watch_judges_as_an_unbroken_one() -> None:
+    losses = curve(200)
+    losses[120] += 2.5
+    whole = LossWatch(50_000, 100)
+    expected = [whole.look(number, loss) for number, loss in enumerate(losses)]
+    again = LossWatch(50_000, 100, losses[:100])
+    assert [again.look(number, loss) for number, loss in enumerate(losses[100:], 100)] == expected[100:]
+
+
+def test_a_loss_that_stays_at_chance_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = LossWatch(1000, warmup_steps=20)
+    for step in range(4 * WINDOW_LINES):
+        watch.look(step, math.log(1000) + 0.01 * math.sin(step))
+    (line,) = warnings(capsys)
+    assert f"{math.log(1000):.3f}" in line
+
+
+def test_a_loss_of_zero_is_flagged(capsys: pytest.CaptureFixture[str]) -> None:
+    LossWatch(1000, 0).look(3, 0.0)
+    assert "exactly 0" in warnings(capsys)[0]
+
+
+def test_rollbacks_leave_out_the_data_between(tmp_path: Path) -> None:
+    """Steps 0 to 19, a spike seen at 20, back to 12; again seen at 30, back to 25."""
+    directory = RunDirectory(str(tmp_path))
+    rollbacks = Rollbacks(directory)
+    rollbacks.add(Rollback(seen=20, step=12))
+    rollbacks.add(Rollback(seen=30, step=25))
+    again = Rollbacks(directory)
+    assert [again.data_step(step) for step in (0, 11, 12, 13, 24, 25)] == [0, 11, 20, 21, 32, 38]
+    assert again.all == rollbacks.all
