@@ -1,0 +1,111 @@
+"""A spike that sends the run back: what data it then sees, and that a stop in between changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import HealthError, StoppedEarly
+from maskwright.data.batch import Batch
+from maskwright.data.loader import Loader
+from maskwright.engines.base import StepStats
+from maskwright.engines.torch_engine import TorchEngine
+from maskwright.tasks import pretrain as task
+from maskwright.training import checkpoint
+from maskwright.training.stop import StopRequest
+
+KEYS = {
+    "schedule.steps": 40,
+    "logging.every_steps": 1,
+    "checkpoint.save_every_steps": 4,
+    "health.on_spike": "rollback",
+}
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Steps of data in the order in which they were taken."""
+    steps: list[int] = []
+    batches = Loader.batches
+
+    def noted(self: Loader, step: int) -> list[Batch]:
+        steps.append(step)
+        return batches(self, step)
+
+    monkeypatch.setattr(Loader, "batches", noted)
+    return steps
+
+
+def spike_on(monkeypatch: pytest.MonkeyPatch, seen: list[int], bad: set[int]) -> None:
+    """These steps of data look terrible, whenever they are taken."""
+    step = TorchEngine.step
+
+    def inflated(self: TorchEngine, batches: Sequence[Batch], learning_rate: float) -> StepStats:
+        stats = step(self, batches, learning_rate)
+        return StepStats(float(stats.loss_sum) * (3.0 if seen[-1] in bad else 1.0), stats.weight, stats.grad_norm)
+
+    monkeypatch.setattr(TorchEngine, "step", inflated)
+
+
+def test_the_data_of_a_spike_is_left_out(
+    config: Callable[..., RunConfig], seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spike_on(monkeypatch, seen, {18})
+    task.pretrain(config(**KEYS), str(tmp_path / "run"))
+    # Seen in the log line of step 19; the newest checkpoint from before that line is step 16.
+    assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 19, "step": 16}]
+    assert seen == [*range(19), *range(19, 43)]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines if "loss" in line]
+    assert steps == list(range(1, 41))
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert max(losses[10:]) < 2 * min(losses)
+
+
+@pytest.mark.parametrize("stop_after", [17, 25])
+def test_a_stop_after_a_rollback_changes_nothing(
+    config: Callable[..., RunConfig],
+    seen: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop_after: int,
+) -> None:
+    spike_on(monkeypatch, seen, {18, 30})
+    task.pretrain(config(**KEYS), str(tmp_path / "straight"))
+    with pytest.raises(StoppedEarly):
+        limits = StopRequest(max_steps=stop_after)
+        task.pretrain(config(**KEYS), str(tmp_path / "stopped"), stop_request=limits)
+    task.pretrain(config(**KEYS), str(tmp_path / "stopped"))
+    ends: list[Any] = [
+        checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False)
+        for name in ("straight", "stopped")
+    ]
+    assert len(json.loads((tmp_path / "stopped" / "rollbacks.json").read_text())) == 2
+    for name, value in ends[0][0].parameters.items():
+        assert np.array_equal(value, ends[1][0].parameters[name]), name
+
+
+def test_a_checkpoint_from_within_the_spike_is_not_used(
+    config: Callable[..., RunConfig], seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log lines every 5 steps: the spike of step 17 shows at 20, and step 16's checkpoint lies between."""
+    spike_on(monkeypatch, seen, {67})
+    keys = KEYS | {"schedule.steps": 80, "logging.every_steps": 5}
+    task.pretrain(config(**keys), str(tmp_path / "run"))
+    assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 70, "step": 64}]
+    assert (tmp_path / "run" / "checkpoints" / "spiked-step-00000068").is_dir()
+
+
+def test_too_many_rollbacks_stop_the_run(
+    config: Callable[..., RunConfig], seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spike_on(monkeypatch, seen, set(range(18, 100)))
+    with pytest.raises(HealthError, match="again after 2 rollbacks"):
+        task.pretrain(config(**KEYS, **{"health.max_rollbacks": 2}), str(tmp_path / "run"))
+    assert len(json.loads((tmp_path / "run" / "rollbacks.json").read_text())) == 2
