@@ -70,7 +70,12 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
             "engine.dtype": "bf16",
         },
         pytest.param(
-            {"engine.compile": "on", "engine.dtype": "bf16", "model.hidden_dropout": 0.1},
+            {
+                "engine.compile": "on",
+                "engine.dtype": "bf16",
+                "model.architecture": "modernbert",
+                "model.hidden_dropout": 0.1,
+            },
             marks=[
                 pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++ on a CPU; there is none"),
                 pytest.mark.filterwarnings("ignore"),  # of the compiler itself

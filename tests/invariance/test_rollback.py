@@ -34,9 +34,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     steps: list[int] = []
     batches = Loader.batches
 
-    def noted(self: Loader, step: int) -> list[Batch]:
-        steps.append(step)
-        return batches(self, step)
+    def noted(self: Loader, step: int, data_step: int) -> list[Batch]:
+        steps.append(data_step)
+        return batches(self, step, data_step)
 
     monkeypatch.setattr(Loader, "batches", noted)
     return steps
@@ -59,7 +59,7 @@ def test_the_data_of_a_spike_is_left_out(
     spike_on(monkeypatch, seen, {18})
     task.pretrain(config(**KEYS), str(tmp_path / "run"))
     # Seen in the log line of step 19; the newest checkpoint from before that line is step 16.
-    assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 19, "step": 16}]
+    assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 19, "step": 16, "data": 19}]
     assert seen == [*range(19), *range(19, 43)]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines if "loss" in line]
@@ -98,7 +98,7 @@ def test_a_checkpoint_from_within_the_spike_is_not_used(
     spike_on(monkeypatch, seen, {67})
     keys = KEYS | {"schedule.steps": 80, "logging.every_steps": 5}
     task.pretrain(config(**keys), str(tmp_path / "run"))
-    assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 70, "step": 64}]
+    assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 70, "step": 64, "data": 70}]
     assert (tmp_path / "run" / "checkpoints" / "spiked-step-00000068").is_dir()
 
 

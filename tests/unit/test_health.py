@@ -46,6 +46,22 @@ def test_a_continued_watch_judges_as_an_unbroken_one() -> None:
     expected = [whole.look(number, loss) for number, loss in enumerate(losses)]
     again = LossWatch(50_000, 100, losses[:100])
     assert [again.look(number, loss) for number, loss in enumerate(losses[100:], 100)] == expected[100:]
+    later = LossWatch(50_000, 100, losses[:150])
+    assert later._losses == again_until(losses[:150])._losses
+
+
+def again_until(losses: list[float]) -> LossWatch:
+    watch = LossWatch(50_000, 100)
+    for number, loss in enumerate(losses):
+        watch.look(number, loss)
+    return watch
+
+
+def test_a_new_level_is_accepted_in_the_end() -> None:
+    losses = [3.0 + 0.01 * math.sin(step) for step in range(60)] + [5.0 + 0.01 * math.sin(step) for step in range(60)]
+    watch = LossWatch(50_000, 0)
+    spikes = [number for number, loss in enumerate(losses) if watch.look(number, loss)]
+    assert spikes == list(range(60, 70))
 
 
 def test_a_loss_that_stays_at_chance_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,8 +81,17 @@ def test_rollbacks_leave_out_the_data_between(tmp_path: Path) -> None:
     """Steps 0 to 19, a spike seen at 20, back to 12; again seen at 30, back to 25."""
     directory = RunDirectory(str(tmp_path))
     rollbacks = Rollbacks(directory)
-    rollbacks.add(Rollback(seen=20, step=12))
-    rollbacks.add(Rollback(seen=30, step=25))
+    for seen, step in ((20, 12), (30, 25)):
+        rollbacks.add(Rollback(seen, step, rollbacks.data_step(seen)))
     again = Rollbacks(directory)
     assert [again.data_step(step) for step in (0, 11, 12, 13, 24, 25)] == [0, 11, 20, 21, 32, 38]
     assert again.all == rollbacks.all
+
+
+def test_going_back_behind_an_earlier_rollback_brings_no_data_back(tmp_path: Path) -> None:
+    rollbacks = Rollbacks(RunDirectory(str(tmp_path)))
+    seen = list(range(20))
+    for spike, step, then in ((20, 12, 14), (14, 2, 30)):
+        rollbacks.add(Rollback(spike, step, rollbacks.data_step(spike)))
+        seen += [rollbacks.data_step(number) for number in range(step, then)]
+    assert seen == list(range(len(seen)))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -209,3 +210,43 @@ def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
 def test_pattern_without_files_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="matches no file"):
         Sources([str(tmp_path / "*.txt")])
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("layout", ["lines", "sentences", "file"])
+def test_blocks_of_lines_equal_line_by_line(
+    seed: int, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of a few bytes: characters, line ends and whole lines are cut by their borders in every way."""
+    generator = random.Random(seed)
+    parts = ["a", "bc ", "é", "中", "😀", "\n", "\n\n", "\r\n", " ", "\t", "\u3000", "x" * 40]
+    text = "a" + "".join(generator.choices(parts, k=120))
+    path = tmp_path / "a.txt"
+    path.write_bytes((b"\xef\xbb\xbf" if seed % 3 == 0 else b"") + text.encode())
+    monkeypatch.setattr("maskwright.core.storage.READ_BYTES", generator.randint(3, 9))
+    found = [(document.text, document.sentences, document.line) for document in Sources([str(path)], layout=layout)]
+
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    expected: list[tuple[str, tuple[str, ...] | None, int]] = []
+    if layout == "file":
+        expected = [("\n".join(lines).strip(), None, 1)]
+    elif layout == "lines":
+        expected = [(line.strip(), None, number) for number, line in enumerate(lines, 1) if line.strip()]
+    else:
+        together: list[tuple[int, str]] = []
+        for number, line in enumerate([*lines, ""], 1):
+            if line.strip():
+                together.append((number, line.strip()))
+            elif together:
+                sentences = tuple(sentence for _, sentence in together)
+                expected.append((" ".join(sentences), sentences, together[0][0]))
+                together = []
+    assert found == expected
+
+
+def test_a_bad_byte_beyond_the_first_block_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_bytes("é\n".encode() * 50 + b"ok \xe9 bad\nlast")
+    monkeypatch.setattr("maskwright.core.storage.READ_BYTES", 7)
+    with pytest.raises(SourceError, match="byte 0xe9 is not UTF-8") as caught:
+        list(Sources([str(tmp_path / "a.txt")], layout="lines"))
+    assert caught.value.where == f"{tmp_path / 'a.txt'}:51:{50 * 3 + 3}"

@@ -140,7 +140,7 @@ class Engine(Section):
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile of the layers. auto: on a CUDA device in runs long enough to win back the compiler's time."""
     threads: Annotated[Annotated[int, Field(ge=0)], Resumable] = 0
-    """CPU threads; 0 = all cores that this process may use. Another number gives other low bits."""
+    """CPU threads; 0 = one on each physical core that this process may use. Another number gives other low bits."""
 
 
 class Checkpoint(Section):
@@ -156,8 +156,8 @@ class Checkpoint(Section):
 
 class Health(Section):
     on_spike: Annotated[Literal["warn", "rollback"], Resumable] = "warn"
-    """What follows when the loss of a log line lies far above those before it: a warning, or the last checkpoint again
-    and the data since then left out."""
+    """What follows when the loss of a log line lies far above those before it: a warning, or the last checkpoint of
+    checkpoint.save_every_steps again and the data since then left out."""
     max_rollbacks: Annotated[Count, Resumable] = 3
     """After so many the run stops with exit code 3."""
 
@@ -196,6 +196,12 @@ class RunConfig(Section):
         longest = self.model.max_seq_len
         if self.model.init_from is None and longest is not None and longest < self.data.seq_len:
             raise ValueError(f"model.max_seq_len {longest} is below data.seq_len {self.data.seq_len}")
+        return self
+
+    @model_validator(mode="after")
+    def _rollback_has_checkpoints(self) -> RunConfig:
+        if self.health.on_spike == "rollback" and self.checkpoint.save_every_steps is None:
+            raise ValueError("health.on_spike: rollback needs checkpoint.save_every_steps")
         return self
 
     @property

@@ -12,7 +12,7 @@ import platform
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -137,7 +137,8 @@ class RunDirectory:
             content = storage.read_json(path)
         except InputError:
             content = None
-        os.unlink(path)
+        with suppress(FileNotFoundError):  # who asked may take it back at this moment
+            os.unlink(path)
         wish = content.get("wish") if isinstance(content, dict) else None
         return wish if wish in ("stop", "checkpoint") else None
 
@@ -177,6 +178,14 @@ class RunDirectory:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with open(self.path("log.txt"), "a", encoding="utf-8") as file:
             file.write(f"{stamp}  {message}\n")
+
+    def is_locked(self) -> bool:
+        """Whether a process holds the folder now, as far as its file system can tell."""
+        try:
+            with storage.locked(self.path("lock"), remove=False):
+                return False
+        except InputError:
+            return True
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -36,7 +36,8 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     if all(document.sentences is None for document in documents):
         return Encoded(ids, sizes, sizes)
     together = _split(byte_length[ids], _byte_lengths(documents))
-    if together is not None:
+    counts = np.array([len(document.sentences or (document.text,)) for document in documents])
+    if together is not None and np.array_equal(np.add.reduceat(together, np.cumsum(counts) - counts), sizes):
         return Encoded(ids, together, sizes)
     parts: list[NDArray[np.uint32]] = []
     sentence_sizes: list[Int64] = []

@@ -90,12 +90,11 @@ class Loader:
             )
 
     def masking_rate(self, step: int) -> float:
-        """A straight line from `rate` at step 0 to `final_rate` at the last step, and flat beyond."""
+        """A straight line from `rate` at step 0 to `final_rate` at the last step."""
         masking = self.config.masking
         if masking.final_rate is None:
             return masking.rate
-        share = min(1.0, step / max(self.config.schedule.steps - 1, 1))
-        return masking.rate + (masking.final_rate - masking.rate) * share
+        return masking.rate + (masking.final_rate - masking.rate) * step / max(self.config.schedule.steps - 1, 1)
 
     def epoch(self, step: int) -> float:
         return step * self.config.rows_per_step / self.rows.plan.rows
@@ -119,13 +118,17 @@ class Loader:
             self._block = (epoch, begin, order(self.config.seed, epoch, index, size))
         return self._block[2]
 
-    def batches(self, step: int) -> list[Batch]:
-        """The micro-batches of one update, one for each virtual worker."""
-        return [self.batch(step, worker) for worker in range(self.config.batch.virtual_workers)]
+    def batches(self, step: int, data_step: int | None = None) -> list[Batch]:
+        """The micro-batches of update `step`, one for each virtual worker; `data_step` when some data was left out."""
+        return [self.batch(step, worker, data_step) for worker in range(self.config.batch.virtual_workers)]
 
-    def batch(self, step: int, worker: int) -> Batch:
+    def batch(self, step: int, worker: int, data_step: int | None = None) -> Batch:
         config, M = self.config, self.config.batch.micro_batch_rows
-        seen = step * config.rows_per_step + worker * M + np.arange(M, dtype=np.int64)
+        seen = (
+            (step if data_step is None else data_step) * config.rows_per_step
+            + worker * M
+            + np.arange(M, dtype=np.int64)
+        )
         epochs, rows = self._rows_at(seen)
         masking = config.masking
         return _masked(

@@ -68,7 +68,7 @@ def prepare(
     options: PrepareOptions | None = None,
     encoder: EncoderName = "auto",
 ) -> store.TokenStore:
-    """Writes the store and returns it opened. `encoder` changes the speed, never a byte.
+    """Writes the store and returns it opened. `encoder` changes the speed, never an id.
 
     Raises `InputError` (exit 2) on bad text, a foreign folder, or an unfinished store of other input; after an error in
     the input, nothing of this call is left in the folder.

@@ -78,7 +78,8 @@ class TorchEngine:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
         self.dtype = choose_dtype(engine.dtype, self.device)
-        self.threads = engine.threads or hardware.spread_over_cores()
+        cores = hardware.spread_over_cores if self.device == "cpu" and not engine.threads else hardware.usable_cores
+        self.threads = engine.threads or cores()
         torch.set_num_threads(self.threads)
         if self.device == "cpu":
             hardware.keep_freed_memory()
@@ -94,6 +95,10 @@ class TorchEngine:
         self._first_bad = torch.tensor(2**62, device=self.device)
         self._lay_out()
         if compiled:
+            # A layer has a variant for each of mask or none, training or not, first or later. Beyond the limit torch
+            # would go on uncompiled without a word, and a continued run might draw the line elsewhere.
+            torch._dynamo.config.recompile_limit = 64
+            torch._dynamo.config.fail_on_recompile_limit_hit = True
             for part in (*self.model.layers, self.model.head):
                 part.compile()
         self._optimizers: list[AdamW | Muon] = []
@@ -191,7 +196,8 @@ class TorchEngine:
 
         segments: Tensor | Borders = put(batch.segment_ids)
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
-        if takes_borders(self._weights.device, self.dtype, dropout):
+        width = self.config.hidden_size // self.config.num_attention_heads
+        if takes_borders(self._weights.device, self.dtype, width, dropout):
             segments = Borders(put(segment_borders(batch.segment_ids)), batch.segment_ids.shape[1])
         logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
         return logits, put(batch.labels).long(), put(batch.weights)
@@ -219,7 +225,9 @@ class TorchEngine:
         assign(views(self._weights, self.layout.all), state.parameters, self.config, NEVER_PREDICTED)
         if self._multiplied is not self._weights:
             self._multiplied.copy_(self._weights)
-        if state.moments:
+        if not state.moments:
+            self._optimizers = []  # those of updates that have not been made
+        else:
             for optimizer in self._start_optimizers():
                 for kind, named in optimizer.write(state.step, self.device).items():
                     assign(named, state.moments[kind], self.config)

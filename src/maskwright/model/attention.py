@@ -4,7 +4,7 @@ who may see whom         when                                        computed by
 None                     every row is one segment                    as below
 mask [M, 1, T, T]        else                                        CPU in bf16, short rows: three plain products
                                                                      otherwise: torch's fused kernel (SDPA)
-Borders                  CUDA in bf16 from Ampere on, no dropout     torch's varlen_attn (FlashAttention 2, cuDNN)
+Borders                  CUDA in bf16 from Ampere on, no dropout     torch's varlen_attn (FlashAttention)
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Borders(NamedTuple):
 BORDERS_MULTIPLE = 64
 
 
-def takes_borders(device: torch.device, dtype: torch.dtype, dropout: float) -> bool:
-    """varlen_attn knows no dropout and no fp32, and needs compute capability 8.0."""
-    if device.type != "cuda" or dtype is not torch.bfloat16 or dropout:
+def takes_borders(device: torch.device, dtype: torch.dtype, head_width: int, dropout: float) -> bool:
+    """varlen_attn knows no dropout, no fp32 and no odd or very wide heads, and needs compute capability 8.0."""
+    if device.type != "cuda" or dtype is not torch.bfloat16 or dropout or head_width % 8 or head_width > 256:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 

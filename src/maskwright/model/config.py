@@ -52,6 +52,12 @@ class ModelConfig:
                 where="model.num_attention_heads",
                 fix="choose a number of heads that divides it",
             )
+        if self.architecture == "modernbert" and self.hidden_size // self.num_attention_heads % 2:
+            raise ConfigError(
+                f"heads are {self.hidden_size // self.num_attention_heads} wide; rotary positions need an even width",
+                where="model.num_attention_heads",
+                fix="choose another number of heads",
+            )
 
     @property
     def max_seq_len(self) -> int:

@@ -126,14 +126,14 @@ def read_hf_config(folder: str) -> ModelConfig:
 def _modernbert_names(values: dict[str, Any], path: str) -> dict[str, Any]:
     """ModernBERT's keys under ours. Raises `ModelError` for local attention, which public ModernBERTs have."""
     kinds = values.get("layer_types")
-    if not isinstance(kinds, list) or set(kinds) != {"full_attention"}:
+    if not isinstance(kinds, list) or not kinds or any(kind != "full_attention" for kind in kinds):
         raise ModelError(
             "has layers of local attention, which this model does not compute",
             where=path,
             fix="only ModernBERTs whose layer_types are all 'full_attention', as exported here, can be read",
         )
     dropouts = {key: values.get(key, 0.0) for key in ("embedding_dropout", "mlp_dropout")}
-    if len(set(dropouts.values())) != 1:
+    if dropouts["embedding_dropout"] != dropouts["mlp_dropout"]:
         raise ModelError(f"has two dropouts: {dropouts}", where=path, fix="set both to one value")
     rope = values.get("rope_parameters")
     rope = rope.get("full_attention") if isinstance(rope, dict) else None

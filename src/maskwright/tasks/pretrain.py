@@ -152,6 +152,14 @@ def _engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_conf
     return config.engine.model_copy(update={"dtype": kept})
 
 
+def compiles(config: RunConfig) -> bool:
+    """Whether the run of this configuration compiles its layers."""
+    from maskwright.engines.torch_engine import choose_compile, choose_device
+
+    flops = _run_flops(prepare_run(config))
+    return choose_compile(config.engine.compile, choose_device(config.engine.device), flops)
+
+
 def _run_flops(ready: Prepared) -> float:
     config, rows = ready.config, ready.loader.rows.plan
     tokens = float(config.schedule.steps) * config.rows_per_step * rows.seq_len

@@ -9,8 +9,8 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.run_directory import RunDirectory, Status, Wish
 from maskwright.training.checkpoint import whole_steps
 
-STALE_SECONDS = 120.0
-"""A run writes its status every two seconds, and before each longer piece of work."""
+SILENT_SECONDS = 120.0
+"""Where the folder's lock cannot be seen from here, a heartbeat this young says that the run goes on."""
 OVER = ("done", "stopped", "failed")
 
 
@@ -50,9 +50,10 @@ def _require_running(directory: RunDirectory, now: float) -> None:
     if status is None or status.phase in OVER:
         found = f"{status.phase} at step {status.step:,}" if status else "nothing has run there yet"
         raise InputError(f"is not running ({found})", where=directory.location, fix="there is nothing to stop")
-    if now - status.heartbeat > STALE_SECONDS:
+    silent = now - status.heartbeat
+    if silent > SILENT_SECONDS and not directory.is_locked():
         raise InputError(
-            f"is not running: its last sign of life is {now - status.heartbeat:,.0f} seconds old",
+            f"is not running: its last sign of life is {silent:,.0f} seconds old, and nothing holds its lock",
             where=directory.location,
-            fix="it was killed; the command that started it continues it",
+            fix="the command that started it continues it",
         )

@@ -24,14 +24,13 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, VerificationError
-from maskwright.core.run_directory import RunDirectory
+from maskwright.core.run_directory import RunDirectory, Status
+from maskwright.tasks.pretrain import compiles
 from maskwright.training import checkpoint
 
 # What a clock decides, and so may differ.
 TIMES = {"time", "tokens_per_second", "ceiling_share"}
 HELD_OUT_ROWS = 64
-LONGEST_EXTRA_SECONDS = 1.0
-"""A kill comes up to this long after the step it waited for: in the middle of one, of a save, of a validation."""
 
 
 @dataclass
@@ -73,6 +72,8 @@ def shortened(config: RunConfig, steps: int) -> RunConfig:
     values["checkpoint"] |= {"save_every_steps": max(1, steps // 8 - 1), "save_every_seconds": None}
     values["evaluation"] |= {"every_steps": max(2, steps // 4), "max_rows": HELD_OUT_ROWS}
     values["logging"] |= {"every_steps": 1, "tensorboard": False}
+    if values["engine"]["compile"] == "auto":  # as the long run decides, not the short one
+        values["engine"]["compile"] = "on" if compiles(config) else "off"
     return build_config(values, "verify-resume")
 
 
@@ -94,12 +95,17 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
         _to_the_end(file, straight)
         bar.advance(steps)
         found, again = [], 0
+        pause = 3.0 * _step_seconds(straight)
         # The first before any step, so that one kill falls into the start.
         for moment in [0, *sorted(generator.sample(range(1, steps), min(kills, steps) - 1))]:
-            reached = _killed(file, killed, moment, generator.random())
+            reached = _killed(file, killed, moment, generator.random() * pause)
+            if reached is None:
+                break  # it was done before it could be killed
             again += reached - max(checkpoint.whole_steps(killed.checkpoints), default=0)
             found.append(reached)
             bar.advance(0, note=f"killed after step {reached}")
+        if len(found) < min(kills, 2):
+            raise VerificationError("the run was over before it could be killed", fix="raise --steps")
         _to_the_end(file, killed)
         bar.advance(steps)
     tensors, lines, differences = compare(straight, killed)
@@ -127,20 +133,35 @@ def _to_the_end(file: str, directory: RunDirectory) -> None:
         raise VerificationError(f"the run ended with exit code {code}", where=f"{directory.location}.log")
 
 
-def _killed(file: str, directory: RunDirectory, moment: int, share: float) -> int:
-    """Starts the run, kills it some time after step `moment`, and returns the step that it had reached."""
+def _killed(file: str, directory: RunDirectory, moment: int, seconds: float) -> int | None:
+    """Starts the run, kills it `seconds` after it has finished step `moment`, and returns the step that it had reached;
+    None when it ended by itself before."""
+    before = directory.read_status()
     process = _start(file, directory)
     try:
-        while process.poll() is None and _last_step(directory) < moment:
-            time.sleep(0.005)
+        while process.poll() is None and not _trains(directory, before, moment):
+            time.sleep(0.002)
         if process.poll() is None:
-            time.sleep(share * LONGEST_EXTRA_SECONDS)
+            time.sleep(seconds)
     finally:
         process.send_signal(signal.SIGKILL)
         code = process.wait()
     if code not in (0, -signal.SIGKILL):
         raise VerificationError(f"the run ended with exit code {code}", where=f"{directory.location}.log")
-    return _last_step(directory)
+    return _last_step(directory) if code else None
+
+
+def _trains(directory: RunDirectory, before: Status | None, moment: int) -> bool:
+    """Whether this start of the run, not the one before it, has finished step `moment`."""
+    status = directory.read_status()
+    if status is None or (before and status.pid == before.pid):
+        return False
+    return moment == 0 or (status.phase != "starting" and _last_step(directory) >= moment)
+
+
+def _step_seconds(directory: RunDirectory) -> float:
+    times = [record["time"] for record in directory.read_metrics() if "loss" in record]
+    return (times[-1] - times[0]) / max(len(times) - 1, 1)
 
 
 def _last_step(directory: RunDirectory) -> int:

@@ -41,7 +41,7 @@ def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None
 
 
 def guarded(name: str, stream: Iterable[bytes], blocks: int | None = None) -> Iterator[bytes]:
-    """Blocks of `stream`, with a damaged archive's many exceptions as one `SourceError` that names the line."""
+    """Blocks of `stream`, with a damaged archive's many exceptions as one `SourceError` near the line where it ends."""
     number = 0
     try:
         for block in itertools.islice(stream, blocks):

@@ -173,15 +173,17 @@ class Sources:
     def _line_blocks(self, name: str, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
         """The number of the first line, and lines without their line feeds: a block at a time, ten times as fast as
         line by line."""
-        number, offset, rest = 1, 0, b""
+        number, offset = 1, 0
+        rest: list[bytes] = []  # of a line that is longer than a block
         for block in guarded(name, iter(lambda: stream.read(storage.READ_BYTES), b"")):
-            whole, feed, rest = (rest + block).rpartition(b"\n")
+            whole, feed, tail = block.rpartition(b"\n")
             if feed:
+                whole = b"".join([*rest, whole])
                 yield from self._decoded(name, whole, number, offset)
-                number += whole.count(b"\n") + 1
-                offset += len(whole) + 1
-        if rest:
-            yield from self._decoded(name, rest, number, offset)
+                number, offset, rest = number + whole.count(b"\n") + 1, offset + len(whole) + 1, []
+            rest.append(tail)
+        if any(rest):
+            yield from self._decoded(name, b"".join(rest), number, offset)
 
     def _decoded(self, name: str, block: bytes, number: int, offset: int) -> Iterator[tuple[int, list[str]]]:
         """`block`: whole lines without the last one's line feed, from line `number` and byte `offset` on."""

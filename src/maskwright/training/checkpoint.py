@@ -106,12 +106,14 @@ def whole_steps(folder: str) -> list[int]:
     return sorted(s for s in steps if os.path.exists(os.path.join(folder, step_folder(s), "MANIFEST.json")))
 
 
-def set_aside_after(folder: str, step: int, why: str) -> bool:
-    """Renames each checkpoint of a later step to `WHY-step-…`, unless none would be left; whether one is left."""
+def set_aside_after(folder: str, step: int, multiple: int, why: str) -> bool:
+    """Makes the newest checkpoint one at or before `step`, at a multiple of `multiple`: a planned save, not one that a
+    clock or a stop made. Later ones are renamed to `WHY-step-…`. False, and nothing renamed, when there is none."""
     steps = whole_steps(folder)
-    if not steps or steps[0] > step:
+    good = [s for s in steps if s <= step and s % multiple == 0]
+    if not good:
         return False
-    for later in (s for s in steps if s > step):
+    for later in (s for s in steps if s > good[-1]):
         aside = os.path.join(folder, f"{why}-{step_folder(later)}")
         shutil.rmtree(aside, ignore_errors=True)
         os.replace(os.path.join(folder, step_folder(later)), aside)

@@ -17,7 +17,7 @@ from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.run_directory import RunDirectory
 
-WINDOW_LINES, FEWEST_LINES = 50, 10
+WINDOW_LINES, FEWEST_LINES, NEW_LEVEL_LINES = 50, 10, 10
 SPIKE_DEVIATIONS, SPIKE_SHARE = 8.0, 0.1
 """A spike lies this many robust standard deviations, and this share, above the median of the window before it."""
 CHANCE_SHARE = 0.01
@@ -28,18 +28,20 @@ class LossWatch:
     """`vocabulary`: number of tokens; `warmup_steps`: until then a loss at chance is no sign."""
 
     def __init__(self, vocabulary: int, warmup_steps: int, before: Iterable[float] = ()) -> None:
+        """`before`: losses of the log lines so far, judged again without a word."""
         self._chance, self._warmup_steps = math.log(vocabulary), warmup_steps
-        self._losses: deque[float] = deque(before, maxlen=WINDOW_LINES)
+        self._losses: deque[float] = deque(maxlen=WINDOW_LINES)
+        self._spikes: list[float] = []
         self._told_of_chance = False
+        for loss in before:
+            self._judge(loss)
 
     def look(self, step: int, loss: float) -> bool:
         """Whether the loss of the log line at `step` is a spike; warns of that and of other signs."""
-        spike = self._is_spike(loss)
+        usual, lines = statistics.median(self._losses) if self._losses else loss, len(self._losses)
+        spike = self._judge(loss)
         if spike:
-            usual = statistics.median(self._losses)
-            warn(f"step {step}: loss {loss:.3f} is far above the {usual:.3f} of the last {len(self._losses)} log lines")
-        else:
-            self._losses.append(loss)  # a spike does not make the next one look usual
+            warn(f"step {step}: loss {loss:.3f} is far above the {usual:.3f} of the last {lines} log lines")
         if loss == 0.0:
             warn(f"step {step}: the loss is exactly 0, which no text gives; look at the data and its masks")
         full = len(self._losses) == WINDOW_LINES
@@ -53,6 +55,19 @@ class LossWatch:
                 )
         return spike
 
+    def _judge(self, loss: float) -> bool:
+        """A spike does not make the next one look usual, but many in a row are a new level."""
+        if self._is_spike(loss):
+            self._spikes.append(loss)
+            if len(self._spikes) == NEW_LEVEL_LINES:
+                self._losses.clear()
+                self._losses.extend(self._spikes)
+                self._spikes.clear()
+            return True
+        self._spikes.clear()
+        self._losses.append(loss)
+        return False
+
     def _is_spike(self, loss: float) -> bool:
         if len(self._losses) < FEWEST_LINES:
             return False
@@ -63,11 +78,12 @@ class LossWatch:
 
 @dataclass(frozen=True)
 class Rollback:
-    """At log line `seen` the loss spiked; the run went back to the checkpoint at `step` and left out as many steps of
-    data as lay between."""
+    """At log line `seen` the loss spiked. The run went back to the checkpoint at `step`, and update `step` then takes
+    the rows of step `data`, where it stood: those in between are left out."""
 
     seen: int
     step: int
+    data: int
 
 
 class Rollbacks:
@@ -84,4 +100,5 @@ class Rollbacks:
 
     def data_step(self, step: int) -> int:
         """The step of the undisturbed order whose rows update `step` takes."""
-        return step + sum(record.seen - record.step for record in self.all if record.step <= step)
+        last = next((record for record in reversed(self.all) if record.step <= step), None)
+        return step if last is None else last.data + step - last.step

@@ -71,7 +71,7 @@ def train(job: Job, stop: StopRequest) -> None:
         with progress("pretrain", steps, "steps", done=job.step) as bar:
             while job.step < steps and not stop.requested:
                 job.speed.start()
-                batches = job.loader.batches(job.rollbacks.data_step(job.step))
+                batches = job.loader.batches(job.step, job.rollbacks.data_step(job.step))
                 rate = learning_rate(config.schedule, config.optimizer.learning_rate, job.step)
                 stats = job.engine.step(batches, rate)
                 tokens = sum(batch.text_tokens for batch in batches)
@@ -83,8 +83,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 job.step += 1
                 empty = _watch_empty(job, stats.weight, empty)
 
-                if log and _log(job, board, bar, rate, float(stats.grad_norm)):
-                    _roll_back(job, bar)
+                if log and _log(job, board, bar, rate, float(stats.grad_norm)) and _roll_back(job, bar):
                     continue
                 bar.advance()
                 _beat(job, "training")
@@ -152,7 +151,7 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, rate: float, grad_n
         "learning_rate": rate,
         "grad_norm": grad_norm,
         "masking_rate": job.loader.masking_rate(job.step - 1),
-        "epoch": round(job.loader.epoch(job.step), 6),
+        "epoch": round(job.loader.epoch(job.rollbacks.data_step(job.step - 1) + 1), 6),
         "tokens": job.counters.tokens,
         "tokens_per_second": round(tokens_per_second, 1),
         "ceiling_share": round(flops / job.ceiling, 4),
@@ -164,24 +163,28 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, rate: float, grad_n
     return job.watch.look(job.step, record["loss"]) and job.config.health.on_spike == "rollback"
 
 
-def _roll_back(job: Job, bar: Progress) -> None:
-    """Goes on from the newest checkpoint with data that comes after the spike's. Raises `HealthError` when the run has
-    done so too often."""
-    seen, done = job.step, len(job.rollbacks.all)
-    if done >= job.config.health.max_rollbacks:
-        raise HealthError(f"step {seen}: the loss spiked again after {done} rollbacks", fix=HEALTH_FIX)
-    # A checkpoint since the last ordinary log line may hold what made the loss spike.
-    ordinary = seen - job.config.logging.every_steps
-    kept = checkpoint.set_aside_after(job.directory.checkpoints, ordinary, "spiked")
+def _roll_back(job: Job, bar: Progress) -> bool:
+    """Goes on from a checkpoint before the spike with data that comes after it, if there is one. Raises `HealthError`
+    when the run has done so too often."""
+    seen, done = job.step, job.rollbacks.all
+    if len(done) >= job.config.health.max_rollbacks:
+        raise HealthError(f"step {seen}: the loss spiked again after {len(done)} rollbacks", fix=HEALTH_FIX)
+    # A checkpoint since the last ordinary log line may hold what made the loss spike; the one that was gone back to
+    # does not.
+    ordinary = max(seen - job.config.logging.every_steps, done[-1].step if done else 0)
+    kept = checkpoint.set_aside_after(
+        job.directory.checkpoints, ordinary, job.config.checkpoint.save_every_steps or 1, "spiked"
+    )
     loaded = checkpoint.load_newest(job.directory.checkpoints, set_aside=True) if kept else None
     if loaded is None:
         warn("there is no checkpoint to go back to yet; going on")
-        return
+        return False
     # First the note, then the state: a kill in between continues from the same checkpoint with the same data.
-    job.rollbacks.add(Rollback(seen, loaded[0].step))
+    job.rollbacks.add(Rollback(seen, loaded[0].step, job.rollbacks.data_step(seen)))
     restore(job, *loaded)
-    bar.advance(job.step - seen)
+    bar.advance(job.step - seen + 1)
     say(f"going back to step {job.step:,}; the data of the {seen - job.step:,} steps since then is left out")
+    return True
 
 
 def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
