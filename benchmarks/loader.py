@@ -27,7 +27,7 @@ def run_side(side: str, location: str) -> dict[str, float]:
     if side.startswith("hf"):
         sys.path.insert(0, os.path.join(os.path.dirname(__file__), "peers"))
         import torch
-        from hf_trainer import group_texts
+        from hf_trainer import Rows, group_texts
         from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
         torch.set_num_threads(1)
@@ -35,12 +35,12 @@ def run_side(side: str, location: str) -> dict[str, float]:
             tokenizer_file=f"{store.tokenizer_folder}/tokenizer.json", mask_token="<mask>", pad_token="<pad>"
         )
         collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
-        rows = torch.from_numpy(group_texts(store, SEQ_LEN).astype("int64"))
+        rows = Rows(group_texts(store, SEQ_LEN), store.vocabulary.special)
         count = 40
 
         def batch(number: int) -> int:
             chosen = torch.randint(0, len(rows), (ROWS,)).tolist()
-            return collator([{"input_ids": rows[row]} for row in chosen])["input_ids"].numel()
+            return collator([rows[row] for row in chosen])["input_ids"].numel()
     else:
         from maskwright.core.config import build_config
         from maskwright.data.loader import Loader

@@ -4,8 +4,7 @@
 
 Megabytes of text per CPU-second (all threads) beside `pregenerate_training_data.py`'s way, `datasets.map` and
 group_texts, and the bare `encode_batch_fast` of `tokenizers`, each in a process of its own on one core. Start-up is
-measured on an almost empty file and taken off on every side. The slow peers get the text's first megabytes only
-(--slow-megabytes).
+measured on an almost empty file and taken off on every side.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ def main() -> None:
     parser.add_argument("--text", required=True, help="one plain text file, a sentence a line")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--slow-megabytes", type=float, default=5.0)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
@@ -95,17 +93,16 @@ def main() -> None:
     with open(arguments.text, "rb") as file:
         content = file.read()
     texts = {}
-    for name, size in (("all", len(content)), ("some", int(arguments.slow_megabytes * 1e6)), ("start", 2_000)):
+    for name, size in (("all", len(content)), ("start", 2_000)):
         texts[name] = os.path.join(work, f"{name}.txt")
         with open(texts[name], "wb") as file:
             file.write(content[:size].rpartition(b"\n")[0] + b"\n")
 
     def measure(side: str) -> dict[str, float]:
-        name = "some" if side in ("datasets_map", "pregenerate") else "all"
         options = ["--tokenizer", arguments.tokenizer, "--side", side, "--text"]
         start = process("prepare.py", *options, texts["start"])["cpu_seconds"]
-        seconds = process("prepare.py", *options, texts[name])["cpu_seconds"] - start
-        size = os.path.getsize(texts[name]) / 1e6
+        seconds = process("prepare.py", *options, texts["all"])["cpu_seconds"] - start
+        size = os.path.getsize(texts["all"]) / 1e6
         return {"megabytes_per_cpu_second": size / seconds, "start_seconds": start}
 
     results = alternate({side: lambda side=side: measure(side) for side in SIDES}, arguments.rounds)

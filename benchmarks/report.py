@@ -50,7 +50,8 @@ python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 ```
 
-Ratios are of medians; tokens are real ones, padding is never counted. What each number holds and leaves out is said at
+Ratios are of medians over the rounds, in time to a loss those of the worst seed; tokens are real ones, padding is never
+counted. What each number holds and leaves out is said at
 the top of its script. "at its best": bf16, no dropout, SDPA, `torch.compile`, the fastest of three batch sizes.
 """
 

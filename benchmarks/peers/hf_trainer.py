@@ -49,14 +49,17 @@ def group_texts(store: TokenStore, seq_len: int) -> np.ndarray:
 
 
 class Rows(torch.utils.data.Dataset):
-    def __init__(self, rows: np.ndarray) -> None:
+    """With the mask of special tokens made once, which the collator would else make for each batch in Python."""
+
+    def __init__(self, rows: np.ndarray, special: frozenset[int]) -> None:
         self.rows = torch.from_numpy(rows.astype(np.int64))
+        self.special = torch.from_numpy(np.isin(rows, sorted(special)).astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"input_ids": self.rows[index]}
+        return {"input_ids": self.rows[index], "special_tokens_mask": self.special[index]}
 
 
 class Clock(TrainerCallback):
@@ -120,9 +123,10 @@ def train(arguments: argparse.Namespace, steps: int, store: TokenStore, rows: np
                 logging_steps=10**6,
                 disable_tqdm=True,
                 use_cpu=not torch.cuda.is_available(),
+                dataloader_num_workers=4 if torch.cuda.is_available() else 0,
                 **recipe,
             ),
-            train_dataset=Rows(rows),
+            train_dataset=Rows(rows, store.vocabulary.special),
             data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
             callbacks=[clock],
         ).train()
