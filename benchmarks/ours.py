@@ -2,8 +2,8 @@
 
     python ours.py STORE --size base --seq-len 512 --rows 8 --steps 8
 
-Prints one JSON line. A step's time holds its batch and its update; tokens are those of text and frame, not padding. On a
-CUDA device, which runs ahead of the host, ten steps are timed together.
+Prints one JSON line. A step's time holds its batch and its update; tokens are those of text and frame, not padding.
+On a CUDA device, which runs ahead of the host, ten steps are timed together.
 """
 
 from __future__ import annotations

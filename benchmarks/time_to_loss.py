@@ -4,8 +4,8 @@
 
 For each seed the peer trains mini (4 layers x 256, vocabulary 8,192, rows of 128) for `--seconds` at its best settings,
 with a schedule that ends on time; then we train mini by `recipes/modern.yaml` in a fifth of that, with a validation
-every 20 steps. Both are judged by `maskwright evaluate` on the same held-out rows and masks, which are framed as ours are in
-training: the peer's rows hold `<s>` and `</s>` only where documents meet, which costs it a little. Start-up,
+every 20 steps. Both are judged by `maskwright evaluate` on the same held-out rows and masks, which are framed as ours
+are in training: the peer's rows hold `<s>` and `</s>` only where documents meet, which costs it a little. Start-up,
 compilation and validation count for neither.
 """
 
@@ -112,8 +112,8 @@ def main() -> None:
         },
         seeds=results,
         hf={"rows": arguments.hf_rows, "learning_rate": arguments.hf_learning_rate},
-        note="both ratios are the worst seed's: seconds until our held-out loss is first at or below the peer's last (0 "
-        "if never), and losses after the peer's whole time and after a fifth of it",
+        note="both ratios are the worst seed's: seconds until our held-out loss is first at or below the peer's last "
+        "(0 if never), and losses after the peer's whole time and after a fifth of it",
     )
 
 
