@@ -48,7 +48,7 @@ def spike_on(monkeypatch: pytest.MonkeyPatch, seen: list[int], bad: set[int]) ->
 
     def inflated(self: TorchEngine, batches: Sequence[Batch], learning_rate: float) -> StepStats:
         stats = step(self, batches, learning_rate)
-        return StepStats(float(stats.loss_sum) * (3.0 if seen[-1] in bad else 1.0), stats.weight, stats.grad_norm)
+        return StepStats(float(stats.loss_sum) * (30.0 if seen[-1] in bad else 1.0), stats.weight, stats.grad_norm)
 
     monkeypatch.setattr(TorchEngine, "step", inflated)
 
@@ -94,7 +94,7 @@ def test_a_stop_after_a_rollback_changes_nothing(
 def test_a_checkpoint_from_within_the_spike_is_not_used(
     config: Callable[..., RunConfig], seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Log lines every 5 steps: the spike of step 17 shows at 20, and step 16's checkpoint lies between."""
+    """Log lines every 5 steps: the spike of update 67 shows at 70, and the checkpoint of step 68 lies between."""
     spike_on(monkeypatch, seen, {67})
     keys = KEYS | {"schedule.steps": 80, "logging.every_steps": 5}
     task.pretrain(config(**keys), str(tmp_path / "run"))
