@@ -52,7 +52,7 @@ python benchmarks/start.py --text 'corpus/*.txt'
 
 Ratios are of medians over the rounds, in time to a loss those of the worst seed; tokens are real ones, padding is never
 counted. What each number holds and leaves out is said at
-the top of its script. "at its best": bf16, no dropout, SDPA, `torch.compile`, the fastest of three batch sizes.
+the top of its script. "at its best": bf16, no dropout, SDPA, `torch.compile`, the fastest of its batch sizes.
 """
 
 

@@ -15,8 +15,8 @@ from common import alternate, medians, process, store_of, write_result
 
 #        size, seq_len, our rows, rows that the peer may choose from, steps
 ROWS = {
-    "cpu-base": ("base", 512, 8, (4, 8, 16), 5),
-    "cpu-small": ("small", 512, 8, (4, 8, 16), 14),
+    "cpu-base": ("base", 512, 8, (8, 16), 5),
+    "cpu-small": ("small", 512, 8, (8, 16), 10),
     "cpu-mini": ("mini", 128, 32, (16, 32, 64), 40),
     "gpu-base": ("base", 512, 128, (32, 64, 128), 40),
     "gpu-large": ("large", 512, 64, (16, 32, 64), 30),
