@@ -158,3 +158,29 @@ def test_validation_is_the_same_in_every_run_and_padded_at_the_end(store: TokenS
 def test_fewer_rows_than_a_batch_is_refused(store: TokenStore, config: Callable[..., RunConfig]) -> None:
     with pytest.raises(StoreError, match="one step takes 8,000"):
         Loader(config(**{"batch.micro_batch_rows": 1000, "batch.virtual_workers": 8}), store)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_spans_are_copied_as_short_ones_are_gathered(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two ways of `Split.gather` agree on every token that a frame does not overwrite."""
+    generator = np.random.default_rng(seed)
+    sizes = [2000, 900, 1500]
+    shards = tuple(generator.integers(5, 60_000, size).astype(np.uint16) for size in sizes)
+    shard_start = np.concatenate([[0], np.cumsum(sizes)])
+    split = Split(shards, shard_start, shard_start[1:], None)
+    shard = generator.integers(0, 3, 6)
+    length = generator.integers(130, 400, 6)
+    within = np.array([generator.integers(1, sizes[s] - n + 1) for s, n in zip(shard, length, strict=True)])
+    within[0] = sizes[shard[0]] - length[0]  # to the very end of its shard
+    after = generator.integers(0, 3, 6)
+    arguments = (shard_start[shard] + within, length, np.ones(6, np.int64), after)
+    copied = split.gather(*arguments)
+    monkeypatch.setattr("maskwright.data.store.LONG_SPAN_TOKENS", 10**9)
+    gathered = split.gather(*arguments)
+    place = 0
+    for s, first, size, behind in zip(shard, within, length, after, strict=True):
+        wanted = shards[s][first : first + size]
+        for found in (copied, gathered):
+            assert np.array_equal(found[place + 1 : place + 1 + size], wanted)
+        place += 1 + size + behind
+    assert place == len(copied) == len(gathered)

@@ -24,7 +24,7 @@ class Encoded:
     document_sizes: Int64
 
 
-def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_length: Int64) -> Encoded:
+def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_length: NDArray[np.int32]) -> Encoded:
     """`byte_length` [vocabulary]: the bytes of text that each id stands for, -1 where that is unknown.
 
     A document without sentences counts as one sentence. Encoding whole documents instead of sentences takes a fifth
@@ -51,11 +51,11 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     return Encoded(np.concatenate(parts), np.concatenate(sentence_sizes), np.array([len(part) for part in parts]))
 
 
-def _split(token_bytes: Int64, sentence_bytes: Int64) -> Int64 | None:
+def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | None:
     """How many tokens each sentence has; None when some sentence does not end where a token does."""
     if not len(token_bytes) or token_bytes.min() < 0:
         return None
-    ends, borders = np.cumsum(token_bytes), np.cumsum(sentence_bytes)
+    ends, borders = np.cumsum(token_bytes, dtype=np.int64), np.cumsum(sentence_bytes)
     last = np.searchsorted(ends, borders)
     if last[-1] != len(ends) - 1 or not np.array_equal(ends[last], borders):
         return None

@@ -38,36 +38,35 @@ class Rows:
         A row number of -1 gives a row of padding, which fills the last micro-batch of an evaluation.
         """
         layout, M, T = self.plan, len(rows), self.plan.seq_len
-        real = np.flatnonzero(rows >= 0)
-        counts = layout.first[rows[real] + 1] - layout.first[rows[real]]
+        chosen = np.maximum(rows, 0)
+        counts = layout.first[chosen + 1] - layout.first[chosen]
         begins = np.cumsum(counts) - counts
         number = np.arange(counts.sum()) - np.repeat(begins, counts)  # of each piece in its row
-        piece = number + np.repeat(layout.first[rows[real]], counts)
+        piece = number + np.repeat(layout.first[chosen], counts)
 
         bos, eos = layout.bos[piece], layout.eos[piece]
         length = layout.length[piece].astype(np.int64)
         size = bos + length + eos
-        ends = np.cumsum(size)
-        ids = self.split.gather(layout.start[piece], length, bos, eos)
-        ids[(ends - size)[bos > 0]] = self.bos
-        ids[(ends - 1)[eos > 0]] = self.eos
+        used = np.add.reduceat(size, begins)  # of each row
+        room = size.copy()
+        room[begins + counts - 1] += T - used  # so that pieces fill all rows; blanked below
+        starts = np.cumsum(room) - room
+        ids = self.split.gather(layout.start[piece], length, bos, room - bos - length)
+        ids[starts[bos > 0]] = self.bos
+        ids[(starts + size - 1)[eos > 0]] = self.eos
 
-        row_sizes = np.add.reduceat(size, begins) if len(piece) else np.zeros(0, np.int64)
         if layout.segments:
-            segments, origin, lengths = (number + 1).astype(np.int32), ends - size, size
+            segment, origin = (number + 1).astype(np.int32), starts.astype(np.int32)
+            segments = np.repeat(segment, room)
+            positions = np.arange(M * T, dtype=np.int32) - np.repeat(origin, room)
         else:
-            segments, origin, lengths = np.ones(len(real), np.int32), np.cumsum(row_sizes) - row_sizes, row_sizes
-        positions = np.arange(len(ids), dtype=np.int32) - np.repeat(origin.astype(np.int32), lengths)
-        flat = (ids, positions, np.repeat(segments, lengths))
-        if len(ids) == M * T:
-            return flat[0].reshape(M, T), flat[1].reshape(M, T), flat[2].reshape(M, T)
-        place = np.arange(len(ids)) + np.repeat(real * T - (np.cumsum(row_sizes) - row_sizes), row_sizes)
-        result = []
-        for values, empty in zip(flat, (self.pad, 0, 0), strict=True):
-            rows_of_values = np.full(M * T, empty, np.int32)
-            rows_of_values[place] = values
-            result.append(rows_of_values.reshape(M, T))
-        return result[0], result[1], result[2]
+            segments = np.ones(M * T, np.int32)
+            positions = np.tile(np.arange(T, dtype=np.int32), M)
+        used[rows < 0] = 0
+        for row in np.flatnonzero(used < T).tolist():
+            rest = slice(row * T + int(used[row]), (row + 1) * T)
+            ids[rest], positions[rest], segments[rest] = self.pad, 0, 0
+        return ids.reshape(M, T), positions.reshape(M, T), segments.reshape(M, T)
 
 
 class Loader:

@@ -103,7 +103,8 @@ def mask_rows(
     keys = draws if begins is None else np.take_along_axis(draws, begins, axis=1)
     keys[~candidate] = NEVER
     budget = rate * np.count_nonzero(candidate, axis=1)
-    flat, count = _choose(keys, budget, bits.uniform(bits.extend(row_keys, _number(EDGE_PURPOSE))), slots)
+    edge = bits.uniform(bits.extend(row_keys, _number(EDGE_PURPOSE)))
+    flat, count = _choose(keys, budget, edge, slots, alone=begins is None)
 
     labels = input_ids.ravel()[flat]
     keys_of_rows = np.repeat(row_keys, count)
@@ -190,9 +191,10 @@ def _span_begins(
 
 
 def _choose(
-    keys: NDArray[np.uint32], budget: NDArray[np.float64], edge: NDArray[np.float64], slots: int
+    keys: NDArray[np.uint32], budget: NDArray[np.float64], edge: NDArray[np.float64], slots: int, *, alone: bool
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Places of the taken tokens in the flattened rows, ascending, and how many each row has.
+    """Places of the taken tokens in the flattened rows, ascending, and how many each row has. `alone`: every token is
+    a group.
 
     Whatever is taken lies among a row's `slots` smallest keys, so only those are sorted: a group that starts within the
     budget is no longer than the slots beyond it, and one that starts later is not taken, however long it is.
@@ -200,16 +202,18 @@ def _choose(
     M = len(keys)
     smallest = np.partition(keys, slots - 1, axis=1)[:, :slots]
     smallest.sort(axis=1)
-    place = np.arange(slots, dtype=np.int32)
-    first = np.ones((M, slots), bool)
-    np.not_equal(smallest[:, 1:], smallest[:, :-1], out=first[:, 1:])
-    before, after = np.broadcast_to(place, (M, slots)), np.broadcast_to(place + 1, (M, slots))
-    if not (first | (smallest == NEVER)).all():  # groups of several tokens: where each begins and ends
+    place = np.arange(slots)
+    if alone:
+        crossing = place + edge[:, None]
+    else:
+        first = np.ones((M, slots), bool)
+        np.not_equal(smallest[:, 1:], smallest[:, :-1], out=first[:, 1:])
         before = np.maximum.accumulate(np.where(first, place, 0), axis=1)
         last = np.ones((M, slots), bool)
         last[:, :-1] = first[:, 1:]
         after = np.minimum.accumulate(np.where(last, place + 1, slots)[:, ::-1], axis=1)[:, ::-1]
-    taken = (before + edge[:, None] * (after - before) < budget[:, None]) & (smallest != NEVER)
+        crossing = before + edge[:, None] * (after - before)
+    taken = (crossing < budget[:, None]) & (smallest != NEVER)
     count = np.count_nonzero(taken, axis=1)  # groups are taken in order, so these are the first ones
     bound = np.where(count > 0, smallest[np.arange(M), np.maximum(count - 1, 0)] + np.uint32(1), np.uint32(0))
     return np.flatnonzero(keys < bound[:, None]), count
