@@ -45,8 +45,15 @@ def test_no_encoder_turns_text_into_special_ids(tokenizer: str, text: str) -> No
         assert not special & set(GigatokenEncoder(tokenizer).encode([text])[0].tolist())
 
 
+class Whole(TokenizersEncoder):
+    """The reference encoder, given whole documents."""
+
+    by_sentence = False
+
+
 class Wrong:
     name = "wrong"
+    by_sentence = False
 
     def __init__(self, location: str) -> None:
         self.samples: list[str] = []
@@ -106,16 +113,19 @@ def lengths(location: str) -> np.ndarray:
     return np.array(read_vocabulary(location).byte_length, np.int64)
 
 
+@pytest.mark.parametrize("kind", [TokenizersEncoder, Whole])
 @pytest.mark.parametrize("seed", range(20))
-def test_sentences_of_whole_documents_equal_sentences_alone(tokenizer: str, seed: int) -> None:
+def test_sentences_of_whole_documents_equal_sentences_alone(
+    tokenizer: str, seed: int, kind: type[TokenizersEncoder]
+) -> None:
     texts = documents(seed)
-    encoded = encode_documents(TokenizersEncoder(tokenizer), texts, lengths(tokenizer))
+    encoded = encode_documents(kind(tokenizer), texts, lengths(tokenizer))
     assert parts(encoded) == one_by_one(tokenizer, texts)
 
 
 def test_documents_without_sentences_count_as_one(tokenizer: str) -> None:
     texts = documents(3, of_sentences=False)
-    encoded = encode_documents(TokenizersEncoder(tokenizer), texts, lengths(tokenizer))
+    encoded = encode_documents(Whole(tokenizer), texts, lengths(tokenizer))
     assert parts(encoded) == one_by_one(tokenizer, texts)
     assert encoded.sentence_sizes.tolist() == encoded.document_sizes.tolist()
 
@@ -132,7 +142,7 @@ def test_a_token_across_sentences_makes_that_document_encode_by_sentence(tokeniz
         Document("no such thing. Here", ("no such thing.", "Here"), "f", 1),
         Document("the end. And so", ("the end.", "And so"), "f", 2),
     ]
-    encoded = encode_documents(TokenizersEncoder(str(tmp_path)), texts, lengths(str(tmp_path)))
+    encoded = encode_documents(Whole(str(tmp_path)), texts, lengths(str(tmp_path)))
     assert parts(encoded) == one_by_one(str(tmp_path), texts)
     whole = TokenizersEncoder(str(tmp_path)).encode([texts[1].text])[0]
     assert len(whole) < encoded.document_sizes[1]
@@ -143,5 +153,5 @@ def test_unknown_tokens_do_not_lose_the_sentences(tokenizer: str) -> None:
     texts = documents(5)
     unknown = lengths(tokenizer)
     unknown[:] = -1
-    encoded = encode_documents(TokenizersEncoder(tokenizer), texts, unknown)
+    encoded = encode_documents(Whole(tokenizer), texts, unknown)
     assert parts(encoded) == one_by_one(tokenizer, texts)

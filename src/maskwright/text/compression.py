@@ -40,17 +40,16 @@ def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None
             yield raw
 
 
-def guarded(name: str, stream: Iterable[bytes], blocks: int | None = None) -> Iterator[bytes]:
-    """Blocks of `stream`, with a damaged archive's many exceptions as one `SourceError` near the line where it ends."""
-    number = 0
+def guarded(
+    name: str, stream: Iterable[bytes], blocks: int | None = None, line: Callable[[], int] = lambda: 1
+) -> Iterator[bytes]:
+    """Blocks of `stream`, with a damaged archive's many exceptions as one `SourceError` near the line that `line` gives."""
     try:
-        for block in itertools.islice(stream, blocks):
-            number += block.count(b"\n")
-            yield block
+        yield from itertools.islice(stream, blocks)
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
         raise SourceError(
             f"is cut short or damaged: {error}",
-            where=f"{name}:{number + 1}",
+            where=f"{name}:{line()}",
             fix="copy it again from its origin",
         ) from None
 

@@ -35,6 +35,8 @@ Ids = NDArray[np.uint32]
 
 class Encoder(Protocol):
     name: str
+    by_sentence: bool
+    """Whether it encodes sentences faster than the documents that they make: tokenizers by a tenth, gigatoken not."""
 
     def encode(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]]:
         """Ids of all texts, one after the other, without special tokens; and how many each has."""
@@ -43,6 +45,7 @@ class Encoder(Protocol):
 
 class TokenizersEncoder:
     name = "tokenizers"
+    by_sentence = True
 
     def __init__(self, location: str) -> None:
         self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
@@ -55,6 +58,7 @@ class TokenizersEncoder:
 
 class GigatokenEncoder:
     name = "gigatoken"
+    by_sentence = False
 
     def __init__(self, location: str) -> None:
         import gigatoken
