@@ -43,7 +43,7 @@ def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None
 def guarded(
     name: str, stream: Iterable[bytes], blocks: int | None = None, line: Callable[[], int] = lambda: 1
 ) -> Iterator[bytes]:
-    """Blocks of `stream`, with a damaged archive's many exceptions as one `SourceError` near the line that `line` gives."""
+    """Blocks of `stream`, with a damaged archive's many exceptions as one `SourceError` near the line `line()`."""
     try:
         yield from itertools.islice(stream, blocks)
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:

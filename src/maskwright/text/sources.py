@@ -175,7 +175,7 @@ class Sources:
         line by line."""
         number, offset = 1, 0
         rest: list[bytes] = []  # of a line that is longer than a block
-        for block in guarded(name, iter(lambda: stream.read(storage.READ_BYTES), b""), line=lambda: number):
+        for block in guarded(name, iter(lambda: stream.read(storage.READ_BYTES), b""), line=lambda: number):  # noqa: B023 - meant
             whole, feed, tail = block.rpartition(b"\n")
             if feed:
                 whole = b"".join([*rest, whole])
