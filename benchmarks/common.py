@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from maskwright.core import hardware
 from maskwright.core.console import say
 from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.tasks.pretrain import environment
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
@@ -63,14 +63,15 @@ def medians(results: dict[str, list[dict[str, Any]]], key: str) -> dict[str, dic
 
 def write_result(row: str, ratios: dict[str, float], **details: Any) -> None:
     """`results/ROW.json`, replacing the one before; what `report.py` makes the table of."""
+    here = environment()
     record = {
         "row": row,
         "date": datetime.date.today().isoformat(),
         "ratios": {name: round(value, 3) for name, value in ratios.items()},
         **details,
-        "machine": {key: value for key, value in hardware.describe().items() if key != "host"},
+        "machine": {key: value for key, value in here["hardware"].items() if key != "host"},
         "versions": {"python": sys.version.split()[0], **_versions()},
-        "commit": _commit(),
+        "commit": here["revision"],
     }
     path = HERE / "results" / f"{row}.json"
     path.parent.mkdir(exist_ok=True)
@@ -86,8 +87,3 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()

@@ -31,13 +31,11 @@ def main() -> None:
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--optimizer", default="adamw")
     arguments = parser.parse_args()
     run = build_config(
         {
             "data": {"store": arguments.store, "seq_len": arguments.seq_len},
             "model": {"size": arguments.size},
-            "optimizer": {"kind": arguments.optimizer},
             "schedule": {"steps": 1_000_000},
             "batch": {"micro_batch_rows": arguments.rows},
         },

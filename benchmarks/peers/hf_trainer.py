@@ -145,10 +145,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--to")
-    parser.add_argument("--threads", type=int, default=0)
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     store = TokenStore(arguments.store)
     rows = group_texts(store, arguments.seq_len)
     steps = arguments.steps

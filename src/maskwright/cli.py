@@ -54,6 +54,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 To = Annotated[str, typer.Option("--to", help="Folder to write.")]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML of the run.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set schedule.steps=100")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 
 
@@ -187,9 +189,9 @@ def data_verify(store: Store) -> None:
 
 @app.command("pretrain")
 def pretrain(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML of the run.")],
+    config: Config,
     run: Annotated[str, typer.Option("--run", help="Run directory; an existing one is continued.")],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set schedule.steps=100")] = None,
+    set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would happen, stop.")] = False,
     max_hours: Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)] = None,
     max_steps: Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)] = None,
@@ -294,12 +296,12 @@ def fill(
 
 @app.command("verify-resume")
 def verify_resume(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="YAML of the run.")],
+    config: Config,
     steps: Annotated[int, typer.Option(help="Steps of the short copy that is run twice.")] = 60,
     kills: Annotated[int, typer.Option(help="How often the second run is killed.")] = 5,
     seed: Annotated[int, typer.Option(help="Of the moments of the kills.")] = 0,
     work: Annotated[str | None, typer.Option(help="Folder for both runs; a temporary one when not given.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set schedule.steps=100")] = None,
+    set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove on your own job that a killed run continues bit for bit: run it twice, kill one with SIGKILL."""

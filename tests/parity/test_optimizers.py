@@ -11,6 +11,7 @@ from reference import oracles
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import HealthError
+from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
@@ -21,6 +22,16 @@ from maskwright.model.hf_names import initial_parameters
 from maskwright.model.networks import assign, build, extract, masked_lm_loss
 
 RATES = [1e-3, 3e-3, 2e-3]
+
+
+def backward(plain: torch.nn.Module, batches: list[Batch]) -> None:
+    """Adds the gradient of the global batch, one micro-batch after the other."""
+    total = sum(batch.predicted for batch in batches)
+    for batch in batches:
+        tensors = [torch.from_numpy(a) for a in (batch.input_ids, batch.position_ids, batch.segment_ids)]
+        logits = plain(*tensors, torch.from_numpy(batch.predict_index))
+        loss = masked_lm_loss(logits, torch.from_numpy(batch.labels).long(), torch.from_numpy(batch.weights))
+        (loss / total).backward()
 
 
 @pytest.mark.parametrize("max_grad_norm", [None, 0.05])
@@ -51,12 +62,7 @@ def test_three_updates_equal_torchs_adamw(
         batches = loader.batches(step)
         engine.step(batches, rate)
         reference.zero_grad()
-        total = sum(batch.predicted for batch in batches)
-        for batch in batches:
-            tensors = [torch.from_numpy(a) for a in (batch.input_ids, batch.position_ids, batch.segment_ids)]
-            logits = plain(*tensors, torch.from_numpy(batch.predict_index))
-            loss = masked_lm_loss(logits, torch.from_numpy(batch.labels).long(), torch.from_numpy(batch.weights))
-            (loss / total).backward()
+        backward(plain, batches)
         if max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(plain.parameters(), max_grad_norm, foreach=False)
         gradients.append(extract({name: p.grad for name, p in plain.named_parameters()}, shape))
@@ -97,12 +103,7 @@ def test_three_updates_with_muon_equal_the_formulas(
         weights = engine.read().parameters
         batches = loader.batches(step)
         plain = build(shape, weights).train()
-        total = sum(batch.predicted for batch in batches)
-        for batch in batches:
-            tensors = [torch.from_numpy(a) for a in (batch.input_ids, batch.position_ids, batch.segment_ids)]
-            logits = plain(*tensors, torch.from_numpy(batch.predict_index))
-            loss = masked_lm_loss(logits, torch.from_numpy(batch.labels).long(), torch.from_numpy(batch.weights))
-            (loss / total).backward()
+        backward(plain, batches)
         gradients.append(extract({name: p.grad for name, p in plain.named_parameters()}, shape))
         engine.step(batches, rate)
     state = engine.read()

@@ -15,7 +15,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
-NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def mix(x: Bits) -> Bits:

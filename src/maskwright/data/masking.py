@@ -99,7 +99,9 @@ def mask_rows(
     row_keys = bits.extend(bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64))
     candidate = masker.may_be_predicted(input_ids)
     draws = _position_keys(row_keys, T)
-    begins = None if kind == "token" else _group_begins(masker, input_ids, segment_ids, draws, row_keys, kind)
+    begins = (
+        None if kind == "token" else _group_begins(masker, input_ids, segment_ids, ~candidate, draws, row_keys, kind)
+    )
     keys = draws if begins is None else np.take_along_axis(draws, begins, axis=1)
     keys[~candidate] = NEVER
     budget = rate * np.count_nonzero(candidate, axis=1)
@@ -141,12 +143,17 @@ def _position_keys(row_keys: bits.Bits, T: int) -> NDArray[np.uint32]:
 
 
 def _group_begins(
-    masker: Masker, input_ids: Int32, segment_ids: Int32, draws: NDArray[np.uint32], row_keys: bits.Bits, kind: Kind
+    masker: Masker,
+    input_ids: Int32,
+    segment_ids: Int32,
+    special: NDArray[np.bool_],
+    draws: NDArray[np.uint32],
+    row_keys: bits.Bits,
+    kind: Kind,
 ) -> NDArray[np.intp]:
     """[M, T] where the group of each token begins."""
     T = input_ids.shape[1]
     position = np.arange(T)
-    special = ~masker.may_be_predicted(input_ids)
     start = masker.word_start[input_ids] | special
     start[:, 0] = True
     start[:, 1:] |= special[:, :-1] | (segment_ids[:, 1:] != segment_ids[:, :-1])

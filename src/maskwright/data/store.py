@@ -82,7 +82,7 @@ class Split:
         begin = start - before - self.shard_start[shard]
         if ends[-1] > LONG_SPAN_TOKENS * len(start) and begin.min() >= 0:
             return self._copy(shard, begin, size)
-        within = np.arange(ends[-1]) + np.repeat(start - before - (ends - size) - self.shard_start[shard], size)
+        within = np.arange(ends[-1]) + np.repeat(begin - (ends - size), size)
         if (shard == shard[0]).all():
             return self.shards[int(shard[0])].take(within, mode="clip").astype(np.int32)
         out = np.empty(int(ends[-1]), np.int32)

@@ -1,8 +1,7 @@
 """The torch engine: CPU or one CUDA device.
 
 Weights and moments are fp32 in flat buffers; the model multiplies in bf16 (a copy made once an update) or fp32. The
-flat buffers are in two parts, decayed matrices and undecayed vectors, so the optimizer is two fused calls whatever the
-depth.
+optimizers (`optimizers.py`) are a few large operations on those buffers, whatever the depth.
 """
 
 from __future__ import annotations
@@ -78,8 +77,9 @@ class TorchEngine:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
         self.dtype = choose_dtype(engine.dtype, self.device)
-        cores = hardware.spread_over_cores if self.device == "cpu" and not engine.threads else hardware.usable_cores
-        self.threads = engine.threads or cores()
+        self.threads = engine.threads or (
+            hardware.spread_over_cores() if self.device == "cpu" else hardware.usable_cores()
+        )
         torch.set_num_threads(self.threads)
         if self.device == "cpu":
             hardware.keep_freed_memory()

@@ -28,6 +28,19 @@ def takes_plain(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
     return device.type == "cpu" and dtype is torch.bfloat16 and tokens <= PLAIN_UP_TO_TOKENS
 
 
+class Borders(NamedTuple):
+    """Where segments begin in the flattened rows, and where the last one ends: int32 [N + 1]."""
+
+    at: Tensor
+    longest: int
+    """No segment is longer; a constant of the run, so that it never makes a compiled step anew."""
+
+
+def visible(segments: Tensor | Borders, dtype: torch.dtype) -> Tensor | Borders | None:
+    """Who may see whom, as `attention` takes it: borders as they are, [M, T] segment ids as their mask."""
+    return segments if isinstance(segments, Borders) else segment_mask(segments, dtype)
+
+
 def segment_mask(segment_ids: Tensor, dtype: torch.dtype) -> Tensor | None:
     """[M, 1, T, T] for activations of `dtype`: which keys each query may see. None when every row is one segment.
 
@@ -41,14 +54,6 @@ def segment_mask(segment_ids: Tensor, dtype: torch.dtype) -> Tensor | None:
     if takes_plain(segment_ids.device, dtype, segment_ids.shape[1]):
         return torch.zeros(together.shape, dtype=dtype).masked_fill_(~together, float("-inf"))
     return together.contiguous()
-
-
-class Borders(NamedTuple):
-    """Where segments begin in the flattened rows, and where the last one ends: int32 [N + 1]."""
-
-    at: Tensor
-    longest: int
-    """No segment is longer; a constant of the run, so that it never makes a compiled step anew."""
 
 
 BORDERS_MULTIPLE = 64

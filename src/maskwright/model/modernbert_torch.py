@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskwright.model.attention import Borders, attention, segment_mask
+from maskwright.model.attention import Borders, attention, visible
 from maskwright.model.config import ModelConfig
 
 Rotation = tuple[Tensor, Tensor]
@@ -85,7 +85,7 @@ class ModernBert(nn.Module):
     def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | Borders) -> Tensor:
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their borders."""
         x_MTD = F.dropout(self.norm(self.word(input_ids)), self.config.hidden_dropout_prob, self.training)
-        mask = segments if isinstance(segments, Borders) else segment_mask(segments, x_MTD.dtype)
+        mask = visible(segments, x_MTD.dtype)
         rotation = self.rotation(position_ids, x_MTD.dtype)
         for layer in self.layers:
             x_MTD = layer(x_MTD, rotation, mask)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskwright.model.attention import Borders, attention, segment_mask
+from maskwright.model.attention import Borders, attention, visible
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
 
 
@@ -65,7 +65,7 @@ class Roberta(nn.Module):
         position_PD = self.position.weight + self.token_type.weight[0]
         x_MTD = self.norm(self.word(input_ids) + F.embedding(position_ids + POSITION_OFFSET, position_PD))
         x_MTD = F.dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
-        mask = segments if isinstance(segments, Borders) else segment_mask(segments, x_MTD.dtype)
+        mask = visible(segments, x_MTD.dtype)
         for layer in self.layers:
             x_MTD = layer(x_MTD, mask)
         return x_MTD

@@ -39,6 +39,11 @@ class Document:
     line: int
     """1-based line, record or row where it begins."""
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Its sentences; a document that marks none is one."""
+        return self.sentences or (self.text,)
+
 
 @dataclass(frozen=True)
 class Fault:

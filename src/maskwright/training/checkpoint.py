@@ -114,10 +114,16 @@ def set_aside_after(folder: str, step: int, multiple: int, why: str) -> bool:
     if not good:
         return False
     for later in (s for s in steps if s > good[-1]):
-        aside = os.path.join(folder, f"{why}-{step_folder(later)}")
-        shutil.rmtree(aside, ignore_errors=True)
-        os.replace(os.path.join(folder, step_folder(later)), aside)
+        _rename(os.path.join(folder, step_folder(later)), why)
     return True
+
+
+def _rename(path: str, why: str) -> None:
+    """`step-…` to `WHY-step-…`."""
+    folder, name = os.path.split(path)
+    aside = os.path.join(folder, f"{why}-{name}")
+    shutil.rmtree(aside, ignore_errors=True)  # an earlier attempt at the same step that ended so too
+    os.replace(path, aside)
 
 
 def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, Any]] | None:
@@ -139,9 +145,7 @@ def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, 
         if damaged:
             warn(f"using the checkpoint before: {path}")
         for old in damaged if set_aside else []:
-            aside = os.path.join(folder, f"damaged-{os.path.basename(old)}")
-            shutil.rmtree(aside, ignore_errors=True)  # an earlier attempt at the same step that was damaged too
-            os.replace(old, aside)
+            _rename(old, "damaged")
         return found
     if steps:
         raise CheckpointError("every checkpoint is damaged", where=folder, fix="start a new run, or restore a copy")
