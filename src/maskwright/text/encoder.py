@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import os
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -28,6 +29,10 @@ ODD_TEXTS = (
     "a" * 300 + " " * 40 + "." * 300 + "\x00\x01\x1f\x7f",
 )
 
+CACHED_WORDS, TEXTS_PER_THREAD = 200_000, 128
+"""For `tokenizers`: words whose ids it remembers (10,000 unless told), and sentences handed to a thread at once. Books
+are encoded 1.4 times as fast as with 10,000 and 20,000: what it makes of few sentences stays in the processor's cache."""
+
 USE_TOKENIZERS = "use --encoder tokenizers"
 
 Ids = NDArray[np.uint32]
@@ -49,8 +54,15 @@ class TokenizersEncoder:
 
     def __init__(self, location: str) -> None:
         self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
+        if hasattr(self._tokenizer.model, "_resize_cache"):  # BPE and Unigram
+            self._tokenizer.model._resize_cache(CACHED_WORDS)
 
     def encode(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]]:
+        size = TEXTS_PER_THREAD * len(os.sched_getaffinity(0))
+        parts = [self._encode(texts[first : first + size]) for first in range(0, max(len(texts), 1), size)]
+        return np.concatenate([ids for ids, _ in parts]), np.concatenate([counts for _, counts in parts])
+
+    def _encode(self, texts: list[str]) -> tuple[Ids, NDArray[np.int64]]:
         ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         counts = np.fromiter(map(len, ids), np.int64, len(ids))
         return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(counts.sum())), counts
