@@ -18,7 +18,7 @@ ROWS: list[tuple[str, str, str, str, str, float, bool]] = [
     ("gpu-base", "one H200, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
     ("gpu-large", "one H200, large, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
     ("time-to-loss", "CPU, mini, wall clock to a loss", "run_mlm's recipe", "hf_seconds_over_ours", "x", 5.0, False),
-    ("prepare", "data prepare, `fast`", "pregenerate's way", "fast_over_pregenerate", "x", 60.0, False),
+    ("prepare", "data prepare, `fast`", "`pregenerate_training_data.py`", "fast_over_pregenerate", "x", 60.0, False),
     ("prepare", "data prepare, `fast`", "`datasets.map`", "fast_over_datasets_map", "x", 40.0, False),
     (
         "prepare",
@@ -45,7 +45,7 @@ machine, the versions and the commit. This page is made from those files by `pyt
 pip install -e '.[fast,bench]'
 python benchmarks/train.py cpu-base --text 'corpus/*.txt'     # also cpu-small cpu-mini gpu-base gpu-large
 python benchmarks/time_to_loss.py --text 'corpus/*.txt'       # half an hour
-python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer
+python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --pregenerate PATH_TO_ITS_SCRIPT
 python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 ```

@@ -87,7 +87,7 @@ def documents(seed: int, *, of_sentences: bool = True) -> list[Document]:
     for number in range(12):
         sentences = [random_text(generator, 30).replace("\n", " ").strip() for _ in range(generator.randrange(1, 9))]
         sentences = [sentence for sentence in sentences if sentence] or ["x"]
-        result.append(Document(" ".join(sentences), tuple(sentences) if of_sentences else None, "f", number))
+        result.append(Document(tuple(sentences) if of_sentences else (" ".join(sentences),), of_sentences, "f", number))
     return result
 
 
@@ -97,7 +97,7 @@ def one_by_one(location: str, texts: list[Document]) -> tuple[list[int], list[in
     sentence_sizes, document_sizes = [], []
     for document in texts:
         before = len(ids)
-        for number, sentence in enumerate(document.sentences or (document.text,)):
+        for number, sentence in enumerate(document.parts):
             found = encoder.encode([sentence if number == 0 else f" {sentence}"])[0].tolist()
             ids += found
             sentence_sizes.append(len(found))
@@ -139,8 +139,8 @@ def test_a_token_across_sentences_makes_that_document_encode_by_sentence(tokeniz
     )
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     texts = [
-        Document("no such thing. Here", ("no such thing.", "Here"), "f", 1),
-        Document("the end. And so", ("the end.", "And so"), "f", 2),
+        Document(("no such thing.", "Here"), True, "f", 1),
+        Document(("the end.", "And so"), True, "f", 2),
     ]
     encoded = encode_documents(Whole(str(tmp_path)), texts, lengths(str(tmp_path)))
     assert parts(encoded) == one_by_one(str(tmp_path), texts)

@@ -224,7 +224,10 @@ def test_blocks_of_lines_equal_line_by_line(
     path = tmp_path / "a.txt"
     path.write_bytes((b"\xef\xbb\xbf" if seed % 3 == 0 else b"") + text.encode())
     monkeypatch.setattr("maskwright.core.storage.READ_BYTES", generator.randint(3, 9))
-    found = [(document.text, document.sentences, document.line) for document in Sources([str(path)], layout=layout)]
+    found = [
+        (document.text, document.parts if document.has_sentences else None, document.line)
+        for document in Sources([str(path)], layout=layout)
+    ]
 
     lines = [line.rstrip("\r") for line in text.split("\n")]
     expected: list[tuple[str, tuple[str, ...] | None, int]] = []

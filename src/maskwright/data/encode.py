@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,8 +36,8 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     if encoder.by_sentence:
         ids, sizes = encoder.encode([part for document in documents for part in _spaced(document)])
         return Encoded(ids, sizes, np.add.reduceat(sizes, first_of_document))
-    ids, sizes = encoder.encode([document.text for document in documents])
-    if all(document.sentences is None for document in documents):
+    ids, sizes = encoder.encode([document.utf8 for document in documents])
+    if not any(document.has_sentences for document in documents):
         return Encoded(ids, sizes, sizes)
     together = _split(byte_length[ids], _byte_lengths(documents))
     if together is not None and np.array_equal(np.add.reduceat(together, first_of_document), sizes):
@@ -64,7 +63,9 @@ def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | Non
     """How many tokens each sentence has; None when some sentence does not end where a token does."""
     if not len(token_bytes) or token_bytes.min() < 0:
         return None
-    ends, borders = np.cumsum(token_bytes, dtype=np.int64), np.cumsum(sentence_bytes)
+    borders = np.cumsum(sentence_bytes)
+    # In 4 bytes it takes half the time.
+    ends = np.cumsum(token_bytes, dtype=np.int32 if borders[-1] < 1 << 31 else np.int64)
     last = np.searchsorted(ends, borders)
     if last[-1] != len(ends) - 1 or not np.array_equal(ends[last], borders):
         return None
@@ -73,12 +74,11 @@ def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | Non
 
 def _byte_lengths(documents: Sequence[Document]) -> Int64:
     """Of each sentence in UTF-8, with the space that joins it to the one before."""
-    sentences = [document.parts for document in documents]
-    if all(document.sentences for document in documents):  # lines, so they can be measured by their line feeds
-        text = "\n".join(itertools.chain.from_iterable(sentences)).encode() + b"\n"
+    if all(document.has_sentences for document in documents):
+        text = b"\n".join(document.utf8_lines for document in documents) + b"\n"
         lengths = np.diff(np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")), prepend=-1)
     else:
-        lengths = np.array([len(sentence.encode()) + 1 for parts in sentences for sentence in parts], np.int64)
-    counts = np.array([len(parts) for parts in sentences])
+        lengths = np.array([len(part.encode()) + 1 for document in documents for part in document.parts], np.int64)
+    counts = np.array([len(document.parts) for document in documents])
     lengths[np.cumsum(counts) - counts] -= 1
     return lengths

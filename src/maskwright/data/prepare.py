@@ -182,7 +182,7 @@ class _Preparation:
                 split = self._sort(document)
                 if split and self.counts.read > self.passed:
                     batch.append((split, document))
-                    characters += len(document.text)
+                    characters += document.characters
                 if characters >= ENCODE_CHARACTERS:
                     self._encode(batch)
                     batch, characters = [], 0
@@ -195,13 +195,13 @@ class _Preparation:
     def _sort(self, document: Document) -> str | None:
         """The split of a document that is kept, and the counting."""
         self.counts.read += 1
-        options, size = self.options, len(document.text)
+        options, size = self.options, document.characters
         if size < options.min_characters:
             self.counts.too_short += 1
         elif options.max_characters is not None and size > options.max_characters:
             self.counts.too_long += 1
         else:
-            key = text_key(document.text)
+            key = text_key(document.utf8)
             if options.keep_duplicates or self.duplicates.is_new(key):
                 self.counts.kept += 1
                 return "valid" if is_held_out(key, options.valid_fraction) else "train"
@@ -239,7 +239,7 @@ class _Preparation:
     def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
         names = store.shard_names(split, self.blocks, self.dtype, self.with_sentences)
         content = {
-            "tokens": np.concatenate(pending.ids).astype(np.dtype(self.dtype).newbyteorder("<")),
+            "tokens": np.concatenate(pending.ids).astype(np.dtype(self.dtype).newbyteorder("<"), copy=False),
             "documents": np.cumsum(np.concatenate(pending.document_sizes), dtype="<u8"),
             "sentences": np.cumsum(np.concatenate(pending.sentence_sizes), dtype="<u8"),
         }
@@ -252,7 +252,7 @@ class _Preparation:
         for role, name in names.items():
             path = os.path.join(self.folder, name)
             with storage.atomic_writer(path) as file:
-                file.write(content[role].tobytes())
+                file.write(content[role].view(np.uint8).data)
             files[role] = {"name": name, **asdict(storage.digest(path))}
         return {
             "split": split,

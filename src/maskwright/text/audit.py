@@ -91,13 +91,13 @@ def _examine(document: Document, result: Audit, duplicates: Duplicates, scripts:
     text, where = document.text, f"{document.source}:{document.line}"
     result.documents += 1
     result.characters += len(text)
-    result.bytes += len(text.encode("utf-8", "surrogatepass"))
-    if document.sentences is not None:
-        result.sentences = (result.sentences or 0) + len(document.sentences)
+    result.bytes += len(document.utf8)
+    if document.has_sentences:
+        result.sentences = (result.sentences or 0) + len(document.parts)
     shortest = result.shortest_document_characters
     result.shortest_document_characters = len(text) if shortest is None else min(shortest, len(text))
     result.longest_document_characters = max(result.longest_document_characters, len(text))
-    if not duplicates.is_new(text_key(text)):
+    if not duplicates.is_new(text_key(document.utf8)):
         result.findings["exact duplicate documents"].add(where)
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
@@ -105,7 +105,7 @@ def _examine(document: Document, result: Audit, duplicates: Duplicates, scripts:
     if match := SPECIAL.search(text):
         result.findings["documents with literal special tokens"].add(f"{where}: {match.group()}")
     if len(text) > LONG_LINE_CHARACTERS:
-        longest = max(map(len, document.sentences or text.split("\n")))
+        longest = max(map(len, document.parts if document.has_sentences else text.split("\n")))
         if longest > LONG_LINE_CHARACTERS:
             result.findings["lines over 100,000 characters"].add(f"{where}: {longest:,} characters")
     for character in text[:SCRIPT_SAMPLE_CHARACTERS]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 
 
-def text_key(text: str) -> bytes:
+def text_key(utf8: bytes) -> bytes:
     """16 bytes that stand for the text (BLAKE2b): two texts with one key would be chance of 2^-128."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return hashlib.blake2b(utf8, digest_size=16).digest()
 
 
 def is_held_out(key: bytes, valid_fraction: float) -> bool:

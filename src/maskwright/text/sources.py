@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, BinaryIO, Literal, cast
 
 from maskwright.core import storage
@@ -31,18 +32,31 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Document:
-    """`text` of one document; `sentences` when the source marks them (then `text` is they, joined by one space)."""
+    """`parts`: its sentences where the source marks them (its text is they, joined by one space), else the text."""
 
-    text: str
-    sentences: tuple[str, ...] | None
+    parts: tuple[str, ...]
+    has_sentences: bool
     source: str
     line: int
     """1-based line, record or row where it begins."""
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """Its sentences; a document that marks none is one."""
-        return self.sentences or (self.text,)
+    def characters(self) -> int:
+        return sum(map(len, self.parts)) + len(self.parts) - 1
+
+    @cached_property
+    def text(self) -> str:
+        return " ".join(self.parts)
+
+    @cached_property
+    def utf8_lines(self) -> bytes:
+        """Its sentences parted by line feeds; what is not of sentences, as it is."""
+        return "\n".join(self.parts).encode()
+
+    @cached_property
+    def utf8(self) -> bytes:
+        """Its text."""
+        return self.utf8_lines.replace(b"\n", b" ") if self.has_sentences else self.utf8_lines
 
 
 @dataclass(frozen=True)
@@ -165,7 +179,7 @@ class Sources:
             else:
                 for number, line in self._lines(name, stream):
                     if line.strip():
-                        yield Document(line.strip(), None, name, number)
+                        yield Document((line.strip(),), False, name, number)
 
     # ---- plain text ------------------------------------------------------------------------------------------
 
@@ -221,7 +235,7 @@ class Sources:
     def _whole_file(self, name: str, stream: BinaryIO) -> Iterator[Document]:
         text = "\n".join(line for _, line in self._lines(name, stream)).strip()
         if text:
-            yield Document(text, None, name, 1)
+            yield Document((text,), False, name, 1)
 
     def _sentences(self, name: str, stream: BinaryIO) -> Iterator[Document]:
         sentences: list[str] = []
@@ -235,11 +249,11 @@ class Sources:
                     start = first + begin
                 sentences += lines[begin:end]
                 if sentences and end < len(lines) - 1:
-                    yield Document(" ".join(sentences), tuple(sentences), name, start)
+                    yield Document(tuple(sentences), True, name, start)
                     sentences = []
                 begin = end + 1
         if sentences:
-            yield Document(" ".join(sentences), tuple(sentences), name, start)
+            yield Document(tuple(sentences), True, name, start)
 
     # ---- records ---------------------------------------------------------------------------------------------
 
@@ -248,7 +262,7 @@ class Sources:
         if isinstance(text, str):
             text = self._whole_characters(text.strip().replace("\r\n", "\n"), f"{name}:{number}")
             if text:
-                yield Document(text, None, name, number)
+                yield Document((text,), False, name, number)
         elif text is not None:
             kind = type(text).__name__
             self._fault("record", f"{name}:{number}", f"'{self.text_column}' is {kind}, not text", "see --text-column")
