@@ -14,8 +14,8 @@ import pytest
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.data.encode import Encoded, encode_documents
 from maskwright.text import encoder as encoders
+from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, GigatokenEncoder, TokenizersEncoder, open_encoder, require_equal
-from maskwright.text.sources import Document
 from maskwright.text.vocabulary import read_vocabulary
 
 needs_gigatoken = pytest.mark.skipif(

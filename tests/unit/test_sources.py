@@ -12,7 +12,8 @@ import pytest
 import zstandard
 
 from maskwright.core.errors import InputError, SourceError
-from maskwright.text.sources import Fault, Layout, Sources
+from maskwright.text.document import Fault
+from maskwright.text.sources import Layout, Sources
 
 TEXT = "One two.\nThree.\n\nFour é.\n\n\n  Five  \nSix\n"
 

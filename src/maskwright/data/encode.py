@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.text.document import Document
 from maskwright.text.encoder import Encoder
-from maskwright.text.sources import Document
 
 Int64 = NDArray[np.int64]
 

@@ -20,8 +20,9 @@ from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import store
 from maskwright.data.encode import encode_documents
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
+from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, require_equal
-from maskwright.text.sources import Document, Sources, fingerprint
+from maskwright.text.sources import Sources, fingerprint
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, tokenizer_file
 

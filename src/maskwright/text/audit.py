@@ -10,7 +10,8 @@ from typing import Any
 
 from maskwright.core.console import human_bytes, human_count, progress
 from maskwright.text.dedup import Duplicates, text_key
-from maskwright.text.sources import Document, Fault, Layout, Sources
+from maskwright.text.document import Document, Fault
+from maskwright.text.sources import Layout, Sources
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>")

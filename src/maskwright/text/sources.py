@@ -12,14 +12,13 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, BinaryIO, Literal, cast
 
 from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import SourceError
 from maskwright.text.compression import COMPRESSIONS, file_size, guarded, open_text
+from maskwright.text.document import Document, Fault
 
 Layout = Literal["auto", "file", "sentences", "lines"]
 OnBadInput = Literal["error", "replace", "skip"]
@@ -28,45 +27,6 @@ TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv")
 PEEK_BYTES = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-@dataclass(frozen=True)
-class Document:
-    """`parts`: its sentences where the source marks them (its text is they, joined by one space), else the text."""
-
-    parts: tuple[str, ...]
-    has_sentences: bool
-    source: str
-    line: int
-    """1-based line, record or row where it begins."""
-
-    @property
-    def characters(self) -> int:
-        return sum(map(len, self.parts)) + len(self.parts) - 1
-
-    @cached_property
-    def text(self) -> str:
-        return " ".join(self.parts)
-
-    @cached_property
-    def utf8_lines(self) -> bytes:
-        """Its sentences parted by line feeds; what is not of sentences, as it is."""
-        return "\n".join(self.parts).encode()
-
-    @cached_property
-    def utf8(self) -> bytes:
-        """Its text."""
-        return self.utf8_lines.replace(b"\n", b" ") if self.has_sentences else self.utf8_lines
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something wrong in a source: `kind` for counting, `where` as file:line:byte."""
-
-    kind: Literal["encoding", "empty_file", "record"]
-    where: str
-    what: str
-    fix: str
 
 
 def file_kind(location: str) -> str:

@@ -1,0 +1,46 @@
+"""What sources give: documents, and faults that are reported rather than raised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Document:
+    """`parts`: its sentences where the source marks them (its text is they, joined by one space), else the text."""
+
+    parts: tuple[str, ...]
+    has_sentences: bool
+    source: str
+    line: int
+    """1-based line, record or row where it begins."""
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.parts)) + len(self.parts) - 1
+
+    @cached_property
+    def text(self) -> str:
+        return " ".join(self.parts)
+
+    @cached_property
+    def utf8_lines(self) -> bytes:
+        """Its sentences parted by line feeds; what is not of sentences, as it is."""
+        return "\n".join(self.parts).encode()
+
+    @cached_property
+    def utf8(self) -> bytes:
+        """Its text."""
+        return self.utf8_lines.replace(b"\n", b" ") if self.has_sentences else self.utf8_lines
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong in a source: `kind` for counting, `where` as file:line:byte."""
+
+    kind: Literal["encoding", "empty_file", "record"]
+    where: str
+    what: str
+    fix: str
