@@ -63,9 +63,9 @@ def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | Non
     """How many tokens each sentence has; None when some sentence does not end where a token does."""
     if not len(token_bytes) or token_bytes.min() < 0:
         return None
-    borders = np.cumsum(sentence_bytes)
-    # In 4 bytes it takes half the time.
-    ends = np.cumsum(token_bytes, dtype=np.int32 if borders[-1] < 1 << 31 else np.int64)
+    # In 4 bytes it takes half the time; of one type, or searchsorted converts the longer side.
+    kind = np.int32 if sentence_bytes.sum() < 1 << 31 else np.int64
+    ends, borders = np.cumsum(token_bytes, dtype=kind), np.cumsum(sentence_bytes, dtype=kind)
     last = np.searchsorted(ends, borders)
     if last[-1] != len(ends) - 1 or not np.array_equal(ends[last], borders):
         return None
