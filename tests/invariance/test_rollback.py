@@ -46,8 +46,11 @@ def spike_on(monkeypatch: pytest.MonkeyPatch, seen: list[int], bad: set[int]) ->
     """These steps of data look terrible, whenever they are taken."""
     step = TorchEngine.step
 
-    def inflated(self: TorchEngine, batches: Sequence[Batch], learning_rate: float) -> StepStats:
-        stats = step(self, batches, learning_rate)
+    def inflated(
+        self: TorchEngine, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool]
+    ) -> StepStats:
+        stats = step(self, batches, learning_rate, give_up)
+        assert stats is not None
         return StepStats(float(stats.loss_sum) * (30.0 if seen[-1] in bad else 1.0), stats.weight, stats.grad_norm)
 
     monkeypatch.setattr(TorchEngine, "step", inflated)

@@ -152,6 +152,11 @@ class Checkpoint(Section):
     """Newest checkpoints to keep."""
     keep_every_steps: Annotated[Count | None, Resumable] = None
     """Checkpoints at multiples of this are kept for good. They are made by save_every_steps."""
+    copy_to: Annotated[str | None, Resumable] = None
+    """URL of a folder of this run's own on an object store (gs://, s3://): each checkpoint is copied there, and a new
+    machine with an empty run directory continues from it."""
+    grace_seconds: Annotated[Annotated[float, Field(gt=0.0)], Resumable] = 25.0
+    """Time from SIGTERM or SIGINT to the end of the process. A step too long for it is given up."""
 
 
 class Health(Section):

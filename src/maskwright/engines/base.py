@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, SupportsFloat
 
@@ -56,8 +56,10 @@ class Engine(Protocol):
     description: str
     """Device, precision and threads that were chosen, for a person."""
 
-    def step(self, batches: Sequence[Batch], learning_rate: float) -> StepStats:
+    def step(self, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool]) -> StepStats | None:
         """One optimizer update. The loss is the sum over all predicted positions divided once by their weight.
+
+        `give_up` is asked before each micro-batch; once it says so, None is returned and nothing has changed.
 
         When the loss or the gradient is not finite, nothing changes, now or in later steps: `HealthError` is raised
         here, or by `check` where the device runs ahead of the host.
@@ -70,7 +72,9 @@ class Engine(Protocol):
 
     def evaluate(self, batch: Batch) -> EvalStats: ...
 
-    def read(self) -> TrainState: ...
+    def read(self) -> TrainState:
+        """A copy: later steps do not change it."""
+        ...
 
     def write(self, state: TrainState) -> None: ...
 

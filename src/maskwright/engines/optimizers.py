@@ -66,10 +66,11 @@ class AdamW:
 
     def __init__(self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer) -> None:
         hidden = {} if options.kind == "muon" else layout.hidden
-        self.shapes = hidden | layout.matrices | layout.vectors
+        self._parts = (hidden | layout.matrices, layout.vectors)
+        self.shapes = self._parts[0] | self._parts[1]
         groups: list[dict[str, Any]] = []
         end = len(weights)
-        for part, decay in ((layout.vectors, 0.0), (hidden | layout.matrices, options.weight_decay)):
+        for part, decay in ((self._parts[1], 0.0), (self._parts[0], options.weight_decay)):
             begin = end - numel(part)
             tensor = weights[begin:end]
             tensor.grad = gradients[begin:end]
@@ -88,10 +89,12 @@ class AdamW:
         self._torch.step()
 
     def read(self) -> Moments:
-        states = [self._torch.state[group["params"][0]] for group in self._torch.param_groups]
-        return {
-            kind: views(torch.cat([state[kind] for state in states]), self.shapes) for kind in ("exp_avg", "exp_avg_sq")
-        }
+        moments: Moments = {"exp_avg": {}, "exp_avg_sq": {}}
+        for group, shapes in zip(self._torch.param_groups, self._parts, strict=True):
+            state = self._torch.state[group["params"][0]]
+            for kind, named in moments.items():
+                named |= views(state[kind], shapes)
+        return moments
 
     def write(self, step: int, device: str) -> Moments:
         """Makes the state of `step` finished updates, all zero, and returns it to be filled."""

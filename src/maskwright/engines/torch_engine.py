@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -129,12 +129,18 @@ class TorchEngine:
 
     # ---- one update ------------------------------------------------------------------------------------------
 
-    def step(self, batches: Sequence[Batch], learning_rate: float) -> StepStats:
+    def step(
+        self, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool] = lambda: False
+    ) -> StepStats | None:
         weight = sum(batch.predicted for batch in batches)
         optimizers = self._start_optimizers()
         if self.dtype is torch.float32:
             self._gradients.zero_()
-        losses = [self._accumulate(batch, worker, max(weight, 1.0)) for worker, batch in enumerate(batches)]
+        losses = []
+        for worker, batch in enumerate(batches):
+            if give_up():
+                return None
+            losses.append(self._accumulate(batch, worker, max(weight, 1.0)))
         loss_sum = torch.stack(losses).sum(dtype=torch.float64)
         norm = torch.linalg.vector_norm(self._gradients)
         good = self._judge(loss_sum, norm)

@@ -7,7 +7,9 @@ import importlib.metadata
 import os
 import shutil
 import subprocess
+import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import maskwright
@@ -27,7 +29,9 @@ from maskwright.model.hf_names import Parameters, initial_parameters
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
+from maskwright.training.copies import Copies
 from maskwright.training.loop import Job, restore, train, update_status
+from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, stop_on_signals
 
 RUN_FORMAT = 1
@@ -119,6 +123,7 @@ def pretrain(
     """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds
     (2). `stop_request` may carry limits of this start."""
     directory = RunDirectory(run)
+    copies = _fetched(config, directory)
     before = directory.read_config() if directory.exists() else None
     ready = prepare_run(config, before)
     if before is None:
@@ -133,7 +138,8 @@ def pretrain(
     record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
     with stop_on_signals(stop_request or StopRequest()) as stop, directory.locked():
         directory.take_request()  # one that was meant for an earlier start
-        job = _start(ready, directory, engine, record)
+        job = _start(ready, directory, engine, record, Saver(directory, config.checkpoint, copies))
+        stop.grace_seconds, stop.when_grace_ends = config.checkpoint.grace_seconds, partial(_grace_ended, job)
         if before is None:
             _begin(job, beginning, config_file)
         else:
@@ -142,6 +148,27 @@ def pretrain(
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
         _run(job, stop)
+
+
+def _fetched(config: RunConfig, directory: RunDirectory) -> Copies | None:
+    """The run's copies, if it has any; the newest is now in the run directory."""
+    if config.checkpoint.copy_to is None:
+        return None
+    copies = Copies(config.checkpoint.copy_to)
+    if copies.steps():
+        with directory.locked():
+            copies.fetch(directory)
+    return copies
+
+
+def _grace_ended(job: Job) -> None:
+    """In a thread, while the main one is in a step or a compiler: the launcher's SIGKILL is near."""
+    while job.saver.busy:
+        time.sleep(0.05)
+    message = "the grace period ended before the step did; the last checkpoint continues"
+    say(f"stopped: {message}")
+    update_status(job, "stopped", message, StoppedEarly.exit_code)
+    os._exit(StoppedEarly.exit_code)
 
 
 def _engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_config.Engine:
@@ -197,7 +224,7 @@ def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
     }
 
 
-def _start(ready: Prepared, directory: RunDirectory, engine: Any, record: dict[str, Any]) -> Job:
+def _start(ready: Prepared, directory: RunDirectory, engine: Any, record: dict[str, Any], saver: Saver) -> Job:
     from maskwright.engines.ceiling import gemm_ceiling
 
     return Job(
@@ -209,6 +236,7 @@ def _start(ready: Prepared, directory: RunDirectory, engine: Any, record: dict[s
         validation=_validation(ready),
         ceiling=gemm_ceiling(engine.device, engine.dtype),
         record=record,
+        saver=saver,
         status=Status(of=ready.config.schedule.steps),
     )
 
@@ -235,6 +263,14 @@ def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
     storage.write_json(directory.config, {"format": RUN_FORMAT, **job.record})
 
 
+def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
+    """On a new machine that has fetched the run."""
+    if not os.path.exists(directory.path("tokenizer")):
+        copy_tokenizer(ready.store.tokenizer_folder, directory.path("tokenizer"))
+    if not os.path.exists(directory.path("environment.json")):
+        storage.write_json(directory.path("environment.json"), environment())
+
+
 def _resume(job: Job, ready: Prepared, before: dict[str, Any]) -> None:
     directory, now = job.directory, job.record
     changes = refuse_changes(before["config"], now["config"], directory.location)
@@ -250,6 +286,7 @@ def _resume(job: Job, ready: Prepared, before: dict[str, Any]) -> None:
                 where=directory.location,
                 fix="put it back, or give --run a new folder",
             )
+    _add_what_copies_lack(ready, directory)
     for change in changes:
         say(f"changed since the last start: {change}")
         directory.log(f"changed: {change}")

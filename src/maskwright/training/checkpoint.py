@@ -11,23 +11,27 @@ Loading checks every byte. A newest checkpoint that fails is set aside by name a
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from maskwright.core import hardware, storage
 from maskwright.core.console import human_bytes, warn
 from maskwright.core.errors import CheckpointError, MaskwrightError
 from maskwright.core.run_directory import step_folder, step_of
 from maskwright.engines.base import TrainState
+from maskwright.training.tensor_file import write_tensors
 
 FORMAT = 1
+SMALL_FILES_BYTES = 1 << 20
+"""Allowed for headers, state.json and the manifest."""
+MANIFEST = "MANIFEST.json"
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
@@ -41,59 +45,69 @@ def save(
     checkpoints then stay as they are.
     """
     target = os.path.join(folder, step_folder(state.step))
-    if os.path.exists(os.path.join(target, "MANIFEST.json")):
-        return target
-    _require_space(folder, state)
-    if os.path.exists(target):
-        shutil.rmtree(target)  # left by a kill during this very save: it has no manifest
-    try:
-        _write(target, state, record)
-    except (OSError, SafetensorError) as error:  # a full disk raises either
-        shutil.rmtree(target, ignore_errors=True)
-        raise CheckpointError(
-            f"cannot be written: {error}; the checkpoints before it are untouched",
-            where=target,
-            fix="free disk space or permit writing, and start the same command again",
-        ) from None
-    for step in whole_steps(folder)[:-keep]:
-        if keep_every_steps and step % keep_every_steps == 0:
-            continue
+    if not os.path.exists(os.path.join(target, MANIFEST)):
+        storage.make_folder(folder)
+        require_space(folder, size_bytes(state))
+        if os.path.exists(target):
+            shutil.rmtree(target)  # left by a kill during this very save: it has no manifest
+        try:
+            _write(target, state, record)
+        except OSError as error:
+            shutil.rmtree(target, ignore_errors=True)
+            raise _not_written(target, size_bytes(state), error) from None
+    for step in outdated(whole_steps(folder), keep, keep_every_steps):
         # The manifest goes first, so that a kill in between leaves no half checkpoint that looks whole.
         old = os.path.join(folder, step_folder(step))
-        os.unlink(os.path.join(old, "MANIFEST.json"))
+        os.unlink(os.path.join(old, MANIFEST))
         shutil.rmtree(old)
     return target
 
 
+def outdated(steps: list[int], keep: int, keep_every_steps: int | None) -> list[int]:
+    """Of ascending steps, those that are neither among the `keep` newest nor at multiples of `keep_every_steps`."""
+    return [step for step in steps[:-keep] if not (keep_every_steps and step % keep_every_steps == 0)]
+
+
+def _not_written(target: str, needed: int, error: OSError) -> CheckpointError:
+    free = hardware.free_disk_bytes(os.path.dirname(target))
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    missing = f"; {human_bytes(needed - free)} are missing" if full and free < needed else ""
+    return CheckpointError(
+        f"cannot be written: {error.strerror or error}{missing}; the checkpoints before it are untouched",
+        where=target,
+        fix="free disk space, lift the quota or permit writing, and start the same command again",
+    )
+
+
 def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
     os.makedirs(target)
-    optimizer = {f"{kind}/{name}": array for kind, moment in state.moments.items() for name, array in moment.items()}
-    save_file(state.parameters, os.path.join(target, FILES[0]), {"format": "pt"})
-    save_file(optimizer, os.path.join(target, FILES[1]))
-    storage.write_json(os.path.join(target, FILES[2]), {"format": FORMAT, "step": state.step, **record})
-    for name in FILES[:2]:
-        descriptor = os.open(os.path.join(target, name), os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-    storage.sync_folder(target)
-    manifest = {
-        "format": FORMAT,
-        "files": {name: asdict(storage.digest(os.path.join(target, name))) for name in FILES},
+    model, optimizer, rest = (os.path.join(target, name) for name in FILES)
+    moments = {f"{kind}/{name}": array for kind, moment in state.moments.items() for name, array in moment.items()}
+    sha256 = {
+        FILES[0]: write_tensors(model, state.parameters, {"format": "pt"}),
+        FILES[1]: write_tensors(optimizer, moments),
     }
+    storage.write_json(rest, {"format": FORMAT, "step": state.step, **record})
+    sha256[FILES[2]] = storage.digest(rest).sha256
+    storage.sync_folder(target)
     storage.sync_folder(os.path.dirname(target))
-    storage.write_json(os.path.join(target, "MANIFEST.json"), manifest)
+    files = {
+        name: {"bytes": os.path.getsize(os.path.join(target, name)), "sha256": found} for name, found in sha256.items()
+    }
+    storage.write_json(os.path.join(target, MANIFEST), {"format": FORMAT, "files": files})
 
 
-def _require_space(folder: str, state: TrainState) -> None:
-    arrays = [
-        *state.parameters.values(),
-        *(array for moment in state.moments.values() for array in moment.values()),
-    ]
-    needed = sum(array.nbytes for array in arrays) + (1 << 20)
+def size_bytes(state: TrainState) -> int:
+    arrays = [*state.parameters.values(), *(array for moment in state.moments.values() for array in moment.values())]
+    return sum(array.nbytes for array in arrays) + SMALL_FILES_BYTES
+
+
+def require_space(folder: str, needed: int) -> None:
+    """Raises `CheckpointError` when the disk has not `needed` bytes free."""
     free = hardware.free_disk_bytes(folder)
     if free < needed:
         raise CheckpointError(
-            f"the disk has {human_bytes(free)} free, a checkpoint takes {human_bytes(needed)}",
+            f"the disk has {human_bytes(free)} free, {human_bytes(needed)} are needed for a checkpoint",
             where=folder,
             fix=f"free {human_bytes(needed - free)} and start the same command again",
         )
@@ -103,7 +117,7 @@ def whole_steps(folder: str) -> list[int]:
     """Steps that have a manifest, ascending."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     steps = [step for name in names if (step := step_of(name)) is not None]
-    return sorted(s for s in steps if os.path.exists(os.path.join(folder, step_folder(s), "MANIFEST.json")))
+    return sorted(s for s in steps if os.path.exists(os.path.join(folder, step_folder(s), MANIFEST)))
 
 
 def set_aside_after(folder: str, step: int, multiple: int, why: str) -> bool:
@@ -155,7 +169,7 @@ def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, 
 def load(path: str) -> tuple[TrainState, dict[str, Any]]:
     """Raises `CheckpointError` naming the file that is missing, changed or of a newer format."""
     try:
-        manifest = storage.read_json(os.path.join(path, "MANIFEST.json"))
+        manifest = storage.read_json(os.path.join(path, MANIFEST))
         if manifest["format"] != FORMAT:
             raise CheckpointError(
                 f"has format {manifest['format']}, this version reads {FORMAT}",
@@ -169,12 +183,12 @@ def load(path: str) -> tuple[TrainState, dict[str, Any]]:
                     "is not what was saved (size or sha256 differs)", where=file, fix="restore a copy"
                 )
         record = storage.read_json(os.path.join(path, "state.json"))
+        moments: dict[str, dict[str, NDArray[np.float32]]] = {}
+        for key, array in load_file(os.path.join(path, "optimizer.safetensors")).items():
+            kind, name = key.split("/", 1)
+            moments.setdefault(kind, {})[name] = array
+        return TrainState(record["step"], load_file(os.path.join(path, "model.safetensors")), moments), record
     except CheckpointError:
         raise
-    except (OSError, KeyError, TypeError, MaskwrightError) as error:
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError, MaskwrightError) as error:
         raise CheckpointError(f"is damaged: {error}", where=path, fix="restore a copy") from None
-    moments: dict[str, dict[str, NDArray[np.float32]]] = {}
-    for key, array in load_file(os.path.join(path, "optimizer.safetensors")).items():
-        kind, name = key.split("/", 1)
-        moments.setdefault(kind, {})[name] = array
-    return TrainState(record["step"], load_file(os.path.join(path, "model.safetensors")), moments), record

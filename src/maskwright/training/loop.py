@@ -22,6 +22,7 @@ from maskwright.model.config import ModelConfig, training_flops
 from maskwright.training import checkpoint
 from maskwright.training.health import LossWatch, Rollback, Rollbacks
 from maskwright.training.metrics import Counters, Speed, TensorBoard
+from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest
 
 STATUS_EVERY_SECONDS = 2.0
@@ -45,6 +46,7 @@ class Job:
     ceiling: float
     """Measured FLOP/s of plain matrix multiplication."""
     record: dict[str, Any]
+    saver: Saver
     step: int = 0
     evaluated: set[int] = field(default_factory=set)
     """Steps whose validation is in the metrics already, so that a restart neither repeats nor skips one."""
@@ -73,7 +75,9 @@ def train(job: Job, stop: StopRequest) -> None:
                 job.speed.start()
                 batches = job.loader.batches(job.step, job.rollbacks.data_step(job.step))
                 rate = learning_rate(config.schedule, config.optimizer.learning_rate, job.step)
-                stats = job.engine.step(batches, rate)
+                stats = job.engine.step(batches, rate, lambda: stop.urgent)
+                if stats is None:  # nothing has changed: the step is made after the restart
+                    break
                 tokens = sum(batch.text_tokens for batch in batches)
                 log = (job.step + 1) % config.logging.every_steps == 0 or job.step + 1 == steps
                 if log:
@@ -88,6 +92,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 bar.advance()
                 _beat(job, "training")
                 stop.look(job.directory, job.step - first)
+                job.saver.look()
                 if _due(config.evaluation.every_steps, job.step) and job.step < steps:
                     evaluate(job, board, stop)
                 if job.step < steps and (
@@ -98,6 +103,7 @@ def train(job: Job, stop: StopRequest) -> None:
                     save(job)
                     saved_at, stop.save_wanted = time.monotonic(), False
         save(job)
+        job.saver.finish()
         if job.step < steps:
             raise StoppedEarly(
                 f"{stop.reason}: stopped at step {job.step:,} of {steps:,}, saved; the same command continues"
@@ -105,7 +111,9 @@ def train(job: Job, stop: StopRequest) -> None:
         evaluate(job, board, stop)
         if stop.requested:
             raise StoppedEarly(f"{stop.reason}: trained to the end and saved; the same command evaluates")
+        job.saver.require_copied()
     finally:
+        job.saver.wait()
         if board:
             board.close()
 
@@ -169,6 +177,7 @@ def _roll_back(job: Job, bar: Progress) -> bool:
     seen, done = job.step, job.rollbacks.all
     if len(done) >= job.config.health.max_rollbacks:
         raise HealthError(f"step {seen}: the loss spiked again after {len(done)} rollbacks", fix=HEALTH_FIX)
+    job.saver.finish()
     # A checkpoint since the last ordinary log line may hold what made the loss spike; the one that was gone back to
     # does not.
     ordinary = max(seen - job.config.logging.every_steps, done[-1].step if done else 0)
@@ -240,19 +249,10 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
 
 
 def save(job: Job) -> None:
-    """Raises `HealthError` rather than let weights that are not finite replace good ones."""
+    """Hands the state over to be written; training goes on meanwhile."""
     _beat(job, "saving", force=True)
     job.engine.check()
-    state = job.engine.read()
-    for name, array in state.parameters.items():
-        if not np.isfinite(array).all():
-            raise HealthError(f"step {job.step}: {name} is no longer finite; not saved", fix=HEALTH_FIX)
-    record = {**job.record, "counters": job.counters.to_json()}
-    options = job.config.checkpoint
-    path = checkpoint.save(
-        job.directory.checkpoints, state, record, keep=options.keep, keep_every_steps=options.keep_every_steps
-    )
-    job.directory.log(f"saved {path}")
+    job.saver.begin(job.engine.read(), {**job.record, "counters": job.counters.to_json()})
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Wishes of others for a running run: signals, files in its folder, limits. Met at the next safe point, saved.
 
-SIGTERM, SIGINT       stop
+SIGTERM, SIGINT       stop; what is not saved when the grace period ends is left to the restart
 SIGUSR1               save a checkpoint and go on
 RUN/request.json      the same two, by `maskwright stop`, from any machine that sees the folder
 --max-hours and --max-steps stop this start of the run; the same command continues.
@@ -19,10 +19,16 @@ from maskwright.core.console import say
 from maskwright.core.run_directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0
+DEFAULT_GRACE_SECONDS = 25.0
+"""Kubernetes, SLURM and Google's Spot machines send SIGKILL 30 seconds after SIGTERM."""
 
 
 class StopRequest:
-    """`reason`: why to stop, None to go on. `save_wanted`: a checkpoint was asked for and is not yet saved."""
+    """`reason`: why to stop, None to go on. `urgent`: a signal asked, so the step under way is given up.
+    `save_wanted`: a checkpoint was asked for and is not yet saved."""
+
+    when_grace_ends: Callable[[], None]
+    """Called in a thread of its own `grace_seconds` after the first signal, if the process still runs."""
 
     def __init__(
         self,
@@ -32,7 +38,9 @@ class StopRequest:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.reason: str | None = None
+        self.urgent = False
         self.save_wanted = False
+        self.grace_seconds, self.when_grace_ends = DEFAULT_GRACE_SECONDS, lambda: None
         self._clock, self._began, self._looked = clock, clock(), clock()
         self._max_hours, self._max_steps = max_hours, max_steps
 
@@ -66,6 +74,11 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
         name = signal.Signals(number).name
         say(f"{name}: saving and stopping" if not request.requested else f"{name}: already stopping")
         request.ask(name)
+        if not request.urgent:
+            request.urgent = True
+            timer = threading.Timer(request.grace_seconds, request.when_grace_ends)
+            timer.daemon = True
+            timer.start()
 
     def save(number: int, frame: FrameType | None) -> None:
         request.save_wanted = True

@@ -1,0 +1,203 @@
+"""Copies of checkpoints on an object store (`checkpoint.copy_to`), for a machine that may vanish with its disk.
+
+    gs://bucket/runs/one/step-00001200/
+      the files of the checkpoint
+      config.resolved.json, metrics.jsonl, rollbacks.json     of the run directory at that time
+      MANIFEST.json                                           uploaded last, only where there is none yet
+
+A new machine with an empty run directory fetches the newest whole copy and goes on from there.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.console import say, warn
+from maskwright.core.errors import CheckpointError, InputError
+from maskwright.core.run_directory import RunDirectory, step_folder, step_of
+from maskwright.training import checkpoint
+from maskwright.training.checkpoint import MANIFEST, outdated
+
+TRIES, FIRST_WAIT_SECONDS = 7, 0.5
+"""Waits of 0.5, 1, 2, … seconds, half of each by chance: a minute of an unreachable store is sat out."""
+FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, TypeError, ValueError, ImportError)
+RESTORE = "restore it, or delete the folder"
+RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json")
+
+
+class Copies:
+    """`location`: any URL that fsspec knows. Raises `InputError` when it cannot be opened."""
+
+    def __init__(self, location: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        import fsspec
+
+        self.location, self._sleep = location.rstrip("/"), sleep
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(self.location)
+        except (ImportError, ValueError) as error:
+            raise InputError(
+                f"cannot be opened: {error}",
+                where=location,
+                fix="install the package for its file system, such as gcsfs",
+            ) from None
+
+    def steps(self) -> list[int]:
+        """Of whole copies, ascending."""
+
+        def look() -> list[str]:
+            self._files.invalidate_cache()
+            return [str(name) for name in self._files.glob(f"{self._root}/step-*/{MANIFEST}")]
+
+        steps = [step_of(os.path.basename(os.path.dirname(name))) for name in self._again("list", look)]
+        return sorted(step for step in steps if step is not None)
+
+    def put(self, directory: RunDirectory, step: int, *, keep: int, keep_every_steps: int | None) -> None:
+        """Copies a local checkpoint, then removes outdated copies. Raises `CheckpointError` when that fails."""
+        if step in self.steps():
+            return
+        folder, target = os.path.join(directory.checkpoints, step_folder(step)), self._path(step)
+        manifest = storage.read_json(os.path.join(folder, MANIFEST))
+        sources = {name: os.path.join(folder, name) for name in manifest["files"]}
+        for name in RUN_FILES:
+            content = _read(directory.path(name))
+            if content is not None:
+                manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+                self._again(f"write {name}", self._files.pipe_file, f"{target}/{name}", content)
+                self._require_arrived(f"{target}/{name}", manifest["files"][name], directory.path(name))
+        for name, source in sources.items():
+            self._again(f"write {name}", self._files.put_file, source, f"{target}/{name}")
+            self._require_arrived(f"{target}/{name}", manifest["files"][name], source)
+        self._commit(f"{target}/{MANIFEST}", json.dumps(manifest, indent=2).encode())
+        for old in outdated(self.steps(), keep, keep_every_steps):
+            self._again("remove", self._files.rm_file, f"{self._path(old)}/{MANIFEST}")
+            self._again("remove", self._files.rm, self._path(old), recursive=True)
+
+    def fetch(self, directory: RunDirectory) -> None:
+        """Brings the newest copy into the run directory if it is newer than what is there. A damaged copy is named, and
+        the one before it taken. Raises `CheckpointError` when all are damaged."""
+        here = max(checkpoint.whole_steps(directory.checkpoints), default=-1)
+        newer = [step for step in self.steps() if step > here]
+        for step in reversed(newer):
+            try:
+                self._bring(directory, step)
+            except CheckpointError as error:
+                warn(str(error))
+                continue
+            say(f"fetched step {step:,} from {self.location}")
+            return
+        if newer and here < 0:
+            raise CheckpointError("every copy is damaged", where=self.location, fix="start a new run elsewhere")
+
+    def _bring(self, directory: RunDirectory, step: int) -> None:
+        source, folder = self._path(step), os.path.join(directory.checkpoints, step_folder(step))
+        partial = f"{folder}.tmp-{os.getpid()}"
+        storage.make_folder(partial)
+        try:
+            manifest = json.loads(self._again("read", self._files.cat_file, f"{source}/{MANIFEST}"))
+            for name in [*checkpoint.FILES, *(n for n in RUN_FILES if n in manifest["files"])]:
+                to, wanted = os.path.join(partial, name), manifest["files"][name]["sha256"]
+                self._again(f"read {name}", self._files.get_file, f"{source}/{name}", to)
+                if storage.digest(to).sha256 != wanted:
+                    raise CheckpointError(
+                        "is not what was saved (sha256 differs)", where=f"{self._url(step)}/{name}", fix=RESTORE
+                    )
+            for name in RUN_FILES:
+                if os.path.exists(os.path.join(partial, name)):
+                    os.replace(os.path.join(partial, name), directory.path(name))
+            files = {name: manifest["files"][name] for name in checkpoint.FILES}
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(partial, folder)
+            storage.write_json(os.path.join(folder, MANIFEST), {"format": manifest["format"], "files": files})
+        except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"is damaged: {error}", where=self._url(step), fix=RESTORE) from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _commit(self, path: str, content: bytes) -> None:
+        """Creates the manifest object. `create` is a precondition at the store, so of two writers one loses; a retry
+        that finds its own first try has won."""
+        try:
+            self._again("write", self._files.pipe_file, path, content, mode="create")
+        except FileExistsError:
+            if self._again("read", self._files.cat_file, path) != content:
+                raise CheckpointError(
+                    "another run writes its checkpoints there",
+                    where=self.location,
+                    fix="give each run a checkpoint.copy_to of its own",
+                ) from None
+
+    def _require_arrived(self, path: str, expected: dict[str, Any], source: str) -> None:
+        """By the store's own crc32c where it has one, else by reading it back."""
+        info = self._again("look at", self._files.info, path)
+        good = info["size"] == expected["bytes"]
+        if good and (known := _crc32c(source)) and "crc32c" in info:
+            good = info["crc32c"] == known
+        elif good:
+            good = self._again("read back", self._sha256, path) == expected["sha256"]
+        if not good:
+            raise CheckpointError("did not arrive whole", where=path, fix="look at the store and the network")
+
+    def _sha256(self, path: str) -> str:
+        sha = hashlib.sha256()
+        with self._files.open(path, "rb") as file:
+            while block := file.read(storage.READ_BYTES):
+                sha.update(block)
+        return sha.hexdigest()
+
+    def _again(self, what: str, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Calls until it works. Raises what cannot change at once, and `CheckpointError` after the last try."""
+        for number in range(TRIES):
+            try:
+                return action(*arguments, **options)
+            except FINAL:
+                raise
+            except Exception as error:  # each file system has errors of its own
+                if number == TRIES - 1 or not _may_pass(error):
+                    message = " ".join(str(error).split()) or type(error).__name__
+                    raise CheckpointError(
+                        f"cannot {what}: {message}", where=self.location, fix="look at the store and the permissions"
+                    ) from None
+                self._sleep(FIRST_WAIT_SECONDS * 2.0**number * (0.5 + random.random() / 2.0))
+        raise AssertionError
+
+    def _path(self, step: int) -> str:
+        return f"{self._root}/{step_folder(step)}"
+
+    def _url(self, step: int) -> str:
+        return f"{self.location}/{step_folder(step)}"
+
+
+def _may_pass(error: Exception) -> bool:
+    """Of HTTP: too many requests, a time-out, the server's own failures; anything else that is no client's fault."""
+    code = getattr(error, "code", None) or getattr(error, "status", None)
+    return not isinstance(code, int) or code in (408, 429) or code >= 500
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _crc32c(path: str) -> str | None:
+    """As stores write it, base64; None without the package, which gcsfs brings."""
+    try:
+        import google_crc32c  # type: ignore[import-not-found]
+    except ImportError:
+        return None
+    checksum = google_crc32c.Checksum()
+    with open(path, "rb") as file:
+        while block := file.read(storage.READ_BYTES):
+            checksum.update(block)
+    return base64.b64encode(checksum.digest()).decode()

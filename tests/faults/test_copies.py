@@ -1,0 +1,227 @@
+"""Checkpoints on an object store that fails, lies and goes away."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import CheckpointError, StoppedEarly
+from maskwright.core.run_directory import RunDirectory
+from maskwright.engines.base import TrainState
+from maskwright.tasks import pretrain as task
+from maskwright.training import checkpoint
+from maskwright.training.copies import TRIES, Copies
+from maskwright.training.stop import StopRequest
+
+
+class HttpError(Exception):
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(f"HTTP {code}")
+
+
+class ShakyStore(MemoryFileSystem):
+    """A store in memory. `fail`: called before each operation with its name and path, may raise."""
+
+    protocol = "shaky"
+    cachable = False
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    fail: Callable[[str, str], None] = staticmethod(lambda operation, path: None)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        type(self).fail("pipe", path)
+        super().pipe_file(path, value, mode=mode, **options)
+
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
+        type(self).fail("put", rpath)
+        super().put_file(lpath, rpath, **options)
+
+    def get_file(self, rpath: str, lpath: str, **options: Any) -> None:
+        type(self).fail("get", rpath)
+        super().get_file(rpath, lpath, **options)
+
+    def glob(self, path: str, **options: Any) -> Any:
+        type(self).fail("list", path)
+        return super().glob(path, **options)
+
+
+URL = "shaky://bucket/run"
+
+
+@pytest.fixture(autouse=True)
+def shaky() -> Iterator[None]:
+    fsspec.register_implementation("shaky", ShakyStore, clobber=True)
+    ShakyStore.store.clear()
+    ShakyStore.pseudo_dirs[:] = [""]
+    yield
+    ShakyStore.fail = staticmethod(lambda operation, path: None)
+
+
+def fail_with(failures: Iterator[Exception | None]) -> None:
+    def fail(operation: str, path: str) -> None:
+        error = next(failures, None)
+        if error:
+            raise error
+
+    ShakyStore.fail = staticmethod(fail)
+
+
+def saved(folder: Path, *steps: int) -> RunDirectory:
+    directory = RunDirectory(str(folder))
+    folder.mkdir(exist_ok=True)
+    for name, content in (("config.resolved.json", "{}"), ("metrics.jsonl", '{"step": 1}\n')):
+        (folder / name).write_text(content)
+    for step in steps:
+        arrays = {"a": np.full((4, 3), step, np.float32)}
+        state = TrainState(step, arrays, {"exp_avg": arrays})
+        checkpoint.save(directory.checkpoints, state, {"counters": {}}, keep=9)
+    return directory
+
+
+def put(copies: Copies, directory: RunDirectory, step: int, keep: int = 2) -> None:
+    copies.put(directory, step, keep=keep, keep_every_steps=None)
+
+
+def test_copies_come_back_on_a_new_machine(tmp_path: Path) -> None:
+    first, copies = saved(tmp_path / "one", 10, 20, 30), Copies(URL)
+    for step in (10, 20, 30):
+        put(copies, first, step)
+    assert copies.steps() == [20, 30]
+    assert not [name for name in ShakyStore.store if "00000010" in name]
+    second = RunDirectory(str(tmp_path / "two"))
+    copies.fetch(second)
+    loaded = checkpoint.load_newest(second.checkpoints, set_aside=False)
+    assert loaded and loaded[0].step == 30 and loaded[0].parameters["a"][0, 0] == 30
+    assert second.exists() and second.read_metrics() == [{"step": 1}]
+    copies.fetch(second)  # nothing newer
+    assert checkpoint.whole_steps(second.checkpoints) == [30]
+
+
+def test_failures_that_pass_are_sat_out_with_growing_waits(tmp_path: Path) -> None:
+    waits: list[float] = []
+    copies, directory = Copies(URL, sleep=waits.append), saved(tmp_path / "one", 10)
+    fail_with(iter([HttpError(503), HttpError(429), OSError("connection reset"), TimeoutError(), None]))
+    put(copies, directory, 10)
+    assert copies.steps() == [10]
+    assert len(waits) == 4 and waits[-1] > waits[0] >= 0.25
+
+
+def test_a_refusal_is_not_repeated(tmp_path: Path) -> None:
+    waits: list[float] = []
+    copies, directory = Copies(URL, sleep=waits.append), saved(tmp_path / "one", 10)
+    fail_with(iter([HttpError(403)] * 20))
+    with pytest.raises(CheckpointError, match="HTTP 403"):
+        put(copies, directory, 10)
+    assert waits == []
+
+
+def test_a_store_that_stays_away_leaves_no_half_copy(tmp_path: Path) -> None:
+    waits: list[float] = []
+    copies, directory = Copies(URL, sleep=waits.append), saved(tmp_path / "one", 10, 20)
+    put(copies, directory, 10)
+
+    def fail(operation: str, path: str) -> None:
+        if "optimizer" in path:
+            raise HttpError(503)
+
+    ShakyStore.fail = staticmethod(fail)
+    with pytest.raises(CheckpointError, match="cannot write optimizer.safetensors: HTTP 503"):
+        put(copies, directory, 20)
+    assert len(waits) == TRIES - 1
+    assert copies.steps() == [10]
+    ShakyStore.fail = staticmethod(lambda operation, path: None)
+    put(copies, directory, 20)
+    assert copies.steps() == [10, 20]
+
+
+def test_what_arrives_cut_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is what arrives with another byte."""
+    copies, directory = Copies(URL, sleep=lambda seconds: None), saved(tmp_path / "one", 10)
+    for damage in (lambda content: content[:-1], lambda content: content[:-1] + b"\xff"):
+
+        def put_file(self: ShakyStore, lpath: str, rpath: str, damage: Any = damage, **options: Any) -> None:
+            self.pipe_file(rpath, damage(Path(lpath).read_bytes()))
+
+        monkeypatch.setattr(ShakyStore, "put_file", put_file)
+        with pytest.raises(CheckpointError, match="did not arrive whole"):
+            put(copies, directory, 10)
+        assert copies.steps() == []
+
+
+def test_two_runs_on_one_place_do_not_mix(tmp_path: Path) -> None:
+    one, other = saved(tmp_path / "one", 10), saved(tmp_path / "two", 10)
+    (tmp_path / "two" / "metrics.jsonl").write_text('{"step": 2}\n')
+    copies = Copies(URL)
+    put(copies, one, 10)
+    content = dict(ShakyStore.store)
+    rival = Copies(URL)
+    rival.steps = list  # type: ignore[method-assign]  # as in a race: it looked before the first one wrote
+    with pytest.raises(CheckpointError, match="another run writes"):
+        put(rival, other, 10)
+    manifest = next(name for name in content if name.endswith("MANIFEST.json"))
+    assert ShakyStore.store[manifest].getvalue() == content[manifest].getvalue()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "MANIFEST.json"])
+def test_a_damaged_copy_is_named_and_the_one_before_taken(
+    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    directory, copies = saved(tmp_path / "one", 10, 20), Copies(URL)
+    for step in (10, 20):
+        put(copies, directory, step)
+    copies._files.pipe_file(f"{copies._root}/step-00000020/{name}", b"{}")
+    fresh = RunDirectory(str(tmp_path / "two"))
+    copies.fetch(fresh)
+    assert checkpoint.whole_steps(fresh.checkpoints) == [10]
+    assert "step-00000020" in capfd.readouterr().err
+
+
+def test_a_run_goes_on_on_another_machine_bit_for_bit(config: Callable[..., RunConfig], tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"schedule.steps": 12, "logging.every_steps": 1, "checkpoint.save_every_steps": 3}
+    task.pretrain(config(**keys), str(tmp_path / "straight"))
+    copied = config(**keys, **{"checkpoint.copy_to": URL})
+    with pytest.raises(StoppedEarly):
+        task.pretrain(copied, str(tmp_path / "lost"), stop_request=StopRequest(max_steps=7))
+    shutil.rmtree(tmp_path / "lost")
+    task.pretrain(copied, str(tmp_path / "found"))
+    ends = [
+        checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False) for name in ("straight", "found")
+    ]
+    assert ends[0] and ends[1]
+    for name, value in ends[0][0].parameters.items():
+        assert value.tobytes() == ends[1][0].parameters[name].tobytes()
+    lines = [
+        [(line["step"], line.get("loss")) for line in RunDirectory(str(tmp_path / name)).read_metrics()]
+        for name in ("straight", "found")
+    ]
+    assert lines[0] == lines[1]
+    assert (tmp_path / "found" / "tokenizer" / "tokenizer.json").exists()
+
+
+def test_a_store_that_is_away_does_not_stop_training_but_ends_it_with_an_error(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("maskwright.training.copies.FIRST_WAIT_SECONDS", 0.0)
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "put":
+            raise HttpError(503)
+
+    ShakyStore.fail = staticmethod(fail)
+    keys = {"schedule.steps": 6, "checkpoint.save_every_steps": 2, "checkpoint.copy_to": URL}
+    with pytest.raises(CheckpointError, match="step 6 is saved here but not copied"):
+        task.pretrain(config(**keys), str(tmp_path / "run"))
+    assert "step 2 is saved here but not copied" in capfd.readouterr().err
+    assert checkpoint.whole_steps(str(tmp_path / "run" / "checkpoints"))[-1] == 6
+    ShakyStore.fail = staticmethod(lambda operation, path: None)
+    task.pretrain(config(**keys), str(tmp_path / "run"))
+    assert Copies(URL).steps() == [6]
