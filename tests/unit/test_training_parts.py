@@ -20,6 +20,7 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.schedules import learning_rate
 from maskwright.training import checkpoint
 from maskwright.training.loop import attended_pairs
+from maskwright.training.metrics import TensorBoard
 
 
 def rates(**keys: object) -> list[float]:
@@ -166,3 +167,14 @@ def test_progress_without_a_terminal_is_a_line_every_15_seconds() -> None:
 def test_attended_pairs_are_squares_of_segment_lengths() -> None:
     segments = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [0] * 6])
     assert attended_pairs(segments) == 9 + 4 + 36
+
+
+def test_events_that_cannot_be_written_are_said_once_and_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "events").write_text("a file where a folder should be")
+    board = TensorBoard(str(tmp_path / "events"), 0)
+    for step in range(3):
+        board.add(step, {"loss": 1.0})
+    board.close()
+    assert capfd.readouterr().err.count("TensorBoard events cannot be written") == 1

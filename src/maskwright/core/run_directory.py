@@ -1,7 +1,7 @@
 """The run directory: what a run writes, and all that monitoring reads. `docs/run-directory.md` is the contract.
 
-One process writes. It holds a lock on `lock` for as long as it lives, so a second run on the folder is refused and a
-killed one leaves nothing to clean up.
+One process writes. It holds `lock` and `lease.json` for as long as it lives, so a second run on the folder is refused
+and a killed one leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
+from maskwright.core.lease import Lease, leased
 
 Wish = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
@@ -77,7 +78,7 @@ class RunDirectory:
         found = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
         known = {"config.yaml"}
         if "lock" in found:  # a start of ours was here
-            known |= {"lock", "tokenizer", "environment.json", "status.json", "log.txt"}
+            known |= {"lock", "lease.json", "tokenizer", "environment.json", "status.json", "log.txt"}
         foreign = sorted(name for name in found - known if not storage.is_temporary(name))
         if foreign:
             raise InputError(
@@ -188,11 +189,10 @@ class RunDirectory:
             return True
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[Lease]:
         """Holds the folder. Raises `InputError` naming the other process when it is taken."""
-        storage.make_folder(self.location)
-        with storage.locked(self.path("lock"), remove=False):
-            yield
+        with leased(self.location) as lease:
+            yield lease
 
 
 def step_folder(step: int) -> str:

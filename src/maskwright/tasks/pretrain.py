@@ -136,9 +136,9 @@ def pretrain(
         ready.model, config.optimizer, _engine_config(config, before), config.seed, run_flops=_run_flops(ready)
     )
     record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
-    with stop_on_signals(stop_request or StopRequest()) as stop, directory.locked():
+    with stop_on_signals(stop_request or StopRequest()) as stop, directory.locked() as lease:
         directory.take_request()  # one that was meant for an earlier start
-        job = _start(ready, directory, engine, record, Saver(directory, config.checkpoint, copies))
+        job = _start(ready, directory, engine, record, Saver(directory, config.checkpoint, copies, lease))
         stop.grace_seconds, stop.when_grace_ends = config.checkpoint.grace_seconds, partial(_grace_ended, job)
         if before is None:
             _begin(job, beginning, config_file)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from maskwright.core.console import warn
 from maskwright.engines.base import StepStats
 
 
@@ -76,18 +78,24 @@ class Speed:
 
 
 class TensorBoard:
-    """Scalars as TensorBoard event files, written without torch so that any engine can use it."""
+    """Scalars as TensorBoard event files, written without torch so that any engine can use it. What goes wrong there is
+    said once, and training goes on without."""
 
     def __init__(self, folder: str, first_step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        self._folder = folder
+        self._writer: Any = None
+        with self._or_without():
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event: Any = Event
-        self._writer: Any = EventFileWriter(folder)
-        # Tells TensorBoard to forget events after this step that an interrupted attempt wrote.
-        self._writer.add_event(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
+            self._event: Any = Event
+            self._writer = EventFileWriter(folder)
+            # Tells TensorBoard to forget events after this step that an interrupted attempt wrote.
+            self._writer.add_event(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
 
     def add(self, step: int, values: dict[str, Any]) -> None:
+        if self._writer is None:
+            return
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         scalars = [
@@ -95,7 +103,18 @@ class TensorBoard:
             for name, value in values.items()
             if isinstance(value, int | float) and name != "step"
         ]
-        self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
+        with self._or_without():
+            self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            with self._or_without():
+                self._writer.close()
+
+    @contextmanager
+    def _or_without(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._writer = None
+            warn(f"{self._folder}: TensorBoard events cannot be written ({error}); metrics.jsonl goes on")

@@ -10,6 +10,7 @@ import numpy as np
 from maskwright.core import config as run
 from maskwright.core.console import warn
 from maskwright.core.errors import CheckpointError, HealthError, MaskwrightError
+from maskwright.core.lease import Lease
 from maskwright.core.run_directory import RunDirectory
 from maskwright.engines.base import TrainState
 from maskwright.training import checkpoint
@@ -19,8 +20,8 @@ from maskwright.training.copies import Copies
 class Saver:
     """`begin` returns at once; what went wrong is raised by the next call of any other method."""
 
-    def __init__(self, directory: RunDirectory, options: run.Checkpoint, copies: Copies | None = None) -> None:
-        self._directory, self._options, self._copies = directory, options, copies
+    def __init__(self, directory: RunDirectory, options: run.Checkpoint, copies: Copies | None, lease: Lease) -> None:
+        self._directory, self._options, self._copies, self._lease = directory, options, copies, lease
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._copy_failed: MaskwrightError | None = None
@@ -66,6 +67,7 @@ class Saver:
                         f"step {state.step}: {name} is no longer finite; not saved",
                         fix="start a new run from the last good checkpoint with a lower optimizer.learning_rate",
                     )
+            self._lease.require()
             keep, every = self._options.keep, self._options.keep_every_steps
             path = checkpoint.save(self._directory.checkpoints, state, record, keep=keep, keep_every_steps=every)
             self._directory.log(f"saved {path}")

@@ -1,0 +1,82 @@
+"""One writer of a folder, on one machine and across several."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.core import lease
+from maskwright.core.errors import InputError
+from maskwright.core.lease import leased
+
+
+def elsewhere(folder: Path, beat: int) -> None:
+    """As a process on another machine would have written it."""
+    record = {"token": "x", "beat": beat, "machine": "another", "host": "node-7", "pid": 3}
+    (folder / "lease.json").write_text(json.dumps(record))
+
+
+def test_a_lease_that_beats_elsewhere_is_respected(tmp_path: Path) -> None:
+    beats = iter(range(100))
+    elsewhere(tmp_path, next(beats))
+    with (
+        pytest.raises(InputError, match="in use by process 3 on node-7"),
+        leased(str(tmp_path), sleep=lambda seconds: elsewhere(tmp_path, next(beats))),
+    ):
+        pass
+    assert json.loads((tmp_path / "lease.json").read_text())["machine"] == "another"
+
+
+def test_a_lease_that_stands_still_is_taken_over_aloud(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    elsewhere(tmp_path, 5)
+    waited: list[float] = []
+    with leased(str(tmp_path), sleep=waited.append):
+        assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
+    assert sum(waited) == lease.WATCH_SECONDS
+    assert "node-7 gives no sign of life: taking over" in capfd.readouterr().err
+    assert not (tmp_path / "lease.json").exists()
+
+
+def test_a_holder_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
+    elsewhere(tmp_path, 5)
+    with leased(str(tmp_path), sleep=lambda seconds: (tmp_path / "lease.json").unlink()):
+        pass
+
+
+def hold(folder: str, ready: Any) -> None:
+    with leased(folder):
+        ready.send(True)
+        signal.pause()
+
+
+def test_on_one_machine_a_second_is_refused_and_a_killed_one_leaves_nothing_to_wait_for(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=hold, args=(str(tmp_path), theirs))
+    process.start()
+    assert ours.recv()
+    with pytest.raises(InputError, match=f"in use by process {process.pid}"), leased(str(tmp_path)):
+        pass
+    process.kill()
+    process.join()
+    waited: list[float] = []
+    with leased(str(tmp_path), sleep=waited.append):
+        pass
+    assert waited == []
+
+
+def test_who_lost_the_lease_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.01)
+    with leased(str(tmp_path)) as held:
+        held.require()
+        elsewhere(tmp_path, 1)
+        held._thread.join(timeout=5.0)
+        with pytest.raises(InputError, match="taken over by another process"):
+            held.require()
+    assert (tmp_path / "lease.json").exists()  # it is not ours to remove
