@@ -200,11 +200,12 @@ def pretrain(
     from maskwright.core.config import read_config
 
     resolved = read_config(config, set_)
+    from maskwright.tasks import preflight
     from maskwright.tasks import pretrain as task
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        print(task.describe(task.prepare_run(resolved)))
+        print(preflight.describe(preflight.prepare_run(resolved)))
     else:
         limits = StopRequest(max_hours=max_hours, max_steps=max_steps)
         task.pretrain(resolved, run, config_file=config, stop_request=limits)

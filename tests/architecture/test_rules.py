@@ -19,7 +19,7 @@ from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf_config import to_hf_config
 from maskwright.model.hf_names import initial_parameters
-from maskwright.tasks.pretrain import describe, prepare_run
+from maskwright.tasks.preflight import describe, prepare_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "maskwright"

@@ -35,3 +35,12 @@ class Batch:
     @property
     def predicted(self) -> float:
         return float(self.weights.sum())
+
+    def part(self, begin: int, end: int) -> Batch:
+        """Its rows `begin` to `end`, which have an equal share of the predicted positions each."""
+        (M, T), K = self.input_ids.shape, len(self.labels)
+        rows, slots = slice(begin, end), slice(begin * K // M, end * K // M)
+        weights = self.weights[slots]
+        index = np.where(weights > 0, self.predict_index[slots] - begin * T, 0).astype(np.int32)
+        ids, positions, segments = (a[rows] for a in (self.input_ids, self.position_ids, self.segment_ids))
+        return Batch(ids, positions, segments, index, self.labels[slots], weights)

@@ -56,6 +56,10 @@ class Engine(Protocol):
     description: str
     """Device, precision and threads that were chosen, for a person."""
 
+    rows_at_once: int | None
+    """Of a micro-batch; None for all. Smaller after running out of memory, and kept by checkpoints: it decides low
+    bits."""
+
     def step(self, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool]) -> StepStats | None:
         """One optimizer update. The loss is the sum over all predicted positions divided once by their weight.
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from maskwright.core import config as run
 from maskwright.core import hardware
-from maskwright.core.errors import ConfigError, HealthError
+from maskwright.core.console import warn
+from maskwright.core.errors import ConfigError, HealthError, MaskwrightError
 from maskwright.data import bits
 from maskwright.data.batch import Batch
 from maskwright.engines.base import EvalStats, StepStats, TrainState
@@ -65,6 +66,11 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """CUDA's error has a type; that of torch's CPU allocator only a text."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 class TorchEngine:
     """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run draws the same.
 
@@ -91,6 +97,7 @@ class TorchEngine:
             f"layers {'compiled' if compiled else 'not compiled'}"
         )
         self.runs_ahead = self.device == "cuda"
+        self.rows_at_once: int | None = None
         self._step = 0
         self._first_bad = torch.tensor(2**62, device=self.device)
         self._lay_out()
@@ -134,13 +141,14 @@ class TorchEngine:
     ) -> StepStats | None:
         weight = sum(batch.predicted for batch in batches)
         optimizers = self._start_optimizers()
-        if self.dtype is torch.float32:
-            self._gradients.zero_()
-        losses = []
-        for worker, batch in enumerate(batches):
-            if give_up():
-                return None
-            losses.append(self._accumulate(batch, worker, max(weight, 1.0)))
+        losses = None
+        while losses is None:
+            try:
+                losses = self._gradient(batches, max(weight, 1.0), give_up)
+            except (RuntimeError, MemoryError) as error:
+                self._compute_fewer_at_once(batches[0], error)
+        if len(losses) < len(batches):
+            return None
         loss_sum = torch.stack(losses).sum(dtype=torch.float64)
         norm = torch.linalg.vector_norm(self._gradients)
         good = self._judge(loss_sum, norm)
@@ -154,6 +162,47 @@ class TorchEngine:
             self._multiplied.copy_(self._weights)
         self._step += 1
         return StepStats(loss_sum, weight, norm)
+
+    def _gradient(self, batches: Sequence[Batch], weight: float, give_up: Callable[[], bool]) -> list[Tensor]:
+        """Loss sums of the micro-batches, whose gradient is then in the buffer; fewer of them when given up."""
+        if self.dtype is torch.float32:
+            self._gradients.zero_()
+        losses = []
+        for worker, batch in enumerate(batches):
+            if give_up():
+                break
+            losses.append(self._accumulate(batch, worker, weight))
+        return losses
+
+    def _compute_fewer_at_once(self, batch: Batch, error: Exception) -> None:
+        """After running out of memory: half of the rows, aloud. Raises the error when it is another one, or when a
+        single row does not fit."""
+        if not is_out_of_memory(error):
+            raise error
+        M, T = batch.input_ids.shape
+        rows = min(self.rows_at_once or M, M)
+        if rows == 1:
+            raise MaskwrightError(
+                f"out of memory with one row of {T} tokens at once",
+                where=self.device,
+                fix="take a shorter data.seq_len, a smaller model, or a device with more memory",
+            ) from None
+        self.rows_at_once = rows // 2
+        for parameter in self._parameters.values():
+            if self.dtype is not torch.float32:
+                parameter.grad = None
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+        warn(
+            f"out of memory with {rows} rows of {T} tokens at once: computing {rows // 2} at a time from here on, "
+            "which changes the last bits only. To have it so from the start, lower batch.micro_batch_rows and raise "
+            "batch.virtual_workers"
+        )
+
+    def _parts(self, batch: Batch) -> list[Batch]:
+        M = len(batch.input_ids)
+        size = self.rows_at_once or M
+        return [batch] if size >= M else [batch.part(i, min(i + size, M)) for i in range(0, M, size)]
 
     def _judge(self, loss_sum: Tensor, norm: Tensor) -> Tensor | None:
         """Notes whether loss and gradient are finite. On a device that runs ahead, as 1 or 0 that scales this update
@@ -178,18 +227,22 @@ class TorchEngine:
         if self.config.hidden_dropout_prob or self.config.attention_probs_dropout_prob:
             torch.manual_seed(int(bits.key(self.seed, DROPOUT_PURPOSE, self._step, worker) >> np.uint64(1)))
         self.model.train()
-        loss = masked_lm_loss(*self._predict(batch))
-        (loss / weight).backward()
-        if self.dtype is not torch.float32:
-            gradients = [cast(Tensor, parameter.grad) for parameter in self._parameters.values()]
-            into = list(self._gradient_views.values())
-            if worker == 0:
-                torch._foreach_copy_(into, gradients)
-            else:
-                torch._foreach_add_(into, gradients)
-            for parameter in self._parameters.values():
-                parameter.grad = None
-        return loss.detach()
+        total = torch.zeros((), device=self.device)
+        for number, part in enumerate(self._parts(batch)):
+            loss = masked_lm_loss(*self._predict(part))
+            (loss / weight).backward()
+            total = total + loss.detach()
+            if self.dtype is not torch.float32:
+                parameters = list(self._parameters.values())
+                gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
+                into = list(self._gradient_views.values())
+                if worker == number == 0:
+                    torch._foreach_copy_(into, gradients)
+                else:
+                    torch._foreach_add_(into, gradients)
+                for parameter in parameters:
+                    parameter.grad = None
+        return total
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [K, V], labels [K] and weights [K] on the device."""
@@ -211,6 +264,13 @@ class TorchEngine:
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> EvalStats:
         self.model.eval()
+        while True:
+            try:
+                return sum((self._score(part) for part in self._parts(batch)), EvalStats())
+            except (RuntimeError, MemoryError) as error:
+                self._compute_fewer_at_once(batch, error)
+
+    def _score(self, batch: Batch) -> EvalStats:
         logits, labels, weights = self._predict(batch)
         loss = masked_lm_loss(logits, labels, weights)
         correct = ((logits.argmax(-1) == labels) * weights).sum()

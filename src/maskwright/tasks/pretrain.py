@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,18 +16,15 @@ import maskwright
 from maskwright.core import config as run_config
 from maskwright.core import hardware, storage
 from maskwright.core.config import RunConfig, flat, refuse_changes
-from maskwright.core.console import human_bytes, human_count, say, warn
+from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, MaskwrightError, StoppedEarly, StoreError
 from maskwright.core.run_directory import RunDirectory, Status
-from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.store import TokenStore
+from maskwright.data.loader import validation_batches
 from maskwright.engines.base import TrainState
-from maskwright.model.config import ModelConfig, model_config, training_flops
 from maskwright.model.hf import read_hf_parameters
-from maskwright.model.hf_config import read_hf_config
 from maskwright.model.hf_names import Parameters, initial_parameters
+from maskwright.tasks.preflight import Prepared, describe, prepare_run, require_room, run_flops, too_large
 from maskwright.text.tokenizer import copy_tokenizer
-from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
 from maskwright.training.loop import Job, restore, train, update_status
@@ -35,86 +32,6 @@ from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, stop_on_signals
 
 RUN_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A configuration whose data and model have been looked at and fit together. Nothing is written yet."""
-
-    config: RunConfig
-    model: ModelConfig
-    store: TokenStore
-    loader: Loader
-
-
-def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prepared:
-    """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
-
-    `before`: the record of the run that is continued; the folder it once began from is then no longer needed.
-    """
-    store = TokenStore(config.data.store)
-    vocabulary = store.vocabulary
-    if before is not None and config.model.init_from == before["config"]["model.init_from"] is not None:
-        model = ModelConfig(**before["model"])
-    elif config.model.init_from is None:
-        model = model_config(config.model, vocabulary.size, config.data.seq_len)
-    else:
-        model = _continued(config, store)
-    if (vocabulary.bos, vocabulary.pad, vocabulary.eos) != (
-        model.bos_token_id,
-        model.pad_token_id,
-        model.eos_token_id,
-    ):
-        raise StoreError(
-            "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)",
-            where=store.tokenizer_folder,
-            fix="train one with `maskwright tokenizer train`",
-        )
-    return Prepared(config, model, store, Loader(config, store))
-
-
-def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
-    folder = config.model.init_from or ""
-    model = read_hf_config(folder)
-    if os.path.exists(os.path.join(folder, "tokenizer.json")):
-        store.require_tokenizer(read_vocabulary(folder), folder)
-    if store.vocabulary.size > model.vocab_size:
-        raise StoreError(
-            f"its tokenizer has {store.vocabulary.size:,} tokens, the model in {folder} only {model.vocab_size:,}",
-            where=store.location,
-            fix="prepare the text with that model's own tokenizer",
-        )
-    if config.data.seq_len > model.max_seq_len:
-        raise ConfigError(
-            f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take",
-            where="data.seq_len",
-            fix=f"set it to {model.max_seq_len}",
-        )
-    return replace(
-        model,
-        hidden_dropout_prob=config.model.hidden_dropout,
-        attention_probs_dropout_prob=config.model.attention_dropout,
-    )
-
-
-def describe(ready: Prepared) -> str:
-    """What the run will do, for `--dry-run` and the beginning of each run."""
-    config, model, rows = ready.config, ready.model, ready.loader.rows.plan
-    per_step = config.rows_per_step
-    state = 16 * model.parameters  # fp32 weight, gradient and two moments
-    return "\n".join(
-        [
-            f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
-            f"{human_count(model.parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
-            f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
-            f"({config.data.packing}, {rows.waste:.1%} unused)",
-            f"run: {config.schedule.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
-            f"{config.batch.micro_batch_rows}), {human_count(config.schedule.steps * per_step * rows.seq_len)} tokens, "
-            f"{ready.loader.epoch(config.schedule.steps):.2f} epochs",
-            f"memory for weights and optimizer: {human_bytes(state)}; "
-            f"each checkpoint: {human_bytes(12 * model.parameters)}",
-        ]
-    )
 
 
 def pretrain(
@@ -132,9 +49,13 @@ def pretrain(
         beginning = starting_parameters(ready)
     from maskwright.engines.torch_engine import TorchEngine
 
-    engine = TorchEngine(
-        ready.model, config.optimizer, _engine_config(config, before), config.seed, run_flops=_run_flops(ready)
-    )
+    require_room(ready, directory)
+    try:
+        engine = TorchEngine(
+            ready.model, config.optimizer, _engine_config(config, before), config.seed, run_flops=run_flops(ready)
+        )
+    except (RuntimeError, MemoryError) as error:
+        raise too_large(ready, error) from None
     record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
     with stop_on_signals(stop_request or StopRequest()) as stop, directory.locked() as lease:
         directory.take_request()  # one that was meant for an earlier start
@@ -177,20 +98,6 @@ def _engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_conf
         return config.engine
     kept = {"bfloat16": "bf16", "float32": "fp32"}[before["dtype"]]
     return config.engine.model_copy(update={"dtype": kept})
-
-
-def compiles(config: RunConfig) -> bool:
-    """Whether the run of this configuration compiles its layers."""
-    from maskwright.engines.torch_engine import choose_compile, choose_device
-
-    flops = _run_flops(prepare_run(config))
-    return choose_compile(config.engine.compile, choose_device(config.engine.device), flops)
-
-
-def _run_flops(ready: Prepared) -> float:
-    config, rows = ready.config, ready.loader.rows.plan
-    tokens = float(config.schedule.steps) * config.rows_per_step * rows.seq_len
-    return training_flops(ready.model, tokens, tokens * rows.seq_len, tokens * config.masking.rate)
 
 
 def _run(job: Job, stop: StopRequest) -> None:

@@ -143,7 +143,7 @@ def _steps(place: Place, minutes: float, rows: int) -> int:
     from maskwright.engines.base import TrainState
     from maskwright.engines.torch_engine import TorchEngine
     from maskwright.model.hf_names import initial_parameters
-    from maskwright.tasks.pretrain import prepare_run
+    from maskwright.tasks.preflight import prepare_run
 
     ready = prepare_run(build_config(_config(place, 1000, rows), place.config))
     engine = TorchEngine(ready.model, ready.config.optimizer, ready.config.engine, 0)

@@ -25,7 +25,7 @@ from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.core.run_directory import RunDirectory, Status
-from maskwright.tasks.pretrain import compiles
+from maskwright.tasks.preflight import compiles
 from maskwright.training import checkpoint
 
 # What a clock decides, and so may differ.

@@ -107,7 +107,7 @@ def require_space(folder: str, needed: int) -> None:
     free = hardware.free_disk_bytes(folder)
     if free < needed:
         raise CheckpointError(
-            f"the disk has {human_bytes(free)} free, {human_bytes(needed)} are needed for a checkpoint",
+            f"the disk has {human_bytes(free)} free, {human_bytes(needed)} are needed for checkpoints",
             where=folder,
             fix=f"free {human_bytes(needed - free)} and start the same command again",
         )

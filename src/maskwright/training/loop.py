@@ -199,6 +199,7 @@ def _roll_back(job: Job, bar: Progress) -> bool:
 def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
     """Puts a checkpoint in place, as if nothing had been computed after it; how many log lines that takes back."""
     job.engine.write(state)
+    job.engine.rows_at_once = record.get("rows_at_once")
     job.step, job.counters = state.step, Counters(**record["counters"])
     again = job.directory.forget_metrics_after(state.step)
     lines = job.directory.read_metrics()
@@ -252,7 +253,9 @@ def save(job: Job) -> None:
     """Hands the state over to be written; training goes on meanwhile."""
     _beat(job, "saving", force=True)
     job.engine.check()
-    job.saver.begin(job.engine.read(), {**job.record, "counters": job.counters.to_json()})
+    job.saver.begin(
+        job.engine.read(), {**job.record, "counters": job.counters.to_json(), "rows_at_once": job.engine.rows_at_once}
+    )
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:

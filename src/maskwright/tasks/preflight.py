@@ -1,0 +1,141 @@
+"""What can be known before a run: whether configuration, data, model and machine fit together; what it will take."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+from maskwright.core import hardware
+from maskwright.core.config import RunConfig
+from maskwright.core.console import human_bytes, human_count
+from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
+from maskwright.core.run_directory import RunDirectory
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+from maskwright.model.config import ModelConfig, model_config, training_flops
+from maskwright.model.hf_config import read_hf_config
+from maskwright.text.vocabulary import read_vocabulary
+from maskwright.training import checkpoint
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A configuration whose data and model have been looked at and fit together. Nothing is written yet."""
+
+    config: RunConfig
+    model: ModelConfig
+    store: TokenStore
+    loader: Loader
+
+
+def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prepared:
+    """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
+
+    `before`: the record of the run that is continued; the folder it once began from is then no longer needed.
+    """
+    store = TokenStore(config.data.store)
+    vocabulary = store.vocabulary
+    if before is not None and config.model.init_from == before["config"]["model.init_from"] is not None:
+        model = ModelConfig(**before["model"])
+    elif config.model.init_from is None:
+        model = model_config(config.model, vocabulary.size, config.data.seq_len)
+    else:
+        model = _continued(config, store)
+    if (vocabulary.bos, vocabulary.pad, vocabulary.eos) != (
+        model.bos_token_id,
+        model.pad_token_id,
+        model.eos_token_id,
+    ):
+        raise StoreError(
+            "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)",
+            where=store.tokenizer_folder,
+            fix="train one with `maskwright tokenizer train`",
+        )
+    return Prepared(config, model, store, Loader(config, store))
+
+
+def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
+    folder = config.model.init_from or ""
+    model = read_hf_config(folder)
+    if os.path.exists(os.path.join(folder, "tokenizer.json")):
+        store.require_tokenizer(read_vocabulary(folder), folder)
+    if store.vocabulary.size > model.vocab_size:
+        raise StoreError(
+            f"its tokenizer has {store.vocabulary.size:,} tokens, the model in {folder} only {model.vocab_size:,}",
+            where=store.location,
+            fix="prepare the text with that model's own tokenizer",
+        )
+    if config.data.seq_len > model.max_seq_len:
+        raise ConfigError(
+            f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take",
+            where="data.seq_len",
+            fix=f"set it to {model.max_seq_len}",
+        )
+    return replace(
+        model,
+        hidden_dropout_prob=config.model.hidden_dropout,
+        attention_probs_dropout_prob=config.model.attention_dropout,
+    )
+
+
+def describe(ready: Prepared) -> str:
+    """What the run will do, for `--dry-run` and the beginning of each run."""
+    config, model, rows = ready.config, ready.model, ready.loader.rows.plan
+    per_step = config.rows_per_step
+    state = 16 * model.parameters  # fp32 weight, gradient and two moments
+    return "\n".join(
+        [
+            f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
+            f"{human_count(model.parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
+            f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
+            f"({config.data.packing}, {rows.waste:.1%} unused)",
+            f"run: {config.schedule.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
+            f"{config.batch.micro_batch_rows}), {human_count(config.schedule.steps * per_step * rows.seq_len)} tokens, "
+            f"{ready.loader.epoch(config.schedule.steps):.2f} epochs",
+            f"memory for weights and optimizer: {human_bytes(state)}; "
+            f"each checkpoint: {human_bytes(12 * model.parameters)}",
+        ]
+    )
+
+
+def compiles(config: RunConfig) -> bool:
+    """Whether the run of this configuration compiles its layers."""
+    from maskwright.engines.torch_engine import choose_compile, choose_device
+
+    flops = run_flops(prepare_run(config))
+    return choose_compile(config.engine.compile, choose_device(config.engine.device), flops)
+
+
+def run_flops(ready: Prepared) -> float:
+    config, rows = ready.config, ready.loader.rows.plan
+    tokens = float(config.schedule.steps) * config.rows_per_step * rows.seq_len
+    return training_flops(ready.model, tokens, tokens * rows.seq_len, tokens * config.masking.rate)
+
+
+def require_room(ready: Prepared, directory: RunDirectory) -> None:
+    """Memory and disk, before anything is computed: weights and optimizer, and one checkpoint more than are kept."""
+    needed, there = 16 * ready.model.parameters, hardware.memory_bytes()
+    if ready.config.engine.device == "cpu" and there is not None and needed > there:
+        raise too_large(ready, MemoryError())
+    kept = len(checkpoint.whole_steps(directory.checkpoints))
+    more = max(ready.config.checkpoint.keep + 1 - kept, 1)
+    place = directory.location
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    checkpoint.require_space(place, more * (12 * ready.model.parameters + checkpoint.SMALL_FILES_BYTES))
+
+
+def too_large(ready: Prepared, error: Exception) -> Exception:
+    """What to raise when the engine cannot be made; another error than too little memory as it is."""
+    from maskwright.engines.torch_engine import is_out_of_memory
+
+    if not is_out_of_memory(error):
+        return error
+    needed = human_bytes(16 * ready.model.parameters)
+    return MaskwrightError(
+        f"weights, gradient and optimizer state of {human_count(ready.model.parameters)} parameters take {needed}, "
+        "more than there is",
+        where="model.size",
+        fix="take a smaller model, or a device with more memory",
+    )

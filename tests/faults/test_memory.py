@@ -1,0 +1,140 @@
+"""Out of memory and out of disk: found early, or survived with the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from maskwright.core import hardware
+from maskwright.core.config import Engine, Optimizer, RunConfig
+from maskwright.core.errors import CheckpointError, MaskwrightError, StoppedEarly
+from maskwright.data.batch import Batch
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
+from maskwright.engines.torch_engine import TorchEngine
+from maskwright.model.hf_names import initial_parameters
+from maskwright.tasks import pretrain as task
+from maskwright.tasks.preflight import prepare_run
+from maskwright.training import checkpoint
+from maskwright.training.stop import StopRequest
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, error: Callable[[], Exception]) -> list[int]:
+    """A device on which no more than `rows` rows fit; how many were computed at once, each time."""
+    predict, seen = TorchEngine._predict, []
+
+    def limited(self: TorchEngine, batch: Batch) -> Any:
+        seen.append(len(batch.input_ids))
+        if seen[-1] > rows:
+            raise error()
+        return predict(self, batch)
+
+    monkeypatch.setattr(TorchEngine, "_predict", limited)
+    return seen
+
+
+def cpu_error() -> Exception:
+    return RuntimeError("[enforce fail at alloc_cpu.cpp:119] err == 0. DefaultCPUAllocator: can't allocate memory")
+
+
+def test_parts_of_a_batch_are_the_batch(config: Callable[..., RunConfig], store: TokenStore) -> None:
+    batch = Loader(config(**{"batch.micro_batch_rows": 7, "masking.kind": "span"}), store).batch(3, 0)
+    M, T = batch.input_ids.shape
+    parts = [batch.part(begin, min(begin + 3, M)) for begin in range(0, M, 3)]
+    assert [len(part.input_ids) for part in parts] == [3, 3, 1]
+    assert np.array_equal(np.concatenate([part.input_ids for part in parts]), batch.input_ids)
+    where = np.concatenate([part.predict_index + 3 * n * T for n, part in enumerate(parts)])
+    real = batch.weights > 0
+    assert np.array_equal(where[real], batch.predict_index[real])
+    assert np.array_equal(np.concatenate([part.labels for part in parts]), batch.labels)
+    assert all((part.predict_index < part.input_ids.size).all() for part in parts)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("rows", [5, 3, 1])
+def test_fewer_rows_at_once_give_the_same_update(
+    config: Callable[..., RunConfig], store: TokenStore, monkeypatch: pytest.MonkeyPatch, rows: int, dtype: Any
+) -> None:
+    run = config(**{"batch.micro_batch_rows": 8, "batch.virtual_workers": 2})
+    loader, model = Loader(run, store), prepare_run(run).model
+    engines = []
+    for limit in (None, rows):
+        if limit:
+            small_memory(monkeypatch, limit, cpu_error)
+        engine = TorchEngine(model, Optimizer(kind="adamw"), Engine(device="cpu", dtype=dtype), 0)
+        engine.write(TrainState(0, initial_parameters(model, 0)))
+        stats = [engine.step(loader.batches(step), 1e-3) for step in range(3)]
+        engines.append((engine, [float(s.loss_sum) for s in stats if s], engine.evaluate(loader.batch(9, 0))))
+    assert engines[1][0].rows_at_once == {5: 4, 3: 2, 1: 1}[rows]
+    tolerance = 1e-5 if dtype == "fp32" else 2e-2
+    np.testing.assert_allclose(engines[1][1], engines[0][1], rtol=tolerance)
+    np.testing.assert_allclose(engines[1][2].loss_sum, engines[0][2].loss_sum, rtol=tolerance)
+    before, after = (engine.read().parameters for engine, _, _ in engines)
+    moved = max(float(np.abs(value - initial_parameters(model, 0)[name]).max()) for name, value in before.items())
+    for name, value in before.items():
+        # Adam divides by the root of the second moment, so where a gradient is tiny its last bits decide the sign.
+        assert float(np.abs(value - after[name]).mean()) < (1e-3 if dtype == "fp32" else 0.1) * moved
+
+
+@pytest.mark.parametrize("error", [cpu_error, MemoryError, lambda: torch.OutOfMemoryError("CUDA out of memory")])
+def test_a_run_that_runs_out_of_memory_goes_on_aloud_and_resumes_exactly(
+    config: Callable[..., RunConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: Callable[[], Exception],
+) -> None:
+    run = config(**{"schedule.steps": 8, "logging.every_steps": 1})
+    seen = small_memory(monkeypatch, 2, error)
+    task.pretrain(run, str(tmp_path / "straight"))
+    assert "out of memory with 4 rows of 32 tokens at once: computing 2 at a time" in capfd.readouterr().err
+    with pytest.raises(StoppedEarly):
+        task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(max_steps=3))
+    seen.clear()
+    task.pretrain(run, str(tmp_path / "parts"))
+    assert set(seen) == {2}  # known from the checkpoint
+    ends = [
+        checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False) for name in ("straight", "parts")
+    ]
+    assert ends[0] and ends[1]
+    for name, value in ends[0][0].parameters.items():
+        assert value.tobytes() == ends[1][0].parameters[name].tobytes()
+
+
+def test_when_not_even_one_row_fits_it_says_so(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_memory(monkeypatch, 0, cpu_error)
+    with pytest.raises(MaskwrightError, match="out of memory with one row of 32 tokens"):
+        task.pretrain(config(), str(tmp_path / "run"))
+
+
+def test_other_errors_are_not_taken_for_memory(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_memory(monkeypatch, 0, lambda: RuntimeError("shapes do not fit"))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        task.pretrain(config(), str(tmp_path / "run"))
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_said_before_the_run(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "free_disk_bytes", lambda path: 1_500_000)
+    with pytest.raises(CheckpointError, match="the disk has 1.5 MB free"):
+        task.pretrain(config(), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_too_large_for_the_machine_is_said_before_the_run(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "memory_bytes", lambda: 100_000)
+    with pytest.raises(MaskwrightError, match="parameters take .*, more than there is"):
+        task.pretrain(config(**{"engine.device": "cpu"}), str(tmp_path / "run"))
