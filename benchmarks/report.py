@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from faults_table import table as faults_table
+
 HERE = Path(__file__).parent
 NOT_ON_A_GPU = "not run on a GPU yet"
 #   result file, where, against, key of its ratios, unit, target, whether less is better
@@ -48,11 +50,20 @@ python benchmarks/time_to_loss.py --text 'corpus/*.txt'       # half an hour
 python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --pregenerate PATH_TO_ITS_SCRIPT
 python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
+python benchmarks/faults.py                                   # makes its own text; two minutes on one core
 ```
 
 Ratios are of medians over the rounds, in time to a loss those of the worst seed; tokens are real ones, padding is never
 counted. What each number holds and leaves out is said at
 the top of its script. "at its best": bf16, no dropout, SDPA, `torch.compile`, the fastest of its batch sizes.
+"""
+
+FAULTS = """
+## Faults
+
+The same faults on Hugging Face Trainer (a masked-LM run with its defaults and its own collator) and on `maskwright
+pretrain`, each start a process of its own. The words are made from exit codes, messages, logged losses and the weights
+on disk. Dropout and dynamic masking are on; fp32, one CPU process.
 """
 
 
@@ -74,6 +85,17 @@ def line(row: tuple[str, str, str, str, str, float, bool]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def faults() -> list[str]:
+    path = HERE / "results" / "faults.json"
+    if not path.exists():
+        return []
+    record: dict[str, Any] = json.loads(path.read_text())
+    measured = (
+        f"transformers {record['versions']['transformers']}, torch {record['versions']['torch']}, {record['date']}."
+    )
+    return [FAULTS, *faults_table(record), "", measured]
+
+
 def main() -> None:
     table = [
         "| where | against | target | measured | reached | date |",
@@ -86,7 +108,7 @@ def main() -> None:
             for r in (json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json")))
         }
     )
-    page = "\n".join([ABOUT, *table, "", f"Machines: {'; '.join(machines)}.", ""])
+    page = "\n".join([ABOUT, *table, "", f"Machines: {'; '.join(machines)}.", *faults(), ""])
     (HERE / "README.md").write_text(page)
 
 

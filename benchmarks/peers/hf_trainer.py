@@ -78,26 +78,32 @@ class Clock(TrainerCallback):
         return [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
 
 
-def train(arguments: argparse.Namespace, steps: int, store: TokenStore, rows: np.ndarray) -> tuple[Clock, Any]:
-    shape = model_config(Model(size=arguments.size), store.vocabulary.size, arguments.seq_len)
-    dropout = {} if arguments.defaults else {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = RobertaConfig(
+def roberta_config(store: TokenStore, size: str, seq_len: int, **dropout: float) -> RobertaConfig:
+    shape = model_config(Model(size=size), store.vocabulary.size, seq_len)
+    return RobertaConfig(
         vocab_size=store.vocabulary.size,
         hidden_size=shape.hidden_size,
         num_hidden_layers=shape.num_hidden_layers,
         num_attention_heads=shape.num_attention_heads,
         intermediate_size=shape.intermediate_size,
-        max_position_embeddings=arguments.seq_len + 2,
+        max_position_embeddings=seq_len + 2,
         type_vocab_size=1,
         **dropout,
     )
-    transformers.set_seed(arguments.seed)
-    model = RobertaForMaskedLM(config)
-    tokenizer = PreTrainedTokenizerFast(
+
+
+def tokenizer_of(store: TokenStore) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
         tokenizer_file=f"{store.tokenizer_folder}/tokenizer.json",
         bos_token="<s>", cls_token="<s>", eos_token="</s>", sep_token="</s>", pad_token="<pad>", unk_token="<unk>",
         mask_token="<mask>",
     )  # fmt: skip
+
+
+def train(arguments: argparse.Namespace, steps: int, store: TokenStore, rows: np.ndarray) -> tuple[Clock, Any]:
+    dropout = {} if arguments.defaults else {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    transformers.set_seed(arguments.seed)
+    model = RobertaForMaskedLM(roberta_config(store, arguments.size, arguments.seq_len, **dropout))
     recipe: dict[str, Any] = {}
     if not arguments.defaults:
         recipe = {
@@ -127,7 +133,7 @@ def train(arguments: argparse.Namespace, steps: int, store: TokenStore, rows: np
                 **recipe,
             ),
             train_dataset=Rows(rows, store.vocabulary.special),
-            data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
+            data_collator=DataCollatorForLanguageModeling(tokenizer_of(store), mlm_probability=0.15),
             callbacks=[clock],
         ).train()
     return clock, model
