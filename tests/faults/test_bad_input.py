@@ -4,90 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from in_process import SHAPE, Cli, ConfigFile
 from safetensors.numpy import save_file
 
-from maskwright.cli import run
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf_config import to_hf_config
 from maskwright.model.hf_names import initial_parameters
-
-SHAPE = ModelConfig(400, 32, 2, 2, 64, 34)
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def error(self) -> str:
-        """The one line that the user is shown: the last on stderr, after nothing but messages that are known."""
-        *before, last = self.err.splitlines()
-        assert last.startswith("error: "), self.err
-        known = (
-            "layout: ",
-            "warning: ",
-            "continuing from ",
-            "model: ",
-            "data: ",
-            "run: ",
-            "memory ",
-            "engine: ",
-            "encoding ",
-            "validate ",
-        )
-        assert all(line.startswith((*known, "merging", "prepare ", "step ")) for line in before), self.err
-        assert ". Fix: " in last or self.code != 2, last
-        return last.removeprefix("error: ")
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def call(*arguments: object) -> Result:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    yield call
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def config_file(store: TokenStore, tmp_path: Path) -> Callable[..., Path]:
-    def write(**sections: dict[str, object]) -> Path:
-        values: dict[str, dict[str, object]] = {
-            "data": {"store": store.location, "seq_len": 32},
-            "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
-            "schedule": {"steps": 3},
-            "batch": {"micro_batch_rows": 4},
-            "engine": {"device": "cpu"},
-        }
-        for name, keys in sections.items():
-            values[name] = {**values.get(name, {}), **keys}
-        path = tmp_path / "run.yaml"
-        path.write_text(yaml.safe_dump(values))
-        return path
-
-    return write
-
-
-Cli = Callable[..., Result]
-ConfigFile = Callable[..., Path]
-
 
 # ---- text and tokens -----------------------------------------------------------------------------------------------
 
@@ -218,17 +145,6 @@ def test_device_that_is_not_there(cli: Cli, config_file: ConfigFile, tmp_path: P
 
 
 # ---- models --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def folder(tmp_path: Path, tokenizer: str) -> Path:
-    """A good Hugging Face folder, to be spoilt."""
-    path = tmp_path / "model"
-    path.mkdir()
-    save_file(initial_parameters(SHAPE, 0), str(path / "model.safetensors"), {"format": "pt"})
-    (path / "config.json").write_text(json.dumps(to_hf_config(SHAPE)))
-    shutil.copy(Path(tokenizer) / "tokenizer.json", path)
-    return path
 
 
 def test_a_good_folder_is_continued(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:

@@ -52,11 +52,11 @@ def test_rows_of_short_documents_in_many_shards_equal_slow_twin(seed: int) -> No
         total += len(tokens)
     start = np.concatenate([[0], np.cumsum([len(shard) for shard in shards])])
     split = Split(tuple(shards), start, np.array(documents_), np.array(sentences))
-    full = Rows(split, plan(split.document_ends, split.sentence_ends, 9, "full_sentences"), 0, 1, 2)
+    full = Rows(split, plan(split.document_ends, split.sentence_ends, 9, "full_sentences"), 0, 1, 2, 99, "here")
     ids, _, segments = full.materialize(np.arange(full.plan.rows))
     found = [row[mask > 0].tolist() for row, mask in zip(ids, segments, strict=True)]
     assert found == oracles.full_sentences(texts, 9, 0, 2)
-    packed = Rows(split, plan(split.document_ends, None, 9, "documents"), 0, 1, 2)
+    packed = Rows(split, plan(split.document_ends, None, 9, "documents"), 0, 1, 2, 99, "here")
     ids, _, segments = packed.materialize(np.arange(packed.plan.rows))
     chunks = [
         tuple(ids[row][segments[row] == segment].tolist())

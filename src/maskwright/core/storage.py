@@ -172,6 +172,9 @@ def read_json(location: str) -> Any:
         ) from None
     except UnicodeDecodeError:
         raise InputError("is not JSON: not UTF-8", where=location, fix="repair or restore the file") from None
+    except (ValueError, RecursionError):  # ValueError: a number of more than 4,300 digits
+        what = "is not JSON to be read: nested too deeply, or a number too long"
+        raise InputError(what, where=location, fix="restore the file") from None
 
 
 def sha256_of(value: Any) -> str:

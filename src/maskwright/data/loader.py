@@ -31,9 +31,12 @@ class Rows:
     bos: int
     pad: int
     eos: int
+    vocab_size: int
+    location: str
 
     def materialize(self, rows: Int64) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-        """(input_ids, position_ids, segment_ids), each int32 [len(rows), T], before masking.
+        """(input_ids, position_ids, segment_ids), each int32 [len(rows), T], before masking. Raises `StoreError` for
+        an id that the vocabulary does not have.
 
         A row number of -1 gives a row of padding, which fills the last micro-batch of an evaluation.
         """
@@ -52,6 +55,7 @@ class Rows:
         room[begins + counts - 1] += T - used  # so that pieces fill all rows; blanked below
         starts = np.cumsum(room) - room
         ids = self.split.gather(layout.start[piece], length, bos, room - bos - length)
+        self._require_ids(ids)
         ids[starts[bos > 0]] = self.bos
         ids[(starts + size - 1)[eos > 0]] = self.eos
 
@@ -67,6 +71,16 @@ class Rows:
             rest = slice(row * T + int(used[row]), (row + 1) * T)
             ids[rest], positions[rest], segments[rest] = self.pad, 0, 0
         return ids.reshape(M, T), positions.reshape(M, T), segments.reshape(M, T)
+
+    def _require_ids(self, ids: NDArray[np.int32]) -> None:
+        """Opening a store does not read its tokens, so a damaged id shows here, before anything is computed from it."""
+        largest = int(ids.view(np.uint32).max())  # uint32 ids above 2^31 would be negative
+        if largest >= self.vocab_size:
+            raise StoreError(
+                f"holds id {largest}, the tokenizer ends at {self.vocab_size - 1}",
+                where=self.location,
+                fix="`maskwright data verify` names the damaged file: copy it again, or prepare again",
+            )
 
 
 class Loader:
@@ -154,7 +168,7 @@ def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing
         )
     words = store.vocabulary
     layout = plan(split.document_ends, split.sentence_ends, seq_len, packing)
-    return Rows(split, layout, words.bos, words.pad, words.eos)
+    return Rows(split, layout, words.bos, words.pad, words.eos, words.size, store.location)
 
 
 def validation_batches(

@@ -17,6 +17,7 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import InputError, StoreError, TokenizerError
+from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import encode_documents
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
@@ -98,7 +99,7 @@ class _Preparation:
         self.origin = fingerprint(self.sources)
         self.plan = storage.sha256_of(
             [
-                store.FORMAT,
+                manifests.FORMAT,
                 [[os.path.basename(record["location"]), record] for record in _placeless(self.origin)],
                 self.vocabulary.fingerprint,
                 asdict(self.options),
@@ -130,7 +131,7 @@ class _Preparation:
         path = os.path.join(self.folder, "manifest.json")
         if not os.path.exists(path):
             return None
-        if storage.read_json(path).get("plan") != self.plan:
+        if manifests.read_manifest(self.folder).get("plan") != self.plan:
             raise InputError(
                 "already holds a store made from other text or options",
                 where=self.folder,
@@ -148,7 +149,7 @@ class _Preparation:
             if [name for name in names if name != LOCK and not storage.is_temporary(name)]:
                 raise InputError("is not empty", where=self.folder, fix="choose another --to")
             return
-        noted = storage.read_json(path)
+        noted = _read_note(path, self.dtype)
         if noted["plan"] != self.plan:
             raise InputError(
                 "holds an unfinished store made from other text or options",
@@ -285,8 +286,8 @@ class _Preparation:
             )
         copy_tokenizer(self.tokenizer_location, os.path.join(self.folder, "tokenizer"))
         manifest = {
-            "format": store.FORMAT,
-            "fingerprint": store.fingerprint(self.dtype, self.vocabulary.fingerprint, self.shards),
+            "format": manifests.FORMAT,
+            "fingerprint": manifests.fingerprint(self.dtype, self.vocabulary.fingerprint, self.shards),
             "dtype": self.dtype,
             "tokenizer": {
                 "fingerprint": self.vocabulary.fingerprint,
@@ -327,6 +328,17 @@ class _Pending:
         self.sentence_sizes.append(sentence_sizes)
         self.document_sizes.append(document_sizes)
         self.tokens += len(ids)
+
+
+def _read_note(path: str, dtype: str) -> dict[str, Any]:
+    """`prepare.json`. Raises `InputError` where it is not what `_note` writes."""
+    noted, fix = storage.read_json(path), f"delete {os.path.dirname(path)}, and prepare again"
+    counts = noted.get("counts") if isinstance(noted, dict) else None
+    numbers = [counts.get("read"), noted.get("blocks")] if isinstance(counts, dict) else []
+    if not numbers or not all(type(number) is int and number >= 0 for number in numbers) or "plan" not in noted:
+        raise StoreError("is not the note of a stopped preparation", where=path, fix=fix)
+    manifests.require_shards(noted.get("shards"), dtype, path)
+    return noted
 
 
 def _placeless(origin: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,12 +8,13 @@
       train-00000.sentences.u64        the same for sentences, when the source marks them
       valid-00000.…                    held-out documents, chosen by hash of their text
 
-`docs/token-store.md` is the contract. Loading reads nothing but the manifest: shards are mapped.
+`docs/token-store.md` is the contract. Loading reads the manifest and the ends; tokens are mapped.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -22,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress
-from maskwright.core.errors import InputError, StoreError
+from maskwright.core.console import progress, warn
+from maskwright.core.errors import StoreError
+from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
-FORMAT = 1
 LONG_SPAN_TOKENS = 128
 SplitName = Literal["train", "valid"]
 Int64 = NDArray[np.int64]
@@ -41,12 +42,6 @@ def shard_names(split: str, number: int, dtype: str, sentences: bool) -> dict[st
     stem = f"{split}-{number:05d}"
     names = {"tokens": f"{stem}.tokens.u{8 * np.dtype(dtype).itemsize}", "documents": f"{stem}.documents.u64"}
     return names | ({"sentences": f"{stem}.sentences.u64"} if sentences else {})
-
-
-def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, Any]]) -> str:
-    """Digest of what decides the ids and their order; where the store or its sources lie does not count."""
-    files = [[shard["split"], [file["sha256"] for file in shard["files"].values()]] for shard in shards]
-    return storage.sha256_of([FORMAT, dtype, tokenizer_fingerprint, files])
 
 
 @dataclass(frozen=True)
@@ -118,60 +113,28 @@ class TokenStore:
         """Raises `StoreError` when the folder is no finished store, is of a newer format, or a file is cut or
         missing."""
         self.location = location
-        self.manifest = self._read_manifest()
+        self.manifest = read_manifest(location)
         self.dtype: str = self.manifest["dtype"]
         self.shards: list[dict[str, Any]] = self.manifest["shards"]
-        self.fingerprint = fingerprint(self.dtype, self.manifest["tokenizer"]["fingerprint"], self.shards)
-        if self.fingerprint != self.manifest["fingerprint"]:
-            raise StoreError("was changed after it was written", where=self._manifest_path, fix="prepare again")
+        self.fingerprint: str = self.manifest["fingerprint"]
         for path, record in self._files():
-            size = os.path.getsize(path) if os.path.exists(path) else None
-            if size is None:
-                raise StoreError("is missing", where=path, fix="copy the store again, or prepare again")
+            if not os.path.isfile(path):
+                raise StoreError("is missing", where=path, fix=COPY_AGAIN)
+            size = os.path.getsize(path)
             if size != record["bytes"]:
-                raise StoreError(
-                    f"has {size:,} bytes, the manifest says {record['bytes']:,}",
-                    where=path,
-                    fix="copy the store again, or prepare again",
-                )
+                what = f"has {size:,} bytes, the manifest says {record['bytes']:,}"
+                raise StoreError(what, where=path, fix=COPY_AGAIN)
 
-    @property
-    def _manifest_path(self) -> str:
-        return os.path.join(self.location, "manifest.json")
-
-    def _read_manifest(self) -> dict[str, Any]:
-        if not os.path.isfile(self._manifest_path):
-            unfinished = os.path.exists(os.path.join(self.location, "prepare.json"))
-            raise StoreError(
-                "its preparation never finished" if unfinished else "is not a token store (no manifest.json)",
-                where=self.location,
-                fix="run `maskwright data prepare` again" + (": it continues" if unfinished else ""),
-            )
-        try:
-            manifest = storage.read_json(self._manifest_path)
-        except InputError as error:
-            raise StoreError(error.what, where=error.where, fix="prepare again") from None
-        needed = {"format", "dtype", "tokenizer", "shards", "splits", "fingerprint"}
-        if not isinstance(manifest, dict) or "format" not in manifest:
-            raise StoreError("is not a store's manifest", where=self._manifest_path, fix="prepare again")
-        if manifest["format"] != FORMAT:
-            raise StoreError(
-                f"has format {manifest['format']}, this version reads {FORMAT}",
-                where=self._manifest_path,
-                fix="use the maskwright that wrote it, or prepare again",
-            )
-        if missing := needed - set(manifest):
-            raise StoreError(f"lacks {', '.join(sorted(missing))}", where=self._manifest_path, fix="prepare again")
-        if not isinstance(manifest["tokenizer"], dict) or "fingerprint" not in manifest["tokenizer"]:
-            raise StoreError("lacks tokenizer.fingerprint", where=self._manifest_path, fix="prepare again")
-        return manifest
+    def _path(self, shard: dict[str, Any], role: str) -> str:
+        return os.path.join(self.location, shard["files"][role]["name"])
 
     def _files(self) -> list[tuple[str, dict[str, Any]]]:
-        return [
-            (os.path.join(self.location, os.path.basename(record["name"])), record)
-            for shard in self.shards
-            for record in shard["files"].values()
-        ]
+        return [(self._path(shard, role), record) for shard in self.shards for role, record in shard["files"].items()]
+
+    def unlisted(self) -> list[str]:
+        """Shard files in the folder that the manifest does not name. They are never read."""
+        listed = {os.path.basename(path) for path, _ in self._files()}
+        return sorted(name for name in os.listdir(self.location) if is_shard_name(name) and name not in listed)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -200,23 +163,33 @@ class TokenStore:
         start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
         has_sentences = bool(shards) and all("sentences" in shard["files"] for shard in shards)
         return Split(
-            tuple(self._map(shard, "tokens", self.dtype) for shard in shards),
+            tuple(map(self._map, shards)),
             start,
             self._ends(shards, "documents", start),
             self._ends(shards, "sentences", start) if has_sentences else None,
         )
 
-    def _map(self, shard: dict[str, Any], role: str, dtype: str) -> NDArray[Any]:
-        path = os.path.join(self.location, os.path.basename(shard["files"][role]["name"]))
+    def _map(self, shard: dict[str, Any]) -> NDArray[Any]:
         # As a plain array: slices of a memmap object take three times as long.
-        return np.asarray(np.memmap(path, dtype=np.dtype(dtype).newbyteorder("<"), mode="r"))
+        dtype = np.dtype(self.dtype).newbyteorder("<")
+        return np.asarray(np.memmap(self._path(shard, "tokens"), dtype=dtype, mode="r"))
 
-    def _ends(self, shards: list[dict[str, Any]], role: str, start: Int64) -> Int64:
-        parts = [
-            self._map(shard, role, "uint64").astype(np.int64) + begin
-            for shard, begin in zip(shards, start, strict=False)
-        ]
+    def _ends(self, shards: list[dict[str, Any]], role: Role, start: Int64) -> Int64:
+        parts = [self._ends_of(shard, role) + begin for shard, begin in zip(shards, start, strict=False)]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def _ends_of(self, shard: dict[str, Any], role: Role) -> Int64:
+        """Small and read whole whenever they are used, so every byte of them is checked each time."""
+        path = self._path(shard, role)
+        with storage.open_binary(path) as file:
+            content = file.read()
+        if zlib.crc32(content) != shard["files"][role]["crc32"]:
+            raise StoreError("is not what was written (its crc32 differs)", where=path, fix=COPY_AGAIN)
+        ends = np.frombuffer(content, "<u8")
+        if int(ends[-1]) != shard["tokens"] or (ends[1:] < ends[:-1]).any():
+            what = f"does not rise to the end of its {shard['tokens']:,} tokens"
+            raise StoreError(what, where=path, fix="prepare again")
+        return ends.astype(np.int64)
 
     def verify(self) -> None:
         """Reads every byte. Raises `StoreError` naming the first file that is not what was written, or an id too
@@ -224,27 +197,23 @@ class TokenStore:
         with progress("verify", sum(record["bytes"] for _, record in self._files()), "bytes") as bar:
             for path, record in self._files():
                 found = storage.digest(path)
-                if (found.sha256, found.crc32) != (record["sha256"], record["crc32"]):
-                    raise StoreError(
-                        f"sha256 is {found.sha256[:12]}…, the manifest says {record['sha256'][:12]}…",
-                        where=path,
-                        fix="copy the store again, or prepare again",
-                    )
+                for name in ("sha256", "crc32"):
+                    if getattr(found, name) != record[name]:
+                        raise StoreError(f"is not what was written (its {name} differs)", where=path, fix=COPY_AGAIN)
                 bar.advance(found.bytes)
         for shard in self.shards:
-            tokens = self._map(shard, "tokens", self.dtype)
-            if len(tokens) and int(tokens.max()) >= self.vocabulary.size:
-                raise StoreError(
-                    f"holds id {int(tokens.max())}, the tokenizer ends at {self.vocabulary.size - 1}",
-                    where=shard["files"]["tokens"]["name"],
-                    fix="prepare again",
-                )
-            for role in ("documents", "sentences"):
-                if role in shard["files"]:
-                    ends = self._map(shard, role, "uint64").astype(np.int64)
-                    if len(ends) == 0 or int(ends[-1]) != len(tokens) or (np.diff(ends) < 0).any():
-                        raise StoreError(
-                            f"does not end where its {len(tokens):,} tokens do",
-                            where=shard["files"][role]["name"],
-                            fix="prepare again",
-                        )
+            self._require_ids(shard)
+            for role in shard["files"]:
+                if role != "tokens":
+                    self._ends_of(shard, role)
+        for name in self.unlisted():
+            warn(f"{os.path.join(self.location, name)}: is not in the manifest and never read; it may be deleted")
+
+    def _require_ids(self, shard: dict[str, Any]) -> None:
+        largest = int(self._map(shard).max())
+        if largest >= self.vocabulary.size:
+            raise StoreError(
+                f"holds id {largest}, the tokenizer ends at {self.vocabulary.size - 1}",
+                where=self._path(shard, "tokens"),
+                fix="prepare again",
+            )

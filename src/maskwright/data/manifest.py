@@ -1,0 +1,156 @@
+"""A store's `manifest.json`, believed only as far as it agrees with itself: shapes, names, counts, sizes, totals.
+
+Nothing but the manifest is read here. A name is a plain file name of one fixed form, so none can lead out of the
+folder. Whether the files are what it says is for `TokenStore` to find out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, StoreError
+
+FORMAT = 1
+NAME = r"^(train|valid)-[0-9]{5,9}\.(tokens|documents|sentences)\.u(16|32|64)$"
+COPY_AGAIN = "copy the store again, or prepare again"
+Count = Annotated[int, Field(ge=1, lt=2**62)]
+Total = Annotated[int, Field(ge=0, lt=2**62)]
+Role = Literal["tokens", "documents", "sentences"]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _File(_Record):
+    name: Annotated[str, Field(pattern=NAME)]
+    bytes: Count
+    sha256: Sha256
+    crc32: Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class _Shard(_Record):
+    split: Literal["train", "valid"]
+    tokens: Count
+    documents: Count
+    sentences: Count | None = None
+    files: dict[Role, _File]
+
+
+class _Totals(_Record):
+    tokens: Total
+    documents: Total
+    sentences: Total
+
+
+class _Tokenizer(_Record):
+    fingerprint: Sha256
+    vocab_size: Count
+
+
+class _Manifest(_Record):
+    format: int
+    dtype: Literal["uint16", "uint32"]
+    fingerprint: Sha256
+    tokenizer: _Tokenizer
+    shards: Annotated[list[_Shard], Field(min_length=1)]
+    splits: dict[Literal["train", "valid"], _Totals]
+
+
+def is_shard_name(name: str) -> bool:
+    return re.match(NAME, name) is not None
+
+
+def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, Any]]) -> str:
+    """Digest of what decides the ids and their order; where the store or its sources lie does not count."""
+    files = [[shard["split"], [file["sha256"] for file in shard["files"].values()]] for shard in shards]
+    return storage.sha256_of([FORMAT, dtype, tokenizer_fingerprint, files])
+
+
+def read_manifest(folder: str) -> dict[str, Any]:
+    """Raises `StoreError` when the folder is no finished store, is of another format, or its manifest was edited."""
+    path = os.path.join(folder, "manifest.json")
+    if storage.is_url(folder):
+        raise StoreError("a token store must be a local folder", where=folder, fix="copy it to this machine first")
+    if not os.path.isfile(path):
+        unfinished = os.path.exists(os.path.join(folder, "prepare.json"))
+        raise StoreError(
+            "its preparation never finished" if unfinished else "is not a token store (no manifest.json)",
+            where=folder,
+            fix="run `maskwright data prepare` again" + (": it continues" if unfinished else ""),
+        )
+    try:
+        manifest = storage.read_json(path)
+    except InputError as error:
+        raise StoreError(error.what, where=error.where, fix=COPY_AGAIN) from None
+    if not isinstance(manifest, dict) or "format" not in manifest:
+        raise StoreError("is not a store's manifest", where=path, fix=COPY_AGAIN)
+    if manifest["format"] != FORMAT:
+        raise StoreError(
+            f"has format {str(manifest['format'])[:20]}, this version reads {FORMAT}",
+            where=path,
+            fix="use the maskwright that wrote it, or prepare again",
+        )
+    _require_shape(TypeAdapter(_Manifest), manifest, path)
+    _require_agreement(manifest["shards"], manifest["dtype"], path)
+    _require_totals(manifest, path)
+    if manifest["fingerprint"] != fingerprint(
+        manifest["dtype"], manifest["tokenizer"]["fingerprint"], manifest["shards"]
+    ):
+        raise StoreError("was changed after it was written (its fingerprint)", where=path, fix=COPY_AGAIN)
+    return manifest
+
+
+def require_shards(shards: Any, dtype: str, where: str) -> None:
+    """Raises `StoreError` unless `shards` (of the note that a stopped preparation left) could be a manifest's."""
+    _require_shape(TypeAdapter(list[_Shard]), shards, where)
+    _require_agreement(shards, dtype, where)
+
+
+def _require_shape(kind: TypeAdapter[Any], value: Any, where: str) -> None:
+    try:
+        kind.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        dotted = ".".join(str(part) for part in first["loc"]) or "it"
+        given = f", not {repr(first['input'])[:40]}" if not isinstance(first["input"], dict | list) else ""
+        raise StoreError(f"{dotted}: {first['msg']}{given}", where=where, fix=COPY_AGAIN) from None
+
+
+def _require_agreement(shards: list[dict[str, Any]], dtype: str, where: str) -> None:
+    """Raises `StoreError` where a shard's names, counts and sizes do not belong together."""
+    seen: set[str] = set()
+    for number, shard in enumerate(shards):
+        files, what = shard["files"], ""
+        if not {"tokens", "documents"} <= set(files):
+            what = "lacks the file of its tokens or documents"
+        for role, file in files.items():
+            bits = 8 * np.dtype(dtype).itemsize if role == "tokens" else 64
+            count = shard.get(role) or 0
+            if not file["name"].startswith(f"{shard['split']}-") or not file["name"].endswith(f".{role}.u{bits}"):
+                what = f"{file['name']} is no name for the {role} of a {shard['split']} shard in {dtype}"
+            elif file["name"] in seen:
+                what = f"{file['name']} is listed twice"
+            elif file["bytes"] != count * bits // 8:
+                what = f"{file['name']} is said to have {file['bytes']:,} bytes for {count:,} {role}"
+            seen.add(file["name"])
+        if what:
+            raise StoreError(f"shards.{number}: {what}", where=where, fix=COPY_AGAIN)
+
+
+def _require_totals(manifest: dict[str, Any], where: str) -> None:
+    for split, totals in manifest["splits"].items():
+        for name in ("tokens", "documents", "sentences"):
+            total = totals[name]
+            found = sum(shard.get(name) or 0 for shard in manifest["shards"] if shard["split"] == split)
+            if found != total:
+                raise StoreError(
+                    f"splits.{split}.{name} is {total:,}, its shards have {found:,}", where=where, fix=COPY_AGAIN
+                )

@@ -1,0 +1,64 @@
+"""What tests of faults share: the command line, a configuration of some steps, and a good model folder to spoil."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from in_process import SHAPE, Result
+from safetensors.numpy import save_file
+
+from maskwright.cli import run
+from maskwright.data.store import TokenStore
+from maskwright.model.hf_config import to_hf_config
+from maskwright.model.hf_names import initial_parameters
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def call(*arguments: object) -> Result:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    yield call
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def config_file(store: TokenStore, tmp_path: Path) -> Callable[..., Path]:
+    def write(**sections: dict[str, object]) -> Path:
+        values: dict[str, dict[str, object]] = {
+            "data": {"store": store.location, "seq_len": 32},
+            "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
+            "schedule": {"steps": 3},
+            "batch": {"micro_batch_rows": 4},
+            "engine": {"device": "cpu"},
+        }
+        for name, keys in sections.items():
+            values[name] = {**values.get(name, {}), **keys}
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(values))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: str) -> Path:
+    """A good Hugging Face folder, to be spoilt."""
+    path = tmp_path / "model"
+    path.mkdir()
+    save_file(initial_parameters(SHAPE, 0), str(path / "model.safetensors"), {"format": "pt"})
+    (path / "config.json").write_text(json.dumps(to_hf_config(SHAPE)))
+    shutil.copy(Path(tokenizer) / "tokenizer.json", path)
+    return path
