@@ -137,7 +137,7 @@ def falling_sentence_ends(folder: Path) -> str:
 
 
 def empty_shard(folder: Path) -> str:
-    for role in ("tokens.u16", "documents.u64", "sentences.u64"):
+    for role in ("tokens.u16", "documents.u64", "sentences.u64", "origins.u64"):
         (folder / f"train-00001.{role}").write_bytes(b"")
     sign(folder)
     return "shards.2.tokens: Input should be greater than or equal to 1, not 0"
@@ -233,7 +233,7 @@ def test_what_only_reading_every_byte_can_see(cli: Cli, copy: Path) -> None:
     put(copy / TOKENS, 5, 300 if was != 300 else 301)
     result = cli("data", "verify", copy)
     assert (result.code, f"{TOKENS}: is not what was written" in result.error) == (2, True), result.err
-    for role in ("tokens.u16", "documents.u64", "sentences.u64"):
+    for role in ("tokens.u16", "documents.u64", "sentences.u64", "origins.u64"):
         shutil.copy(copy / f"train-00000.{role}", copy / f"train-00001.{role}")
     put(copy / SECOND, 5, was)
     sign(copy)
@@ -298,14 +298,14 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "tokens": (set_in("shards", 0, "tokens", value=5), "for 5 tokens"),
     "huge": (set_in("shards", 0, "tokens", value=10**300), "tokens: "),
     "true": (set_in("shards", 0, "documents", value=True), "documents: "),
-    "no documents": (lambda m: m["shards"][0]["files"].pop("documents"), "lacks the file of its tokens or documents"),
+    "no documents": (lambda m: m["shards"][0]["files"].pop("documents"), "lacks the file of its tokens, documents"),
     "strange role": (lambda m: m["shards"][0]["files"].update(x=1), "files.x"),
     "totals": (set_in("splits", "train", "tokens", value=5), "splits.train.tokens is 5, its shards have"),
     "totals are null": (set_in("splits", value=None), "splits: "),
     "dtype": (set_in("dtype", value="float64"), "dtype: "),
     "other dtype": (set_in("dtype", value="uint32"), "is no name for the tokens"),
     "dtype is a list": (set_in("dtype", value=["uint16"]), "dtype: "),
-    "newer format": (set_in("format", value=2), "has format 2, this version reads 1"),
+    "newer format": (set_in("format", value=3), "has format 3, this version reads 2"),
     "format is a word": (set_in("format", value="x" * 1000), "has format xxxxxxxxxxxxxxxxxxxx, this"),
     "tokenizer is null": (set_in("tokenizer", value=None), "tokenizer: "),
     "other tokenizer": (set_in("tokenizer", "fingerprint", value="0" * 64), CHANGED),
@@ -343,7 +343,7 @@ def test_an_edited_manifest_is_refused(
         "7",
         '"text"',
         "{}",
-        '{"format": 1}',
+        '{"format": 2}',
         "[" * 100_000,
         '{"format": ' + "1" * 5000 + "}",
         "\0",

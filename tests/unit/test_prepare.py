@@ -212,8 +212,8 @@ def test_swapped_shards_are_found(copy: Path) -> None:
 
 def test_newer_format_and_other_json_are_refused(copy: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
-    (copy / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
-    with pytest.raises(StoreError, match="has format 2, this version reads 1"):
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "format": 3}))
+    with pytest.raises(StoreError, match="has format 3, this version reads 2"):
         TokenStore(str(copy))
     (copy / "manifest.json").write_text("{")
     with pytest.raises(StoreError, match="is not JSON"):
@@ -227,3 +227,15 @@ def test_exchanged_tokenizer_is_refused(copy: Path, corpus: Path, tmp_path: Path
     shutil.copy(tmp_path / "other/tokenizer.json", copy / "tokenizer/tokenizer.json")
     with pytest.raises(StoreError, match="was made with another tokenizer"):
         _ = TokenStore(str(copy)).vocabulary
+
+
+def test_each_document_knows_where_it_came_from(tmp_path: Path, tokenizer: str) -> None:
+    """Over several files, shards and layouts, with duplicates left out in between."""
+    texts = {"a.txt": "\none\n\ntwo b\nand c\n\n", "b.txt": "\n\nthree\n\none\n\nfour d e\n"}
+    for name, content in texts.items():
+        (tmp_path / name).write_text(content)
+    options = PrepareOptions(valid_fraction=0.5, shard_tokens=2)
+    sources = Sources([str(tmp_path / name) for name in texts], layout="sentences")
+    store = prepare(sources, tokenizer, str(tmp_path / "store"), options)
+    found = {store.origin(side, number) for side in ("train", "valid") for number in range(store.split(side).documents)}
+    assert found == {f"{tmp_path}/{place}" for place in ("a.txt:2", "a.txt:4", "b.txt:3", "b.txt:7")}

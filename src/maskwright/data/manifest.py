@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 
-FORMAT = 1
-NAME = r"^(train|valid)-[0-9]{5,9}\.(tokens|documents|sentences)\.u(16|32|64)$"
+FORMAT = 2
+NAME = r"^(train|valid)-[0-9]{5,9}\.(tokens|documents|sentences|origins)\.u(16|32|64)$"
 COPY_AGAIN = "copy the store again, or prepare again"
 Count = Annotated[int, Field(ge=1, lt=2**62)]
 Total = Annotated[int, Field(ge=0, lt=2**62)]
-Role = Literal["tokens", "documents", "sentences"]
+Role = Literal["tokens", "documents", "sentences", "origins"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -70,7 +70,10 @@ def is_shard_name(name: str) -> bool:
 
 def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, Any]]) -> str:
     """Digest of what decides the ids and their order; where the store or its sources lie does not count."""
-    files = [[shard["split"], [file["sha256"] for file in shard["files"].values()]] for shard in shards]
+    files = [
+        [shard["split"], [file["sha256"] for role, file in shard["files"].items() if role != "origins"]]
+        for shard in shards
+    ]
     return storage.sha256_of([FORMAT, dtype, tokenizer_fingerprint, files])
 
 
@@ -129,11 +132,11 @@ def _require_agreement(shards: list[dict[str, Any]], dtype: str, where: str) -> 
     seen: set[str] = set()
     for number, shard in enumerate(shards):
         files, what = shard["files"], ""
-        if not {"tokens", "documents"} <= set(files):
-            what = "lacks the file of its tokens or documents"
+        if not {"tokens", "documents", "origins"} <= set(files):
+            what = "lacks the file of its tokens, documents or origins"
         for role, file in files.items():
             bits = 8 * np.dtype(dtype).itemsize if role == "tokens" else 64
-            count = shard.get(role) or 0
+            count = 2 * shard["documents"] if role == "origins" else shard.get(role) or 0
             if not file["name"].startswith(f"{shard['split']}-") or not file["name"].endswith(f".{role}.u{bits}"):
                 what = f"{file['name']} is no name for the {role} of a {shard['split']} shard in {dtype}"
             elif file["name"] in seen:

@@ -83,6 +83,7 @@ class _Preparation:
         self, sources: Sources, tokenizer: str, folder: str, options: PrepareOptions, encoder: EncoderName
     ) -> None:
         self.sources, self.folder, self.options = sources, folder, options
+        self.file_number = {name: number for number, name in enumerate(sources.files)}
         self.tokenizer_location = tokenizer
         self.vocabulary: Vocabulary = read_vocabulary(tokenizer)
         self.byte_length = np.array(self.vocabulary.byte_length, np.int32)
@@ -170,7 +171,7 @@ class _Preparation:
 
     def _clean(self) -> None:
         for name in os.listdir(self.folder):
-            if name == "prepare.json" or ".tokens." in name or ".documents." in name or ".sentences." in name:
+            if name == "prepare.json" or manifests.is_shard_name(name):
                 os.unlink(os.path.join(self.folder, name))
 
     # ---- the work --------------------------------------------------------------------------------------------
@@ -221,7 +222,8 @@ class _Preparation:
             documents = [document for side, document in batch if side == split]
             if documents:
                 encoded = encode_documents(self.encoder, documents, self.byte_length)
-                pending.add(encoded.ids.astype(self.dtype), encoded.sentence_sizes, encoded.document_sizes)
+                origins = [(self.file_number[document.source], document.line) for document in documents]
+                pending.add(encoded.ids.astype(self.dtype), encoded.sentence_sizes, encoded.document_sizes, origins)
 
     def _commit(self) -> None:
         if not any(pending.tokens for pending in self.pending.values()):
@@ -244,6 +246,7 @@ class _Preparation:
             "tokens": np.concatenate(pending.ids).astype(np.dtype(self.dtype).newbyteorder("<"), copy=False),
             "documents": np.cumsum(np.concatenate(pending.document_sizes), dtype="<u8"),
             "sentences": np.cumsum(np.concatenate(pending.sentence_sizes), dtype="<u8"),
+            "origins": np.array(pending.origins, "<u8").reshape(-1),
         }
         # `<unk>` may be meant: a vocabulary without all bytes spells what it lacks so.
         if any((content["tokens"] == index).any() for index in self.vocabulary.special - {self.vocabulary.unk}):
@@ -321,12 +324,20 @@ class _Pending:
         self.ids: list[np.ndarray] = []
         self.sentence_sizes: list[np.ndarray] = []
         self.document_sizes: list[np.ndarray] = []
+        self.origins: list[tuple[int, int]] = []
         self.tokens = 0
 
-    def add(self, ids: np.ndarray, sentence_sizes: np.ndarray, document_sizes: np.ndarray) -> None:
+    def add(
+        self,
+        ids: np.ndarray,
+        sentence_sizes: np.ndarray,
+        document_sizes: np.ndarray,
+        origins: list[tuple[int, int]],
+    ) -> None:
         self.ids.append(ids)
         self.sentence_sizes.append(sentence_sizes)
         self.document_sizes.append(document_sizes)
+        self.origins += origins
         self.tokens += len(ids)
 
 

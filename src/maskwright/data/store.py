@@ -6,6 +6,7 @@
       train-00000.tokens.u16           text ids only: no special tokens, no row length, no masks
       train-00000.documents.u64        token offset in the shard after each document
       train-00000.sentences.u64        the same for sentences, when the source marks them
+      train-00000.origins.u64          of each document, its file's number in the manifest's sources, and its first line
       valid-00000.…                    held-out documents, chosen by hash of their text
 
 `docs/token-store.md` is the contract. Loading reads the manifest and the ends; tokens are mapped.
@@ -40,8 +41,9 @@ def token_dtype(vocab_size: int) -> str:
 def shard_names(split: str, number: int, dtype: str, sentences: bool) -> dict[str, str]:
     """File names of a shard by role, in the order in which they are listed in the manifest."""
     stem = f"{split}-{number:05d}"
-    names = {"tokens": f"{stem}.tokens.u{8 * np.dtype(dtype).itemsize}", "documents": f"{stem}.documents.u64"}
-    return names | ({"sentences": f"{stem}.sentences.u64"} if sentences else {})
+    names = {"tokens": f"{stem}.tokens.u{8 * np.dtype(dtype).itemsize}"}
+    roles = ["documents", *(["sentences"] if sentences else []), "origins"]
+    return names | {role: f"{stem}.{role}.u64" for role in roles}
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,16 @@ class TokenStore:
             raise StoreError(what, where=path, fix="prepare again")
         return ends.astype(np.int64)
 
+    def origin(self, split: SplitName, document: int) -> str:
+        """`file:line` where a document of the split begins in what the store was made from."""
+        for shard in (shard for shard in self.shards if shard["split"] == split):
+            if document < shard["documents"]:
+                pairs = np.memmap(self._path(shard, "origins"), dtype="<u8", mode="r")
+                source, line = (int(value) for value in pairs[2 * document : 2 * document + 2])
+                return f"{self.manifest['sources'][source]['location']}:{line}"
+            document -= shard["documents"]
+        raise IndexError(document)
+
     def verify(self) -> None:
         """Reads every byte. Raises `StoreError` naming the first file that is not what was written, or an id too
         large."""
@@ -204,7 +216,7 @@ class TokenStore:
         for shard in self.shards:
             self._require_ids(shard)
             for role in shard["files"]:
-                if role != "tokens":
+                if role in ("documents", "sentences"):
                     self._ends_of(shard, role)
         for name in self.unlisted():
             warn(f"{os.path.join(self.location, name)}: is not in the manifest and never read; it may be deleted")
