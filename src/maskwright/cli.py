@@ -206,6 +206,8 @@ def pretrain(
 
     if dry_run:
         print(preflight.describe(preflight.prepare_run(resolved)))
+        for doubt in preflight.doubts(resolved):
+            warn(doubt)
     else:
         limits = StopRequest(max_hours=max_hours, max_steps=max_steps)
         task.pretrain(resolved, run, config_file=config, stop_request=limits)
@@ -314,6 +316,19 @@ def verify_resume(
     _print(verdict.report(), verdict.to_json(), as_json)
     if verdict.differences:
         raise VerificationError("the killed run did not end as the other did")
+
+
+@app.command("replay")
+def replay(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
+    step: Annotated[int, typer.Option(help="The update to compute again; the first is 0.", min=0)],
+    as_json: AsJson = False,
+) -> None:
+    """Compute one step of a run again, and name the documents of its batch. The run stays as it is."""
+    from maskwright.tasks import replay as task
+
+    result = task.replay(run, step)
+    _print(result.report(), result.to_json(), as_json)
 
 
 @app.command("quickstart")

@@ -5,6 +5,7 @@ import pytest
 
 from maskwright.core import config as c
 from maskwright.core.errors import ConfigError
+from maskwright.tasks.preflight import doubts
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -106,3 +107,15 @@ def test_schema_describes_every_key() -> None:
     schema = c.json_schema()
     for key in c.ALL_KEYS:
         assert f'"{key.rsplit(".", 1)[-1]}"' in schema
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("masking.rate", 0.9), ("masking.final_rate", 0.7), ("optimizer.learning_rate", 1.0), ("masking.mask_share", 0.0)],
+)
+def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) -> None:
+    section, name = key.split(".")
+    values: dict[str, Any] = {"data": {"store": "x", "seq_len": 32}, "schedule": {"steps": 10}}
+    assert doubts(c.build_config(values, "x")) == []
+    (found,) = doubts(c.build_config(values | {section: {name: value}}, "x"))
+    assert f"{value:g}" in found

@@ -67,7 +67,13 @@ class VerificationError(MaskwrightError):
 
 
 class HealthError(MaskwrightError):
+    """`step`: the update that was not made, where it is one step's batch that cannot be computed."""
+
     exit_code = 3
+
+    def __init__(self, what: str, *, step: int | None = None, where: str | None = None, fix: str | None = None) -> None:
+        self.step = step
+        super().__init__(what, where=where, fix=fix)
 
 
 class StoppedEarly(MaskwrightError):

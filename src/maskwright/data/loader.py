@@ -72,6 +72,13 @@ class Rows:
             ids[rest], positions[rest], segments[rest] = self.pad, 0, 0
         return ids.reshape(M, T), positions.reshape(M, T), segments.reshape(M, T)
 
+    def documents(self, row: int) -> list[int]:
+        """Numbers in the split of the documents that a row holds something of."""
+        pieces = slice(int(self.plan.first[row]), int(self.plan.first[row + 1]))
+        start, length = self.plan.start[pieces], self.plan.length[pieces]
+        found = np.searchsorted(self.split.document_ends, start[length > 0], side="right")
+        return [int(number) for number in np.unique(found)]
+
     def _require_ids(self, ids: NDArray[np.int32]) -> None:
         """Opening a store does not read its tokens, so a damaged id shows here, before anything is computed from it."""
         largest = int(ids.view(np.uint32).max())  # uint32 ids above 2^31 would be negative
@@ -135,14 +142,14 @@ class Loader:
         """The micro-batches of update `step`, one for each virtual worker; `data_step` when some data was left out."""
         return [self.batch(step, worker, data_step) for worker in range(self.config.batch.virtual_workers)]
 
-    def batch(self, step: int, worker: int, data_step: int | None = None) -> Batch:
+    def row_numbers(self, data_step: int, worker: int) -> tuple[Int64, Int64]:
+        """Epoch and row of each of a micro-batch's rows."""
         config, M = self.config, self.config.batch.micro_batch_rows
-        seen = (
-            (step if data_step is None else data_step) * config.rows_per_step
-            + worker * M
-            + np.arange(M, dtype=np.int64)
-        )
-        epochs, rows = self._rows_at(seen)
+        return self._rows_at(data_step * config.rows_per_step + worker * M + np.arange(M, dtype=np.int64))
+
+    def batch(self, step: int, worker: int, data_step: int | None = None) -> Batch:
+        config = self.config
+        epochs, rows = self.row_numbers(step if data_step is None else data_step, worker)
         masking = config.masking
         return _masked(
             self.rows,

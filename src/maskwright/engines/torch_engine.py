@@ -219,7 +219,9 @@ class TorchEngine:
         if step <= self._step:
             raise HealthError(
                 f"step {step}: the loss or its gradient is not finite; stopped before the update",
-                fix="start a new run with a lower optimizer.learning_rate or more warm-up; look at that step's data",
+                step=step,
+                fix=f"`maskwright replay RUN --step {step}` names the text; then a lower optimizer.learning_rate or "
+                "more warm-up in a new run, or other text",
             )
 
     def _accumulate(self, batch: Batch, worker: int, weight: float) -> Tensor:

@@ -79,6 +79,23 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
     )
 
 
+def doubts(config: RunConfig) -> list[str]:
+    """What is allowed and most often a slip."""
+    found = []
+    highest = max(config.masking.rate, config.masking.final_rate or 0.0)
+    if highest > 0.5:
+        found.append(f"masking.rate {highest:g}: rows keep less than half of their tokens, short ones may keep none")
+    if config.optimizer.learning_rate > 0.05:
+        found.append(
+            f"optimizer.learning_rate {config.optimizer.learning_rate:g} is far above what trains: 1e-4 to 1e-2"
+        )
+    if config.masking.mask_share == 0.0:
+        found.append(
+            "masking.mask_share 0: the model never sees <mask>, so `fill` and most evaluations are out of reach"
+        )
+    return found
+
+
 def describe(ready: Prepared) -> str:
     """What the run will do, for `--dry-run` and the beginning of each run."""
     config, model, rows = ready.config, ready.model, ready.loader.rows.plan

@@ -17,17 +17,19 @@ from maskwright.core import config as run_config
 from maskwright.core import hardware, storage
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError, MaskwrightError, StoppedEarly, StoreError
-from maskwright.core.run_directory import RunDirectory, Status
+from maskwright.core.errors import ConfigError, HealthError, MaskwrightError, StoppedEarly, StoreError
+from maskwright.core.run_directory import RunDirectory, Status, step_folder
 from maskwright.data.loader import validation_batches
 from maskwright.engines.base import TrainState
+from maskwright.engines.schedules import learning_rate
 from maskwright.model.hf import read_hf_parameters
 from maskwright.model.hf_names import Parameters, initial_parameters
-from maskwright.tasks.preflight import Prepared, describe, prepare_run, require_room, run_flops, too_large
+from maskwright.tasks.preflight import Prepared, describe, doubts, prepare_run, require_room, run_flops, too_large
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
 from maskwright.training.loop import Job, restore, train, update_status
+from maskwright.training.replay import write_bundle
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, stop_on_signals
 
@@ -52,7 +54,7 @@ def pretrain(
     require_room(ready, directory)
     try:
         engine = TorchEngine(
-            ready.model, config.optimizer, _engine_config(config, before), config.seed, run_flops=run_flops(ready)
+            ready.model, config.optimizer, engine_config(config, before), config.seed, run_flops=run_flops(ready)
         )
     except (RuntimeError, MemoryError) as error:
         raise too_large(ready, error) from None
@@ -66,9 +68,11 @@ def pretrain(
         else:
             _resume(job, ready, before)
         say(describe(ready))
+        for doubt in doubts(config):
+            warn(doubt)
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
-        _run(job, stop)
+        _run(job, stop, ready)
 
 
 def _fetched(config: RunConfig, directory: RunDirectory) -> Copies | None:
@@ -92,7 +96,7 @@ def _grace_ended(job: Job) -> None:
     os._exit(StoppedEarly.exit_code)
 
 
-def _engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_config.Engine:
+def engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_config.Engine:
     """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine."""
     if before is None or config.engine.dtype != "auto":
         return config.engine
@@ -100,7 +104,7 @@ def _engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_conf
     return config.engine.model_copy(update={"dtype": kept})
 
 
-def _run(job: Job, stop: StopRequest) -> None:
+def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
     try:
         train(job, stop)
     except StoppedEarly as error:
@@ -111,11 +115,26 @@ def _run(job: Job, stop: StopRequest) -> None:
         with contextlib.suppress(OSError):  # a full disk must not hide what went wrong
             update_status(job, "failed", str(error) or type(error).__name__, code)
             job.directory.log(f"failed: {error}")
+            if isinstance(error, HealthError) and error.step is not None:
+                _keep_for_replay(job, ready, error.step, error)
         raise
     finally:
         job.engine.close()
     update_status(job, "done", "trained to the last step", 0)
     say(f"done: {job.directory.location}")
+
+
+def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
+    saved = [found for found in checkpoint.whole_steps(job.directory.checkpoints) if found <= step]
+    details = {
+        "error": str(error),
+        "learning_rate": learning_rate(job.config.schedule, job.config.optimizer.learning_rate, step),
+        "checkpoint": step_folder(saved[-1]) if saved else None,
+        "store": ready.store.location,
+    }
+    data_step = job.rollbacks.data_step(step)
+    folder = write_bundle(job.directory, job.loader, ready.store, step=step, data_step=data_step, details=details)
+    say(f"the batch and the places of its text are in {folder}")
 
 
 def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:

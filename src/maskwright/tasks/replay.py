@@ -1,0 +1,158 @@
+"""`maskwright replay`: one step of a run computed again, and which text it was made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from maskwright.core.config import RunConfig, build_config
+from maskwright.core.console import progress, say
+from maskwright.core.errors import HealthError, InputError
+from maskwright.core.run_directory import RunDirectory, step_folder
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import Engine, TrainState
+from maskwright.engines.schedules import learning_rate
+from maskwright.tasks.preflight import prepare_run, run_flops
+from maskwright.tasks.pretrain import engine_config, starting_parameters
+from maskwright.text.tokenizer import load_tokenizer
+from maskwright.training import checkpoint
+from maskwright.training.health import Rollbacks
+from maskwright.training.replay import RowOrigin, origins
+
+ROWS_SHOWN, DOCUMENTS_SHOWN, BEGINNING_TOKENS = 10, 4, 24
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """Mean loss a predicted token of one row before the update, without dropout."""
+
+    origin: RowOrigin
+    loss: float
+    text: str
+    """How the row begins, before masking."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """`loss` and `grad_norm` are None when the step cannot be computed; `error` then says why."""
+
+    step: int
+    data_step: int
+    start: str
+    again: int
+    loss: float | None
+    grad_norm: float | None
+    error: str | None
+    logged_loss: float | None
+    rows: list[RowLoss]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def report(self) -> str:
+        lines = [f"step {self.step:,}: from {self.start}, {self.again:,} steps computed again before it"]
+        if self.error:
+            lines.append(f"reproduced: {self.error}")
+        else:
+            logged = f"; the run logged {self.logged_loss:.9g}" if self.logged_loss is not None else ""
+            lines.append(f"loss {self.loss:.9g}, gradient norm {self.grad_norm:.6g}: an ordinary step{logged}")
+        lines.append(f"rows by loss, highest first ({min(ROWS_SHOWN, len(self.rows))} of {len(self.rows)}):")
+        for row in self.rows[:ROWS_SHOWN]:
+            documents = row.origin.documents
+            places = ", ".join(f"{found.place} (document {found.document})" for found in documents[:DOCUMENTS_SHOWN])
+            more = f" and {len(documents) - DOCUMENTS_SHOWN} more" if len(documents) > DOCUMENTS_SHOWN else ""
+            lines.append(f"  worker {row.origin.worker} row {row.origin.row}: loss {row.loss:.4f}  {places}{more}")
+            lines.append(f"      {row.text}")
+        return "\n".join(lines)
+
+
+def replay(run: str, step: int) -> Replay:
+    """Goes from the newest whole checkpoint at or before `step` to it, in this process, and leaves the run as it is.
+
+    Raises `InputError` when the run has no such step or its store is gone or another.
+    """
+    directory = RunDirectory(run)
+    before = directory.read_config()
+    config = _config(before["config"])
+    if not 0 <= step < config.schedule.steps:
+        raise InputError(
+            f"step {step} is not one of the run's {config.schedule.steps:,}", where=run, fix="count steps from 0"
+        )
+    ready = prepare_run(config, before)
+    if ready.store.fingerprint != before["store_fingerprint"]:
+        raise InputError("is not the store that the run began with", where=ready.store.location, fix="put it back")
+    from maskwright.engines.torch_engine import TorchEngine
+
+    engine = TorchEngine(
+        ready.model, config.optimizer, engine_config(config, before), config.seed, run_flops=run_flops(ready)
+    )
+    state, start = _state_before(directory, step), "the beginning"
+    if state:
+        start = step_folder(state.step)
+    engine.write(state or TrainState(0, starting_parameters(ready)))
+    rollbacks = Rollbacks(directory)
+    first = state.step if state else 0
+    say(f"from {start} to step {step:,} on {engine.description}")
+    with progress("replay", step - first, "steps") as bar:
+        for number in range(first, step):
+            _step(engine, config, ready.loader, number, rollbacks.data_step(number))
+            bar.advance()
+    data_step = rollbacks.data_step(step)
+    rows = _rows(engine, ready.loader, ready.store, step, data_step)
+    loss, norm, error = None, None, None
+    try:
+        loss, norm = _step(engine, config, ready.loader, step, data_step)
+        engine.check()
+    except HealthError as failure:
+        loss, norm, error = None, None, failure.what
+    logged = _logged(directory, config, step)
+    return Replay(step, data_step, start, step - first, loss, norm, error, logged, rows)
+
+
+def _config(values: dict[str, Any]) -> RunConfig:
+    """From the dotted keys of config.resolved.json."""
+    nested: dict[str, Any] = {}
+    for dotted, value in values.items():
+        *sections, key = dotted.split(".")
+        inner = nested
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[key] = value
+    return build_config(nested, "config.resolved.json")
+
+
+def _state_before(directory: RunDirectory, step: int) -> TrainState | None:
+    for found in reversed(checkpoint.whole_steps(directory.checkpoints)):
+        if found <= step:
+            return checkpoint.load(f"{directory.checkpoints}/{step_folder(found)}")[0]
+    return None
+
+
+def _step(engine: Engine, config: RunConfig, loader: Loader, step: int, data_step: int) -> tuple[float, float]:
+    rate = learning_rate(config.schedule, config.optimizer.learning_rate, step)
+    stats = engine.step(loader.batches(step, data_step), rate, lambda: False)
+    assert stats is not None
+    return float(stats.loss_sum) / max(stats.weight, 1.0), float(stats.grad_norm)
+
+
+def _rows(engine: Engine, loader: Loader, store: TokenStore, step: int, data_step: int) -> list[RowLoss]:
+    """The rows that cannot be computed first, then by falling loss."""
+    tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
+    batches, found = loader.batches(step, data_step), []
+    for place in origins(loader, store, data_step):
+        _, rows = loader.row_numbers(data_step, place.worker)
+        ids = loader.rows.materialize(rows[place.row : place.row + 1])[0][0, :BEGINNING_TOKENS]
+        text = " ".join(tokenizer.decode(ids.tolist(), skip_special_tokens=True).split())
+        stats = engine.evaluate(batches[place.worker].part(place.row, place.row + 1))
+        found.append(RowLoss(place, stats.loss, text))
+    return sorted(found, key=lambda row: -row.loss if math.isfinite(row.loss) else -math.inf)
+
+
+def _logged(directory: RunDirectory, config: RunConfig, step: int) -> float | None:
+    """What the run itself wrote for this step, where it wrote a line for each."""
+    if config.logging.every_steps != 1:
+        return None
+    lines = (line for line in directory.read_metrics() if line["step"] == step + 1 and "loss" in line)
+    return next((line["loss"] for line in lines), None)

@@ -1,0 +1,74 @@
+"""What a batch was made of: for a step that cannot be computed, and for whoever looks at one later.
+
+RUN/replay/step-00001234/
+  replay.json            step, seeds, rates, the checkpoint before it, each row's documents with file and line
+  batch-000.safetensors  the batch of virtual worker 0 as the model gets it
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from maskwright.core import storage
+from maskwright.core.run_directory import RunDirectory, step_folder
+from maskwright.data.batch import Batch
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A document of the store's train side, and `file:line` of the text that it was prepared from."""
+
+    document: int
+    place: str
+
+
+@dataclass(frozen=True)
+class RowOrigin:
+    """A row of a batch: where it comes from."""
+
+    worker: int
+    row: int
+    epoch: int
+    documents: list[Origin]
+
+
+def origins(loader: Loader, store: TokenStore, data_step: int) -> list[RowOrigin]:
+    """Of all rows of the batch at `data_step`, virtual workers one after the other."""
+    result = []
+    for worker in range(loader.config.batch.virtual_workers):
+        epochs, rows = loader.row_numbers(data_step, worker)
+        for number, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
+            documents = [Origin(found, store.origin("train", found)) for found in loader.rows.documents(row)]
+            result.append(RowOrigin(worker, number, epoch, documents))
+    return result
+
+
+def write_bundle(
+    directory: RunDirectory, loader: Loader, store: TokenStore, *, step: int, data_step: int, details: dict[str, Any]
+) -> str:
+    """Writes what `maskwright replay` and a person need, and returns its folder."""
+    folder = directory.path("replay", step_folder(step))
+    storage.make_folder(folder)
+    for worker, batch in enumerate(loader.batches(step, data_step)):
+        save_file(_arrays(batch), os.path.join(folder, f"batch-{worker:03d}.safetensors"))
+    record = {
+        "step": step,
+        "data_step": data_step,
+        "seed": loader.config.seed,
+        "masking_rate": loader.masking_rate(step),
+        **details,
+        "rows": [asdict(row) for row in origins(loader, store, data_step)],
+    }
+    storage.write_json(os.path.join(folder, "replay.json"), record)
+    return folder
+
+
+def _arrays(batch: Batch) -> dict[str, np.ndarray]:
+    return {name: np.ascontiguousarray(getattr(batch, name)) for name in Batch.__dataclass_fields__}
