@@ -67,6 +67,7 @@ def pretrain(
             _begin(job, beginning, config_file)
         else:
             _resume(job, ready, before)
+        update_status(job, "starting")
         say(describe(ready))
         for doubt in doubts(config):
             warn(doubt)

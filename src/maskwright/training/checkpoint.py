@@ -60,7 +60,16 @@ def save(
         old = os.path.join(folder, step_folder(step))
         os.unlink(os.path.join(old, MANIFEST))
         shutil.rmtree(old)
+    _sweep(folder)
     return target
+
+
+def _sweep(folder: str) -> None:
+    """Removes what kills in the middle of a save, a removal or a fetch have left."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if name.startswith("step-") and not os.path.exists(os.path.join(path, MANIFEST)):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def outdated(steps: list[int], keep: int, keep_every_steps: int | None) -> list[int]:
@@ -191,4 +200,5 @@ def load(path: str) -> tuple[TrainState, dict[str, Any]]:
     except CheckpointError:
         raise
     except (OSError, KeyError, TypeError, ValueError, SafetensorError, MaskwrightError) as error:
-        raise CheckpointError(f"is damaged: {error}", where=path, fix="restore a copy") from None
+        what = error.what if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"is damaged: {what}", where=path, fix="restore a copy") from None

@@ -70,6 +70,7 @@ def train(job: Job, stop: StopRequest) -> None:
     try:
         if job.step == 0 or _due(config.evaluation.every_steps, job.step):
             evaluate(job, board, stop)
+        _beat(job, "training", force=True)  # before the first step, which may compile for a minute
         with progress("pretrain", steps, "steps", done=job.step) as bar:
             while job.step < steps and not stop.requested:
                 job.speed.start()

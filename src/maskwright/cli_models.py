@@ -1,0 +1,215 @@
+"""The commands on runs and models."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from maskwright.cli_options import (
+    AsJson,
+    Config,
+    Device,
+    Layout,
+    Model,
+    Set,
+    TextColumn,
+    To,
+    app,
+    print_result,
+)
+from maskwright.core.console import warn
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+
+@app.command("pretrain")
+def pretrain(
+    config: Config,
+    run: Annotated[str, typer.Option("--run", help="Run directory; an existing one is continued.")],
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would happen, stop.")] = False,
+    max_hours: Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)] = None,
+) -> None:
+    """Train a masked language model. Run again with the same folder: it continues, exactly."""
+    from maskwright.core.config import read_config
+
+    resolved = read_config(config, set_)
+    from maskwright.tasks import preflight
+    from maskwright.tasks import pretrain as task
+    from maskwright.training.stop import StopRequest
+
+    if dry_run:
+        print(preflight.describe(preflight.prepare_run(resolved)))
+        for doubt in preflight.doubts(resolved):
+            warn(doubt)
+    else:
+        limits = StopRequest(max_hours=max_hours, max_steps=max_steps)
+        task.pretrain(resolved, run, config_file=config, stop_request=limits)
+
+
+@app.command("stop")
+def stop(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory of a run that is going on.")],
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
+    wait_seconds: Annotated[float, typer.Option(help="How long to wait for it to happen.", min=0.0)] = 120.0,
+) -> None:
+    """Ask a run to save and stop, from any machine that sees its folder. The same command continues it."""
+    from maskwright.core.run_directory import RunDirectory
+    from maskwright.tasks import stop as task
+
+    print(task.stop(RunDirectory(run), "checkpoint" if checkpoint else "stop", wait_seconds))
+
+
+@app.command("evaluate")
+def evaluate(
+    model: Model,
+    store: Annotated[str | None, typer.Option(help="Token store; the run's own when not given.")] = None,
+    max_rows: Annotated[int, typer.Option(help="Held-out rows to use.", min=1)] = 512,
+    seq_len: Annotated[int | None, typer.Option(help="Tokens in a row; the run's own when not given.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Held-out loss and masked accuracy, beside the unigram baseline."""
+    from maskwright.core.config import Engine
+    from maskwright.core.errors import InputError
+    from maskwright.data.store import TokenStore
+    from maskwright.tasks import evaluate as task
+    from maskwright.tasks.models import load_model
+
+    trained = load_model(model)
+    location = store or (trained.run or {}).get("store")
+    if location is None:
+        raise InputError("a model folder names no text to evaluate on", fix="give --store")
+    if seq_len is not None and not 8 <= seq_len <= trained.config.max_seq_len:
+        raise InputError(
+            f"--seq-len {seq_len} is not in 8 … {trained.config.max_seq_len}, what the model takes",
+            fix="give one in that range",
+        )
+    result = task.evaluate(
+        trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=Engine(device=device)
+    )
+    print_result(result.report(), result.to_json(), as_json)
+
+
+@app.command("export")
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory or Hugging Face folder.")], to: To
+) -> None:
+    """Write a Hugging Face folder and prove its logits equal in transformers."""
+    from maskwright.tasks import export as task
+    from maskwright.tasks.models import load_model
+
+    task.announce(task.export(load_model(run), to), to)
+
+
+@app.command("fill")
+def fill(
+    model: Model,
+    text: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Sentences with <mask> in them.")],
+    top: Annotated[int, typer.Option(help="Guesses for each mask.", min=1)] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the model would write for each <mask>."""
+    from maskwright.tasks import fill as task
+    from maskwright.tasks.models import load_model
+
+    trained = load_model(model)
+    answers = [(sentence, task.fill(trained, sentence, top=top)) for sentence in text]
+    if as_json:
+        value = [
+            {"text": sentence, "masks": [[dataclasses.asdict(guess) for guess in mask] for mask in masks]}
+            for sentence, masks in answers
+        ]
+        print(json.dumps(value, ensure_ascii=False, indent=2))
+        return
+    for sentence, masks in answers:
+        print(sentence)
+        for guesses in masks:
+            print(
+                "   "
+                + "  ".join(f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses)
+            )
+
+
+@app.command("verify-resume")
+def verify_resume(
+    config: Config,
+    steps: Annotated[int, typer.Option(help="Steps of the short copy that is run twice.")] = 60,
+    kills: Annotated[int, typer.Option(help="How often the second run is killed.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the moments of the kills.")] = 0,
+    work: Annotated[str | None, typer.Option(help="Folder for both runs; a temporary one when not given.")] = None,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove on your own job that a killed run continues bit for bit: run it twice, kill one with SIGKILL."""
+    from maskwright.core.config import read_config
+    from maskwright.core.errors import VerificationError
+    from maskwright.tasks import verify_resume as task
+
+    verdict = task.verify_resume(read_config(config, set_), steps=steps, kills=kills, seed=seed, work=work)
+    print_result(verdict.report(), verdict.to_json(), as_json)
+    if verdict.differences:
+        raise VerificationError("the killed run did not end as the other did")
+
+
+@app.command("drill")
+def drill(
+    config: Config,
+    hours: Annotated[float, typer.Option(help="Go on with kills at random for so long.", min=0.0)] = 0.0,
+    work: Annotated[str | None, typer.Option(help="Folder for it; a temporary one when not given.")] = None,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make every fault that one machine can have on a tiny copy of your job, and say what became of each."""
+    from maskwright.core.config import read_config
+    from maskwright.core.errors import VerificationError
+    from maskwright.tasks import drill as task
+
+    drills = task.drill(read_config(config, set_), hours=hours, work=work)
+    print_result(drills.report(), drills.to_json(), as_json)
+    if drills.failed:
+        raise VerificationError(f"{drills.failed} of {len(drills.results)} drills failed")
+
+
+@app.command("replay")
+def replay(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
+    step: Annotated[int, typer.Option(help="The update to compute again; the first is 0.", min=0)],
+    as_json: AsJson = False,
+) -> None:
+    """Compute one step of a run again, and name the documents of its batch. The run stays as it is."""
+    from maskwright.tasks import replay as task
+
+    result = task.replay(run, step)
+    print_result(result.report(), result.to_json(), as_json)
+
+
+@app.command("quickstart")
+def quickstart(
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="Your own text; Python's documentation if not.")
+    ] = None,
+    to: To = "quickstart",
+    minutes: Annotated[float, typer.Option(help="Time to train for, about.", min=0.01)] = 2.0,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+) -> None:
+    """Text to a trained, evaluated, exported model on this machine, offline, in a few minutes."""
+    from maskwright.tasks import quickstart as task
+
+    task.quickstart(text or [], to, minutes=minutes, layout=layout, text_column=text_column)
+
+
+@app.command("schema")
+def schema(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="A table to read instead.")] = False,
+) -> None:
+    """JSON schema of a run's YAML, for editors."""
+    from maskwright.core.config import json_schema
+    from maskwright.core.config_page import markdown
+
+    print(markdown().rstrip() if as_markdown else json_schema())

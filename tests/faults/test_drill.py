@@ -1,0 +1,82 @@
+"""The drills pass here, and each sees what it is for: with the code made worse on purpose, it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import maskwright, write_config
+
+from maskwright.core import storage
+from maskwright.core.errors import CheckpointError
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
+from maskwright.tasks import drill_save
+from maskwright.training import checkpoint
+
+
+def test_every_drill_passes(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location)
+    found = json.loads(maskwright("drill", "run.yaml", "--work", "work", "--json", cwd=tmp_path))
+    assert len(found["results"]) >= 25 and all(good for _, _, good in found["results"])
+    seen = {fault: what for fault, what, _ in found["results"]}
+    assert "bit-identical" in seen["all of this, against the job left alone"]
+    assert int(seen["kill -9 at each write point of a save"].split()[0]) > 20
+    maskwright("drill", "run.yaml", "--work", "work", cwd=tmp_path, code=2)
+
+
+def drill(folder: Path, name: str) -> str:
+    return next(action for fault, action in drill_save.drills(str(folder)) if name in fault)()
+
+
+def manifest_first(target: str, state: TrainState, record: dict[str, Any]) -> None:
+    os.makedirs(target)
+    storage.write_json(os.path.join(target, checkpoint.MANIFEST), {"format": checkpoint.FORMAT, "files": {}})
+    for name in checkpoint.FILES:
+        Path(target, name).write_bytes(b"x")
+
+
+def in_place(target: str, state: TrainState, record: dict[str, Any]) -> None:
+    """A save that begins with removing the one before."""
+    shutil.rmtree(os.path.join(os.path.dirname(target), "step-00000010"), ignore_errors=True)
+    real_write(target, state, record)
+
+
+real_write = checkpoint._write
+
+
+@pytest.mark.parametrize("worse", [manifest_first, in_place])
+def test_a_worse_save_fails_the_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worse: Any) -> None:
+    monkeypatch.setattr(checkpoint, "_write", worse)
+    with pytest.raises((AssertionError, CheckpointError), match=r"no checkpoint is left|every checkpoint is damaged"):
+        drill(tmp_path, "kill -9")
+
+
+def test_leftovers_of_a_kill_fail_the_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_sweep", lambda folder: None)
+    with pytest.raises(AssertionError, match="left"):
+        drill(tmp_path, "kill -9")
+
+
+def test_a_load_that_does_not_check_fails_the_damages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "load", lambda path: (drill_save.state(int(path[-8:])), {}))
+    with pytest.raises(AssertionError, match="step 20 is newest"):
+        drill(tmp_path, "damaged")
+
+
+def test_a_changed_bit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = checkpoint.load
+
+    def loaded(path: str) -> Any:
+        state, record = load(path)
+        state.parameters["b.c"] = np.nextafter(state.parameters["b.c"], np.float32(9))
+        return state, record
+
+    monkeypatch.setattr(checkpoint, "load", loaded)
+    with pytest.raises(AssertionError, match=r"b.c of step \d+ is changed"):
+        drill(tmp_path, "disk full")
