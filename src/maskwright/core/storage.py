@@ -64,13 +64,30 @@ def expand(patterns: list[str]) -> list[str]:
         elif os.path.isdir(pattern):
             matches = _files_below(pattern)
         elif glob.has_magic(pattern) and not os.path.exists(pattern):
-            matches = [name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name)]
+            matches = [name for name in _glob(pattern) if os.path.isfile(name)]
         else:
             matches = [pattern] if os.path.exists(pattern) else []
         if not matches:
             raise InputError("matches no file", where=pattern, fix="check the path; quote globs in the shell")
         found.update(matches)
     return sorted(found)
+
+
+def _glob(pattern: str) -> list[str]:
+    """As `glob.glob`, but `**` follows no link: two that lead back would be followed in each of 2^40 orders."""
+    parts = pattern.split(os.sep)
+    if "**" not in parts:
+        return glob.glob(pattern)
+    depth = parts.index("**")
+    rest = parts[depth + 1 :] or ["*"]
+    found = []
+    for root in glob.glob(os.sep.join([*parts[:depth], ""])) if depth else [""]:
+        for folder, folders, _ in os.walk(root or os.curdir):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            inside = os.path.relpath(folder, root or os.curdir)
+            base = os.path.join(root, inside) if inside != os.curdir else root
+            found += _glob(os.path.join(glob.escape(base), *rest))
+    return found
 
 
 def _files_below(root: str) -> list[str]:
