@@ -28,6 +28,11 @@ def is_url(location: str) -> bool:
     return "://" in location
 
 
+def without_query(location: str) -> str:
+    """A signed web address ends in its signature, behind a ? that is no wildcard."""
+    return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location
+
+
 def open_binary(location: str) -> BinaryIO:
     """Opens for reading. Raises `InputError` naming the location when it is absent or unreadable."""
     try:
@@ -105,7 +110,7 @@ def _expand_url(pattern: str) -> list[str]:
 
     try:
         filesystem, path = fsspec.core.url_to_fs(pattern)
-        if glob.has_magic(path):
+        if glob.has_magic(without_query(path)):
             names = filesystem.glob(path)
         elif filesystem.isdir(path):
             names = filesystem.find(path)
