@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import glob
 import gzip
 import json
 import random
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from maskwright.core import storage
 from maskwright.core.errors import InputError, SourceError
 from maskwright.text.document import Fault
 from maskwright.text.sources import Layout, Sources
@@ -140,6 +142,19 @@ def test_dead_links_and_hidden_folders_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / ".git" / "x.txt").write_text("hidden")
     (tmp_path / "a.txt").write_text("seen")
     assert read(tmp_path, layout="lines") == [("seen", 1)]
+
+
+def test_deep_globs_follow_no_links_and_give_the_names_of_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two links back, each followed in every order, would never end."""
+    for name in ("a.txt", "one/b.txt", "one/two/c.txt", "one/two/[x]/d.txt", ".hidden/e.txt", "one/.f.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("seen")
+    monkeypatch.chdir(tmp_path)
+    patterns = ("**/*.txt", "*/**/*.txt", "one/**", "./**/c.txt", "**/two/**/*.txt", f"{tmp_path}/**/*.txt", "o*/**/d*")
+    expected = [sorted({n for n in glob.glob(pattern, recursive=True) if Path(n).is_file()}) for pattern in patterns]
+    for link in ("back", "again"):
+        (tmp_path / "one" / link).symlink_to(tmp_path)
+    assert [storage.expand([pattern]) for pattern in patterns] == expected
 
 
 def test_fsspec_locations_are_read() -> None:

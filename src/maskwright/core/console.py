@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from maskwright.core.secrets import redact
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
@@ -22,7 +24,8 @@ _open_bars: list[Progress] = []
 
 
 def say(message: str = "") -> None:
-    """A line on stderr; above the bar, when one is being drawn."""
+    """A line on stderr, without secrets; above the bar, when one is being drawn."""
+    message = redact(message)
     if _open_bars and _open_bars[0].drawn:
         _open_bars[0].print_above(message)
     else:

@@ -12,10 +12,12 @@
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
     └── StoppedEarly            75   stopped on request; running the same command again continues
 
-A message is one line: where (file, line, byte or key), what, and how to fix it.
+A message is one line: where (file, line, byte or key), what, and how to fix it. It carries no secret.
 """
 
 from __future__ import annotations
+
+from maskwright.core.secrets import redact
 
 
 class MaskwrightError(Exception):
@@ -28,9 +30,8 @@ class MaskwrightError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        line = f"{self.where}: {self.what}" if self.where else self.what
-        if self.fix:
-            line += f". Fix: {self.fix}"
+        where, what, fix = (redact(part or "") for part in (self.where, self.what, self.fix))
+        line = (f"{where}: " if where else "") + what + (f". Fix: {fix}" if fix else "")
         return " ".join(line.split())
 
 

@@ -28,6 +28,11 @@ def is_url(location: str) -> bool:
     return "://" in location
 
 
+def without_query(location: str) -> str:
+    """A signed web address ends in its signature, behind a ? that is no wildcard."""
+    return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location
+
+
 def open_binary(location: str) -> BinaryIO:
     """Opens for reading. Raises `InputError` naming the location when it is absent or unreadable."""
     try:
@@ -64,13 +69,30 @@ def expand(patterns: list[str]) -> list[str]:
         elif os.path.isdir(pattern):
             matches = _files_below(pattern)
         elif glob.has_magic(pattern) and not os.path.exists(pattern):
-            matches = [name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name)]
+            matches = [name for name in _glob(pattern) if os.path.isfile(name)]
         else:
             matches = [pattern] if os.path.exists(pattern) else []
         if not matches:
             raise InputError("matches no file", where=pattern, fix="check the path; quote globs in the shell")
         found.update(matches)
     return sorted(found)
+
+
+def _glob(pattern: str) -> list[str]:
+    """As `glob.glob`, but `**` follows no link: two that lead back would be followed in each of 2^40 orders."""
+    parts = pattern.split(os.sep)
+    if "**" not in parts:
+        return glob.glob(pattern)
+    depth = parts.index("**")
+    rest = parts[depth + 1 :] or ["*"]
+    found = []
+    for root in glob.glob(os.sep.join([*parts[:depth], ""])) if depth else [""]:
+        for folder, folders, _ in os.walk(root or os.curdir):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            inside = os.path.relpath(folder, root or os.curdir)
+            base = os.path.join(root, inside) if inside != os.curdir else root
+            found += _glob(os.path.join(glob.escape(base), *rest))
+    return found
 
 
 def _files_below(root: str) -> list[str]:
@@ -88,7 +110,7 @@ def _expand_url(pattern: str) -> list[str]:
 
     try:
         filesystem, path = fsspec.core.url_to_fs(pattern)
-        if glob.has_magic(path):
+        if glob.has_magic(without_query(path)):
             names = filesystem.glob(path)
         elif filesystem.isdir(path):
             names = filesystem.find(path)

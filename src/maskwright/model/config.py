@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from maskwright.core import config as run
-from maskwright.core.errors import ConfigError
+from maskwright.core.errors import ConfigError, InputError
 
 POSITION_OFFSET = 2
 """RoBERTa numbers positions from pad id + 1 = 2, so a model for 512 tokens has 514 positions."""
@@ -85,6 +85,17 @@ class ModelConfig:
         layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
         head = width * width + 3 * width + self.vocab_size
         return embeddings + layers * layer + head
+
+
+def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
+    """The shape that a run's own record holds. Raises `InputError` where it is none."""
+    fields = ModelConfig.__dataclass_fields__
+    whole = set(values) == set(fields) and all(
+        isinstance(value, str if name == "architecture" else int | float) for name, value in values.items()
+    )
+    if not whole:
+        raise InputError("its `model` is no shape of a model", where=where, fix="restore the file, or start a new run")
+    return ModelConfig(**values)
 
 
 def model_config(section: run.Model, vocab_size: int, seq_len: int) -> ModelConfig:

@@ -98,7 +98,7 @@ def read_hf_config(folder: str) -> ModelConfig:
         raise ModelError("has no config.json", where=folder, fix="give a Hugging Face model folder")
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
-    if kind not in FOR_MASKED_LM:
+    if kind not in list(FOR_MASKED_LM):  # a list, because `kind` may be something that no set can hold
         known = " or ".join(map(repr, FOR_MASKED_LM))
         raise ModelError(f"model_type is {kind!r}, not {known}", where=path, fix="only such models can be read")
     for key, needed in (ROBERTA_NEEDS if kind == "roberta" else MODERNBERT_NEEDS).items():
@@ -115,8 +115,9 @@ def read_hf_config(folder: str) -> ModelConfig:
     for key in ModelConfig.__dataclass_fields__:
         if key in names and (key in shape or key not in ("type_vocab_size", "rope_theta")):
             value = shape.get(key)
-            if not _plausible(key, value):
-                raise ModelError(f"{key} is {value!r}, which it cannot be", where=path, fix="restore config.json")
+            beyond = key.endswith("_token_id") and _plausible(key, value) and value >= shape["vocab_size"]
+            if beyond or not _plausible(key, value):
+                raise ModelError(f"{key} is {value!r:.40}, which it cannot be", where=path, fix="restore config.json")
     try:
         return ModelConfig(**shape, architecture=kind)
     except ConfigError as error:

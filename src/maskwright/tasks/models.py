@@ -8,7 +8,7 @@ from typing import Any
 
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.run_directory import RunDirectory
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import ModelConfig, recorded_config
 from maskwright.model.hf import read_model_folder
 from maskwright.model.hf_names import Parameters
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
@@ -33,12 +33,13 @@ def load_model(location: str) -> TrainedModel:
     directory = RunDirectory(location)
     if directory.exists():
         record = directory.read_config()
+        config = recorded_config(record["model"], directory.config)
         loaded = checkpoint.load_newest(directory.checkpoints, set_aside=False)
         if loaded is None:
             raise CheckpointError(
                 "has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first"
             )
-        config, parameters, step = ModelConfig(**record["model"]), loaded[0].parameters, loaded[0].step
+        parameters, step = loaded[0].parameters, loaded[0].step
         tokenizer = directory.path("tokenizer")
         return TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step)
     if not os.path.isdir(location):

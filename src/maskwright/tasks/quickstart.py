@@ -19,6 +19,7 @@ from maskwright.core import storage
 from maskwright.core.console import human_count, human_seconds, say
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.run_directory import RunDirectory
+from maskwright.core.secrets import redact
 
 DOCSTRING_BYTES = 8_000_000
 VOCABULARY = 4096
@@ -92,7 +93,7 @@ def _run(*arguments: str) -> None:
 
     A signal to stop is passed on and the command waited for, so that it saves before this process ends.
     """
-    print(f"\n$ maskwright {shlex.join(arguments)}", flush=True)
+    print(f"\n$ maskwright {redact(shlex.join(arguments))}", flush=True)
     stopped: list[int] = []
     process: subprocess.Popen[bytes] | None = None
 

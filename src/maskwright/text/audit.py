@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from maskwright.core.console import human_bytes, human_count, progress
+from maskwright.core.secrets import redact
 from maskwright.text.dedup import Duplicates, text_key
 from maskwright.text.document import Document, Fault
 from maskwright.text.sources import Layout, Sources
@@ -31,7 +32,7 @@ class Finding:
     def add(self, where: str) -> None:
         self.count += 1
         if len(self.examples) < EXAMPLES:
-            self.examples.append(where)
+            self.examples.append(redact(where))
 
 
 @dataclass

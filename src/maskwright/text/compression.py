@@ -32,9 +32,9 @@ def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None
     with storage.open_binary(name) as raw:
         if on_position:
             on_position(raw.tell)
-        if name.lower().endswith(".gz"):
+        if storage.without_query(name).lower().endswith(".gz"):
             yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-        elif name.lower().endswith(".zst"):
+        elif storage.without_query(name).lower().endswith(".zst"):
             yield cast(BinaryIO, io.BufferedReader(_Zstd(raw), buffer_size=storage.READ_BYTES))
         else:
             yield raw

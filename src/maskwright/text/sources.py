@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Literal, cast
 from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import SourceError
+from maskwright.core.secrets import redact
 from maskwright.text.compression import COMPRESSIONS, file_size, guarded, open_text
 from maskwright.text.document import Document, Fault
 
@@ -31,7 +32,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 def file_kind(location: str) -> str:
     """Ending without compression: `a/b.jsonl.zst` -> `.jsonl`. Empty when it is none that can be read."""
-    name = location.lower()
+    name = storage.without_query(location).lower()
     for compression in COMPRESSIONS:
         name = name.removesuffix(compression)
     ending = os.path.splitext(name)[1]
@@ -318,7 +319,7 @@ class Sources:
     def _parquet(self, name: str) -> Iterator[Document]:
         """Parquet needs random access, so a compressed file is unpacked to a nameless temporary one first."""
         with open_text(name) as stream:
-            if name.lower().endswith(COMPRESSIONS):
+            if storage.without_query(name).lower().endswith(COMPRESSIONS):
                 with tempfile.TemporaryFile() as unpacked:
                     for block in guarded(name, iter(lambda: stream.read(storage.READ_BYTES), b"")):
                         unpacked.write(block)
@@ -367,7 +368,8 @@ def _refuse_utf16(name: str, raw: bytes) -> None:
 
 
 def fingerprint(sources: Sources) -> list[dict[str, Any]]:
-    """Name, size and sha256 of each file (a URL's own version key instead of a hash), for the store's manifest."""
+    """Name, size and sha256 of each file, for the store's manifest; of a URL its version key, and its name without
+    secrets."""
     records: list[dict[str, Any]] = []
     with progress("hash", sum(sources.sizes), "bytes") as bar:
         for name, size in zip(sources.files, sources.sizes, strict=True):
@@ -375,7 +377,7 @@ def fingerprint(sources: Sources) -> list[dict[str, Any]]:
                 import fsspec
 
                 filesystem, path = fsspec.core.url_to_fs(name)
-                records.append({"location": name, "bytes": size, "version": str(filesystem.ukey(path))})
+                records.append({"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))})
             else:
                 records.append({"location": name, "bytes": size, "sha256": storage.digest(name).sha256})
             bar.advance(size)

@@ -12,7 +12,8 @@ from maskwright.core.errors import TokenizerError
 
 SPECIAL_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
-LARGEST_VOCABULARY = 2**31
+LARGEST_VOCABULARY = 2**22
+"""Four times the largest in use; tables of this size are made at once, so a wild id would take all memory."""
 # Byte-level BPE spells these bytes with visible stand-ins: space, tab, line feed, carriage return.
 WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
 
@@ -66,7 +67,10 @@ def read_tokenizer(location: str) -> tuple[dict[str, Any], Vocabulary]:
 @lru_cache(maxsize=2)
 def _read(path: str, *_changes: int) -> tuple[dict[str, Any], Vocabulary]:
     content = storage.read_json(path)
-    return content, _vocabulary_of(content, path)
+    try:
+        return content, _vocabulary_of(content, path)
+    except RecursionError:
+        raise TokenizerError("is nested too deeply", where=path, fix=TRAIN_ONE) from None
 
 
 def _vocabulary_of(content: Any, path: str) -> Vocabulary:
@@ -79,10 +83,13 @@ def _vocabulary_of(content: Any, path: str) -> Vocabulary:
     if model.get("dropout"):
         raise TokenizerError("has BPE dropout, which gives other ids each time", where=path, fix="set it to null")
     added = content.get("added_tokens") or []
-    if not all(isinstance(token, dict) and {"id", "content"} <= set(token) for token in added):
+    if not _are(added, dict) or not all("id" in token and isinstance(token.get("content"), str) for token in added):
         raise TokenizerError("has an added token without id or content", where=path, fix=TRAIN_ONE)
+    merges = model.get("merges") or []
+    if not _are(merges, str | list) or not all(isinstance(pair, str) or _are(pair, str) for pair in merges):
+        raise TokenizerError("has merges that are not pairs of tokens", where=path, fix=TRAIN_ONE)
     tokens: dict[str, int] = model["vocab"] | {token["content"]: token["id"] for token in added}
-    if not all(isinstance(index, int) and 0 <= index < LARGEST_VOCABULARY for index in tokens.values()):
+    if not all(type(index) is int and 0 <= index < LARGEST_VOCABULARY for index in tokens.values()):
         raise TokenizerError("has an id that is not a small whole number", where=path, fix=TRAIN_ONE)
     for name in SPECIAL_TOKENS.values():
         if name not in tokens:
@@ -109,11 +116,16 @@ def _vocabulary_of(content: Any, path: str) -> Vocabulary:
     )
 
 
+def _are(values: Any, kind: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+
+
 def _kinds(step: Any) -> set[str]:
     """Types of a pre-tokenizer and of those inside it."""
     if not isinstance(step, dict):
         return set()
-    inner = [kind for part in step.get("pretokenizers") or [] for kind in _kinds(part)]
+    parts = step.get("pretokenizers")
+    inner = [kind for part in parts for kind in _kinds(part)] if isinstance(parts, list) else []
     return {str(step.get("type")), *inner}
 
 

@@ -1,0 +1,56 @@
+"""What leaves the process for people and files to keep carries no secret: `redact` takes them out of text.
+
+Secrets are passwords in a URL, its secret-looking query values, authorization headers, and the values of environment
+variables whose names say that they hold one. What a program reads back (paths, configuration values) is never changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from urllib.parse import quote
+
+HIDDEN = "***"
+SHORTEST_SECRET = 8
+SECRET_VARIABLE = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(_|$)", re.IGNORECASE)
+USER = re.compile(r"([a-z][a-z0-9+.-]*://)([^\s/?#'\"]*)@", re.IGNORECASE)
+NAMED = r"[^=&\s'\"]{0,60}(?:token|secret|passw|pwd|key|sig|credential|auth|sas)[^=&\s'\"]{0,60}"
+QUERY = re.compile(rf"([?&#]{NAMED}=)[^&\s'\"<>]*[^&\s'\"<>.,:;)]", re.IGNORECASE)
+QUOTED = re.compile(rf"(['\"]{NAMED}['\"]\s*[:=]\s*['\"])[^'\"]{{8,}}", re.IGNORECASE)
+HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?|\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
+
+
+def redact(text: str) -> str:
+    """`text` with each secret as `***`."""
+    for value in _values():
+        text = text.replace(value, HIDDEN)
+    text = USER.sub(_user, text)
+    for pattern in (QUERY, QUOTED, HEADER):
+        text = pattern.sub(rf"\1{HIDDEN}", text)
+    return text
+
+
+def _user(match: re.Match[str]) -> str:
+    """`https://token@host` may be all secret; `abfs://container@account` and `ssh://me@host` are names."""
+    scheme, user = match.groups()
+    name, colon, _ = user.partition(":")
+    if scheme.lower() in ("http://", "https://"):
+        return f"{scheme}{HIDDEN}@"
+    return f"{scheme}{name}:{HIDDEN}@" if colon else match.group()
+
+
+def _values() -> list[str]:
+    """Long ones first. A variable that holds a path (GOOGLE_APPLICATION_CREDENTIALS) names a secret, but is none."""
+    found = {
+        value
+        for name, value in os.environ.items()
+        if len(value) >= SHORTEST_SECRET and SECRET_VARIABLE.search(name) and not os.path.exists(value)
+    }
+    return sorted(found | {quote(value, safe="") for value in found}, key=len, reverse=True)
+
+
+def print_exception(error: BaseException) -> None:
+    """The usual traceback on stderr, in which an exception below ours may quote a URL."""
+    print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)

@@ -1,0 +1,162 @@
+"""Canaries planted where secrets live: none may come out on a stream or lie in a folder that a command wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from command_line import write_config
+
+PASSWORD, QUERY = "c4n4ry-password", "c4n4ry-query"
+VARIABLES = {
+    name: f"c4n4ry-{name.lower()}"
+    for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "DB_PASSWORD")
+}
+ADDRESS = f"https://me:{PASSWORD}@host.example"
+SIGNED = f"?v=1&token={QUERY}&X-Amz-Signature={QUERY}"
+
+
+@dataclass
+class Mine:
+    folder: Path
+
+    def run(self, *arguments: object, code: int = 0, plain: bool = False) -> str:
+        """Both streams, after a look for canaries in them and in every file below the folder."""
+        start = ["-m", "maskwright"] if plain else [str(Path(__file__).resolve().parents[1] / "stub_host.py")]
+        result = subprocess.run(
+            [sys.executable, *start, *map(str, arguments)],
+            cwd=self.folder,
+            env=os.environ | VARIABLES | {"HOST_FOLDER": str(self.folder / "host")},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        output = result.stdout + result.stderr
+        assert result.returncode == code, output
+        assert "c4n4ry" not in output
+        written = [path for path in self.folder.rglob("*") if path.is_file() and path.name != "given.yaml"]
+        assert [path for path in written if b"c4n4ry" in path.read_bytes() or "c4n4ry" in path.name] == []
+        return output
+
+
+@pytest.fixture
+def mine(tmp_path: Path, corpus: Path) -> Mine:
+    for name in ("host", "host/denied", "host/broken"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("text")
+    (tmp_path / "host" / "stories.txt").write_bytes(corpus.read_bytes())
+    (tmp_path / "host" / "latin.txt").write_bytes(b"fine\nbad \xe9 here\nfine <mask>\nfine\n")
+    return Mine(tmp_path)
+
+
+def test_a_store_and_a_run_of_text_behind_a_password(mine: Mine, tokenizer: str) -> None:
+    source = f"{ADDRESS}/stories.txt{SIGNED}"
+    told = mine.run("data", "prepare", source, "--tokenizer", tokenizer, "--to", "store", "--json")
+    assert "https://***@host.example/stories.txt?v=1&token=***&X-Amz-Signature=***" in told
+    assert "already prepared" in mine.run("data", "prepare", source, "--tokenizer", tokenizer, "--to", "store")
+    mine.run("data", "inspect", "store", "--json")
+    write_config(mine.folder / "given.yaml", "store", steps=12, warmup_steps=1)
+    mine.run("pretrain", "given.yaml", "--run", "run", "--max-steps", 5, code=75)
+    mine.run("pretrain", "given.yaml", "--run", "run")
+    names = {path.name for path in (mine.folder / "run").iterdir()}
+    assert {"environment.json", "log.txt", "status.json", "metrics.jsonl", "config.yaml", "events"} <= names
+    mine.run("export", "run", "--to", "model")
+
+
+def test_reports_of_text_behind_a_password(mine: Mine, tokenizer: str) -> None:
+    for name in ("latin.txt", "stories.txt"):
+        told = mine.run("text", "audit", f"{ADDRESS}/{name}{SIGNED}", "--json")
+        assert "host.example" in told or name == "stories.txt"
+    told = mine.run("tokenizer", "train", f"{ADDRESS}/latin.txt{SIGNED}", "--to", "t", "--on-bad-input", "skip")
+    assert "warning: https://***@host.example/latin.txt?v=1&token=***" in told
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "words"),
+    [
+        ("latin.txt", 2, "is not UTF-8"),
+        ("missing.txt", 2, "matches no file"),
+        ("denied/a.txt", 2, "403 Forbidden: GET https://***@host.example/denied/a.txt"),
+        ("broken/a.txt", 1, "This is a bug"),
+    ],
+)
+def test_errors_that_quote_an_address(path: str, code: int, words: str, mine: Mine, tokenizer: str) -> None:
+    source = f"{ADDRESS}/{path}{SIGNED}"
+    told = mine.run("data", "prepare", source, "--tokenizer", tokenizer, "--to", "store", code=code)
+    assert words in told
+    assert len([line for line in told.splitlines() if line.startswith("error: ")]) == 1
+    assert not (mine.folder / "store").exists()
+
+
+def test_addresses_where_only_folders_belong(mine: Mine, tokenizer: str) -> None:
+    secret = f"s3://me:{PASSWORD}@bucket/x?token={QUERY}"
+    write_config(mine.folder / "given.yaml", secret)
+    for command in (
+        ("pretrain", "given.yaml", "--run", "run"),
+        ("pretrain", "given.yaml", "--run", secret),
+        ("pretrain", secret, "--run", "run"),
+        ("data", "verify", secret),
+        ("data", "prepare", "host/stories.txt", "--tokenizer", secret, "--to", "store"),
+        ("fill", secret, "<mask>"),
+        ("evaluate", secret),
+    ):
+        assert "s3://me:***@bucket/x?token=***" in mine.run(*command, code=2)
+    assert sorted(os.listdir(mine.folder)) == ["given.yaml", "host"]
+
+
+def test_the_commands_that_quickstart_prints(mine: Mine) -> None:
+    told = mine.run("quickstart", "--text", f"{ADDRESS}/a.txt{SIGNED}", "--to", "q", code=2, plain=True)
+    assert "$ maskwright text audit 'https://***@host.example/a.txt?v=1&token=***" in told
+
+
+def test_a_value_of_the_environment_in_an_error(mine: Mine) -> None:
+    told = mine.run("data", "verify", f"/tmp/{VARIABLES['WANDB_API_KEY']}/store", code=2)
+    assert "/tmp/***/store: is not a token store" in told
+
+
+# ---- enabled with the change that each names -----------------------------------------------------------------------
+
+
+@pytest.mark.skip(reason="needs config.yaml written through redact in tasks/pretrain.py")
+def test_a_comment_of_the_configuration(mine: Mine, tokenizer: str) -> None:
+    """The copy in the run directory is what was given, but for the secrets."""
+    mine.run("data", "prepare", "host/stories.txt", "--tokenizer", tokenizer, "--to", "store")
+    path = mine.folder / "given.yaml"
+    write_config(path, "store", steps=3, warmup_steps=1)
+    given = path.read_text() + "# Größe\n"
+    path.write_text(f"{given}# from {ADDRESS}/stories.txt{SIGNED}, WANDB_API_KEY={VARIABLES['WANDB_API_KEY']}\n")
+    mine.run("pretrain", "given.yaml", "--run", "run")
+    copy = (mine.folder / "run" / "config.yaml").read_text()
+    assert copy.startswith(given)
+    assert copy.endswith(
+        "# from https://***@host.example/stories.txt?v=1&token=***&X-Amz-Signature=***, WANDB_API_KEY=***\n"
+    )
+
+
+@pytest.mark.skip(reason="needs redact in RunDirectory.log and write_status")
+def test_an_error_in_the_middle_of_a_run(mine: Mine, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from maskwright.core.run_directory import RunDirectory, Status
+
+    directory = RunDirectory(str(mine.folder))
+    text = f"failed: 403 for {ADDRESS}/a{SIGNED}"
+    directory.log(text)
+    directory.write_status(Status(message=text))
+    for name in ("log.txt", "status.json"):
+        content = (mine.folder / name).read_text()
+        assert "c4n4ry" not in content and "https://***@host.example/a?v=1&token=***" in content
+    status = directory.read_status()
+    assert status is not None and json.loads((mine.folder / "status.json").read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.skip(reason="needs secrets.print_exception in cli.main")
+def test_the_traceback_of_debug(mine: Mine, tokenizer: str) -> None:
+    for path in ("denied", "broken"):
+        source = f"{ADDRESS}/{path}/a.txt{SIGNED}"
+        told = mine.run("--debug", "data", "prepare", source, "--tokenizer", tokenizer, "--to", "store", code=1)
+        assert "Traceback" in told and "***" in told

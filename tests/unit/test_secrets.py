@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from maskwright.core.errors import InputError
+from maskwright.core.secrets import redact
+
+C = "c4n4ry-In-The-Mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"https://user:{C}@host:8080/a/b.txt", "https://***@host:8080/a/b.txt"),
+        (f"https://{C}@host/a", "https://***@host/a"),
+        (f"HTTPS://u:p@ss{C}@host/a@1", "HTTPS://***@host/a@1"),
+        (f"simplecache::s3://me:{C}@host/a", "simplecache::s3://me:***@host/a"),
+        (f"x https://h/a.txt?v=1&token={C}&w=2 y", "x https://h/a.txt?v=1&token=***&w=2 y"),
+        (f"(https://h/a?X-Amz-Signature={C}): no.", "(https://h/a?X-Amz-Signature=***): no."),
+        (f"https://h/a?X-Amz-Credential={C}%2F&X-Goog-Signature={C}.", None),
+        (f"s3://b/a.txt?access_token={C}, then", "s3://b/a.txt?access_token=***, then"),
+        (f"https://h/#access_token={C}", "https://h/#access_token=***"),
+        (f"https://a.blob.core.windows.net/c/a?sv=2&sig={C}'", "https://a.blob.core.windows.net/c/a?sv=2&sig=***'"),
+        (f"{{'Authorization': 'Bearer {C}'}}", None),
+        (f"Authorization: Basic {C}==", "Authorization: Basic ***"),
+        (f"got {{'client_secret': '{C}', 'n': 1}}", "got {'client_secret': '***', 'n': 1}"),
+        (f"https://u:{C}@h/a and https://u:{C}@h/b?key={C}", "https://***@h/a and https://***@h/b?key=***"),
+    ],
+)
+def test_secrets_in_addresses_and_headers_are_taken_out(text: str, expected: str | None) -> None:
+    found = redact(text)
+    assert C not in found
+    assert expected in (None, found)
+    assert redact(found) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "corpus/*.txt:3: byte 0xe9 is not UTF-8",
+        "gs://bucket/tokens/key/a.txt",
+        "abfs://container@account.dfs.core.windows.net/a.txt",
+        "ssh://me@host/a",
+        "https://host/pkg@1.2/a.txt?version=3&page=2#top",
+        "is b@d: a@b.c, learning_rate=0.1, tokens=300, key: value",
+        "'<mask>' is not '<pad>'; {'mask_token': '<mask>'}",
+        "--set schedule.steps=100",
+        "memory://corpus/?.txt",
+    ],
+)
+def test_other_text_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "DB_PASSWORD", "db_passwd", "GH_TOKENS"],
+)
+def test_values_of_secret_variables_are_taken_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, f"{C}/+")
+    assert redact(f"denied: {C}/+ for {C}%2F%2B") == "denied: *** for ***"
+
+
+def test_other_variables_short_values_and_paths_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "sometimes")
+    monkeypatch.setenv("KEYBOARD", "dvorak-german")
+    monkeypatch.setenv("MY_TOKEN", "false")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path))
+    text = f"sometimes dvorak-german false {tmp_path}/x"
+    assert redact(text) == text
+
+
+def test_an_error_keeps_its_form() -> None:
+    error = InputError(f"see https://h/a?token={C}", where=f"https://u:{C}@h/b?key={C}", fix=f"ask https://u:{C}@h")
+    assert str(error) == "https://***@h/b?key=***: see https://h/a?token=***. Fix: ask https://***@h"
