@@ -23,6 +23,7 @@ from maskwright import (
 from maskwright.cli_options import app
 from maskwright.core.console import say
 from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.secrets import print_exception
 
 
 @app.callback(invoke_without_command=True)
@@ -80,4 +81,9 @@ def run(arguments: list[str]) -> int:
 
 
 def main() -> NoReturn:
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+    except Exception as error:  # with --debug only
+        print_exception(error)
+        code = 1
+    sys.exit(code)

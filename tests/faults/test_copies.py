@@ -13,7 +13,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from maskwright.core.config import RunConfig
-from maskwright.core.errors import CheckpointError, StoppedEarly
+from maskwright.core.errors import CheckpointError, InputError, StoppedEarly
 from maskwright.core.run_directory import RunDirectory
 from maskwright.engines.base import TrainState
 from maskwright.tasks import pretrain as task
@@ -225,3 +225,9 @@ def test_a_store_that_is_away_does_not_stop_training_but_ends_it_with_an_error(
     ShakyStore.fail = staticmethod(lambda operation, path: None)
     task.pretrain(config(**keys), str(tmp_path / "run"))
     assert Copies(URL).steps() == [6]
+
+
+def test_a_place_with_a_secret_in_it_is_refused() -> None:
+    with pytest.raises(InputError, match="holds a secret") as caught:
+        Copies("s3://user:CANARY-9f2@bucket/run")
+    assert "CANARY" not in str(caught.value)

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from in_process import Cli, ConfigFile
 
-WAITS = pytest.mark.skip(reason="needs the checks of format and keys in RunDirectory.read_config")
-
 
 @pytest.fixture
 def stopped(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> Path:
@@ -42,7 +40,6 @@ def leave_out(key: str) -> Callable[[dict[str, Any]], Any]:
     return lambda record: {name: value for name, value in record.items() if name != key}
 
 
-@WAITS
 def test_a_run_of_a_newer_format(stopped: Path, cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
     path = stopped / "config.resolved.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
@@ -60,7 +57,6 @@ SPOILT: list[tuple[Callable[[Any], Any], str]] = [
 ]
 
 
-@WAITS
 def test_a_record_that_is_something_else(stopped: Path, cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
     path = stopped / "config.resolved.json"
     record = json.loads(path.read_text())
@@ -93,7 +89,6 @@ def test_a_record_that_is_no_json(stopped: Path, cli: Cli, config_file: ConfigFi
         refused("is not JSON", stopped, cli, config_file, tmp_path)
 
 
-@pytest.mark.skip(reason="needs `ready.store.verify()` at a run's first start in tasks/pretrain.py")
 def test_a_run_does_not_begin_on_a_store_with_another_id(
     cli: Cli, store: Any, config_file: ConfigFile, tmp_path: Path
 ) -> None:

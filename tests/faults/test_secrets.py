@@ -123,7 +123,6 @@ def test_a_value_of_the_environment_in_an_error(mine: Mine) -> None:
 # ---- enabled with the change that each names -----------------------------------------------------------------------
 
 
-@pytest.mark.skip(reason="needs config.yaml written through redact in tasks/pretrain.py")
 def test_a_comment_of_the_configuration(mine: Mine, tokenizer: str) -> None:
     """The copy in the run directory is what was given, but for the secrets."""
     mine.run("data", "prepare", "host/stories.txt", "--tokenizer", tokenizer, "--to", "store")
@@ -139,7 +138,6 @@ def test_a_comment_of_the_configuration(mine: Mine, tokenizer: str) -> None:
     )
 
 
-@pytest.mark.skip(reason="needs redact in RunDirectory.log and write_status")
 def test_an_error_in_the_middle_of_a_run(mine: Mine, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from maskwright.core.run_directory import RunDirectory, Status
 
@@ -154,7 +152,6 @@ def test_an_error_in_the_middle_of_a_run(mine: Mine, tokenizer: str, monkeypatch
     assert status is not None and json.loads((mine.folder / "status.json").read_text())["pid"] == os.getpid()
 
 
-@pytest.mark.skip(reason="needs secrets.print_exception in cli.main")
 def test_the_traceback_of_debug(mine: Mine, tokenizer: str) -> None:
     for path in ("denied", "broken"):
         source = f"{ADDRESS}/{path}/a.txt{SIGNED}"

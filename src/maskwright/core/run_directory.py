@@ -19,9 +19,14 @@ from typing import Any, Literal
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.lease import Lease, leased
+from maskwright.core.secrets import redact
 
 Wish = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
+FORMAT = 1
+TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
+RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS, str)}
+"""What `config.resolved.json` must hold, and of which kind."""
 
 
 @dataclass
@@ -97,8 +102,20 @@ class RunDirectory:
         """`{"config": {dotted key: value}, "digest": …, "model": …}` as written when the run started."""
         self.require()
         record = storage.read_json(self.config)
-        if not isinstance(record, dict) or "config" not in record:
-            raise InputError("lacks the key `config`", where=self.config, fix="restore the file, or start a new run")
+        fix = "restore the file, or start a new run"
+        if not isinstance(record, dict) or "format" not in record:
+            raise InputError("is not a run's record", where=self.config, fix=fix)
+        if record["format"] != FORMAT:
+            raise InputError(
+                f"has format {str(record['format'])[:20]}, this version reads {FORMAT}",
+                where=self.config,
+                fix="use the maskwright that wrote it, or start a new run",
+            )
+        for key, kind in RECORD.items():
+            if not isinstance(record.get(key), kind):
+                raise InputError(f"lacks `{key}`", where=self.config, fix=fix)
+        if record["dtype"] not in ("bfloat16", "float32"):
+            raise InputError(f"dtype is {record['dtype'][:20]!r}", where=self.config, fix=fix)
         return record
 
     # ---- status ----------------------------------------------------------------------------------------------
@@ -108,7 +125,7 @@ class RunDirectory:
         # No fsync: a status is stale after seconds, and a sync every few steps would slow small models.
         temporary = self.path(f".status-{os.getpid()}.json")
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(asdict(status), file, indent=1)
+            json.dump(asdict(status) | {"message": redact(status.message)}, file, indent=1)
         os.replace(temporary, self.path("status.json"))
 
     def read_status(self) -> Status | None:
@@ -178,7 +195,7 @@ class RunDirectory:
     def log(self, message: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with open(self.path("log.txt"), "a", encoding="utf-8") as file:
-            file.write(f"{stamp}  {message}\n")
+            file.write(f"{stamp}  {redact(message)}\n")
 
     def is_locked(self) -> bool:
         """Whether a process holds the folder now, as far as its file system can tell."""

@@ -13,7 +13,7 @@ from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
 from maskwright.core.run_directory import RunDirectory
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.model.config import ModelConfig, model_config, training_flops
+from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf_config import read_hf_config
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
@@ -36,8 +36,8 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prep
     """
     store = TokenStore(config.data.store)
     vocabulary = store.vocabulary
-    if before is not None and config.model.init_from == before["config"]["model.init_from"] is not None:
-        model = ModelConfig(**before["model"])
+    if before is not None and config.model.init_from == before["config"].get("model.init_from") is not None:
+        model = recorded_config(before["model"], "config.resolved.json")
     elif config.model.init_from is None:
         model = model_config(config.model, vocabulary.size, config.data.seq_len)
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
-import shutil
 import subprocess
 import time
 from dataclasses import asdict
@@ -18,7 +17,8 @@ from maskwright.core import hardware, storage
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, HealthError, MaskwrightError, StoppedEarly, StoreError
-from maskwright.core.run_directory import RunDirectory, Status, step_folder
+from maskwright.core.run_directory import FORMAT, RunDirectory, Status, step_folder
+from maskwright.core.secrets import redact
 from maskwright.data.loader import validation_batches
 from maskwright.engines.base import TrainState
 from maskwright.engines.schedules import learning_rate
@@ -33,8 +33,6 @@ from maskwright.training.replay import write_bundle
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, stop_on_signals
 
-RUN_FORMAT = 1
-
 
 def pretrain(
     config: RunConfig, run: str, *, config_file: str | None = None, stop_request: StopRequest | None = None
@@ -47,6 +45,7 @@ def pretrain(
     ready = prepare_run(config, before)
     if before is None:
         directory.require_fresh()
+        ready.store.verify()
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
     from maskwright.engines.torch_engine import TorchEngine
@@ -184,10 +183,11 @@ def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
     copy_tokenizer(os.path.join(job.config.data.store, "tokenizer"), directory.path("tokenizer"))
     copy = directory.path("config.yaml")
     if config_file and not (os.path.exists(copy) and os.path.samefile(config_file, copy)):
-        shutil.copyfile(config_file, copy)
+        with storage.open_binary(config_file) as given, storage.atomic_writer(copy) as kept:
+            kept.write(redact(given.read().decode()).encode())
     storage.write_json(directory.path("environment.json"), environment())
     # Last: with it, the folder is a run.
-    storage.write_json(directory.config, {"format": RUN_FORMAT, **job.record})
+    storage.write_json(directory.config, {"format": FORMAT, **job.record})
 
 
 def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
@@ -218,7 +218,7 @@ def _resume(job: Job, ready: Prepared, before: dict[str, Any]) -> None:
         say(f"changed since the last start: {change}")
         directory.log(f"changed: {change}")
     if changes:
-        storage.write_json(directory.config, {"format": RUN_FORMAT, **now})
+        storage.write_json(directory.config, {"format": FORMAT, **now})
     if status := directory.read_status():
         job.status.attempt = status.attempt + 1
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)

@@ -24,6 +24,7 @@ from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.run_directory import RunDirectory, step_folder, step_of
+from maskwright.core.secrets import redact
 from maskwright.training import checkpoint
 from maskwright.training.checkpoint import MANIFEST, outdated
 
@@ -40,6 +41,12 @@ class Copies:
     def __init__(self, location: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
         import fsspec
 
+        if redact(location) != location:
+            raise InputError(
+                "holds a secret",
+                where="checkpoint.copy_to",
+                fix="leave it out: file systems find credentials in the environment or their own configuration",
+            )
         self.location, self._sleep = location.rstrip("/"), sleep
         try:
             self._files, self._root = fsspec.core.url_to_fs(self.location)
