@@ -26,7 +26,7 @@ class Result:
         known = (
             "layout: ",
             "warning: ",
-            "continuing from ",
+            "continuing ",
             "model: ",
             "data: ",
             "run: ",

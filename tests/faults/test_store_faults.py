@@ -191,9 +191,9 @@ def test_damaged_sentences_are_refused_where_they_are_used(
 def test_an_id_beyond_the_vocabulary_is_never_used(
     cli: Cli, copy: Path, config_file: ConfigFile, tmp_path: Path
 ) -> None:
-    """400 lies inside the padded embedding, so nothing else would stop it. The store is damaged after the first start."""
+    """400 lies inside the padded embedding, so nothing else would stop it. Only a first start reads the whole store."""
     whole = config_file(data={"store": str(copy)}, checkpoint={"save_every_steps": 1}, schedule={"steps": 30})
-    assert cli("pretrain", whole, "--run", tmp_path / "out", "--max-steps", 1).code == 75  # a first start reads all
+    assert cli("pretrain", whole, "--run", tmp_path / "out", "--max-steps", 1).code == 75
     words = store_of_one_more_token_than_the_vocabulary(copy)
     result = cli("pretrain", whole, "--run", tmp_path / "out")
     assert (result.code, words in result.error) == (2, True), result.err
