@@ -78,12 +78,13 @@ def start(file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:
 
 
 def lost_seconds(directory: RunDirectory) -> float:
-    """Of training: from the newest checkpoint's step to the last step, by the times of their log lines."""
-    times = {line["step"]: line["time"] for line in directory.read_metrics() if "loss" in line}
+    """Of training: of the steps after the newest checkpoint, by the times of their log lines. They are of one attempt,
+    since a restart drops what it computes again."""
     saved = max(checkpoint.whole_steps(directory.checkpoints), default=0)
-    if not times:
+    times = [line["time"] for line in directory.read_metrics() if "loss" in line and line["step"] > saved]
+    if len(times) < 2:
         return 0.0
-    return max(times.values()) - times.get(saved, min(times.values()))
+    return (times[-1] - times[0]) * len(times) / (len(times) - 1)
 
 
 def losses_differ(directory: RunDirectory) -> list[int]:
@@ -132,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", required=True, help="token store, prepared from sentences")
     parser.add_argument("--kills", type=int, default=204)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     generator, results = random.Random(arguments.seed), {}
