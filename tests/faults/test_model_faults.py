@@ -370,3 +370,24 @@ def test_the_store_of_a_broken_tokenizer_is_refused(
 def test_weights_of_half_precision_are_still_read(cli: Cli, folder: Path) -> None:
     save_file({n: a.astype(np.float16) for n, a in initial_parameters(SHAPE, 0).items()}, str(folder / WEIGHTS))
     assert cli("fill", folder, "a <mask>").code == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite_are_named(
+    cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path, value: float
+) -> None:
+    """Training would only find a loss of nan, and advise a lower learning rate."""
+    parameters = initial_parameters(SHAPE, 0)
+    name = next(name for name in parameters if name.endswith("query.weight"))
+    parameters[name][1, 2] = value
+    save_file(parameters, str(folder / WEIGHTS))
+    for line in refused(cli, folder, config_file, tmp_path):
+        assert f"{name} holds numbers that are not finite" in line
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "intermediate_size", "max_seq_len"])
+def test_absurd_shapes_of_a_configuration_are_refused(
+    cli: Cli, config_file: ConfigFile, tmp_path: Path, key: str
+) -> None:
+    result = cli("pretrain", config_file(model={key: 10**12}), "--run", tmp_path / "out")
+    assert (result.code, f"model.{key}" in result.error) == (2, True), result.err

@@ -21,6 +21,7 @@ from maskwright.core.errors import ConfigError
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=65_536)]
 Resumable = Field(json_schema_extra={"resumable": True})
 
 
@@ -62,16 +63,16 @@ class Model(Section):
     inner layer, no biases; each exports to its class in transformers."""
     size: Literal["nano", "mini", "small", "base", "large"] = "base"
     """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
-    hidden_size: Count | None = None
+    hidden_size: Width | None = None
     """Width; with the next three, another shape than `size` names."""
-    num_hidden_layers: Count | None = None
+    num_hidden_layers: Annotated[int, Field(ge=1, le=1_000)] | None = None
     """Layers."""
-    num_attention_heads: Count | None = None
+    num_attention_heads: Width | None = None
     """Heads; they divide the width."""
-    intermediate_size: Count | None = None
+    intermediate_size: Annotated[int, Field(ge=1, le=262_144)] | None = None
     """Inner width of a layer; when not set, 4 times the width, or 8/3 of it in modernbert, whose inner layer has two
     halves."""
-    max_seq_len: Count | None = None
+    max_seq_len: Annotated[int, Field(ge=8, le=65_536)] | None = None
     """Longest row that the model can ever take; data.seq_len when not set."""
     init_from: str | None = None
     """Hugging Face folder to continue from (safetensors); its shape replaces the keys above."""

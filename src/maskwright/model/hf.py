@@ -28,8 +28,8 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     """fp32 arrays under Hugging Face names from `model.safetensors` (or its numbered parts).
 
-    Raises `ModelError` for a missing, extra or misshapen tensor, and for pickled weights, which are never opened.
-    Only the pooler, which masked-LM training does not have, is left aside.
+    Raises `ModelError` for a missing, extra or misshapen tensor, for numbers that are not finite, and for pickled weights,
+    which are never opened. Only the pooler, which masked-LM training does not have, is left aside.
     """
     found: dict[str, Tensor] = {}
     for path in _weight_files(folder):
@@ -43,6 +43,11 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
         found.setdefault(name, twin)
     _require_fit(found, config, folder)
     result = {piece.hf_name: found[piece.hf_name].read() for piece in pieces(config)}
+    for name, value in result.items():
+        if not np.isfinite(value).all():
+            raise ModelError(
+                f"{name} holds numbers that are not finite", where=folder, fix="take an earlier copy of the model"
+            )
     for name, twin in twins.items():
         if found[name] is not twin and not _equal(twin, result[name]):
             raise ModelError(
