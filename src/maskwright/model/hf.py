@@ -28,8 +28,8 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     """fp32 arrays under Hugging Face names from `model.safetensors` (or its numbered parts).
 
-    Raises `ModelError` for a missing, extra or misshapen tensor, for numbers that are not finite, and for pickled weights,
-    which are never opened. Only the pooler, which masked-LM training does not have, is left aside.
+    Raises `ModelError` for a missing, extra or misshapen tensor, for numbers that are not finite, and for pickled
+    weights, which are never opened. Only the pooler, which masked-LM training does not have, is left aside.
     """
     found: dict[str, Tensor] = {}
     for path in _weight_files(folder):
