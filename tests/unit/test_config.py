@@ -119,3 +119,14 @@ def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) ->
     assert doubts(c.build_config(values, "x")) == []
     (found,) = doubts(c.build_config(values | {section: {name: value}}, "x"))
     assert f"{value:g}" in found
+
+
+def test_words_are_words_and_numbers_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "data: {store: s}\nschedule: {steps: 100}\nengine: {compile: on}\nlogging: {tensorboard: false}\n"
+        "optimizer: {learning_rate: 1e-3}\n"
+    )
+    config = c.read_config(str(path), ["engine.compile=off", "logging.tensorboard=True"])
+    assert (config.engine.compile, config.logging.tensorboard, config.optimizer.learning_rate) == ("off", True, 1e-3)
+    assert c.read_config(str(path)).engine.compile == "on"

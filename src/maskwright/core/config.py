@@ -219,9 +219,18 @@ class RunConfig(Section):
         return storage.sha256_of({key: value for key, value in flat(self).items() if key not in RESUMABLE_KEYS})
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 numbers (`1e-3` is a number, not text as in YAML 1.1), and no key twice."""
+BOOL = "tag:yaml.org,2002:bool"
 
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 scalars (unlike in YAML 1.1, `1e-3` is a number and `on` is a word), and no key twice."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(BOOL, re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
