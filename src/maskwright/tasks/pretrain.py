@@ -72,6 +72,7 @@ def pretrain(
             warn(doubt)
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
+        job.saver.copy_newest()
         _run(job, stop, ready)
 
 

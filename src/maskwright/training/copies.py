@@ -185,6 +185,8 @@ class Copies:
 
 def _may_pass(error: Exception) -> bool:
     """Of HTTP: too many requests, a time-out, the server's own failures; anything else that is no client's fault."""
+    if str(error).startswith("Forbidden"):  # gcsfs's 403, an OSError without a number
+        return False
     code = getattr(error, "code", None) or getattr(error, "status", None)
     return not isinstance(code, int) or code in (408, 429) or code >= 500
 
@@ -200,7 +202,7 @@ def _read(path: str) -> bytes | None:
 def _crc32c(path: str) -> str | None:
     """As stores write it, base64; None without the package, which gcsfs brings."""
     try:
-        import google_crc32c  # type: ignore[import-not-found]
+        import google_crc32c
     except ImportError:
         return None
     checksum = google_crc32c.Checksum()

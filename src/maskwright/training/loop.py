@@ -106,13 +106,15 @@ def train(job: Job, stop: StopRequest) -> None:
         save(job)
         job.saver.finish()
         if job.step < steps:
+            job.saver.wait_for_copy()  # for as long as the grace period lets it
             raise StoppedEarly(
                 f"{stop.reason}: stopped at step {job.step:,} of {steps:,}, saved; the same command continues"
             )
         evaluate(job, board, stop)
         if stop.requested:
             raise StoppedEarly(f"{stop.reason}: trained to the end and saved; the same command evaluates")
-        job.saver.require_copied()
+        if failed := job.saver.wait_for_copy():
+            raise failed
     finally:
         job.saver.wait()
         if board:

@@ -9,7 +9,7 @@ import numpy as np
 
 from maskwright.core import config as run
 from maskwright.core.console import warn
-from maskwright.core.errors import CheckpointError, HealthError, MaskwrightError
+from maskwright.core.errors import CheckpointError, HealthError
 from maskwright.core.lease import Lease
 from maskwright.core.run_directory import RunDirectory
 from maskwright.engines.base import TrainState
@@ -21,10 +21,10 @@ class Saver:
     """`begin` returns at once; what went wrong is raised by the next call of any other method."""
 
     def __init__(self, directory: RunDirectory, options: run.Checkpoint, copies: Copies | None, lease: Lease) -> None:
-        self._directory, self._options, self._copies, self._lease = directory, options, copies, lease
+        self._directory, self._options, self._lease = directory, options, lease
+        self._copier = Copier(directory, options, copies) if copies else None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
-        self._copy_failed: MaskwrightError | None = None
 
     def begin(self, state: TrainState, record: dict[str, Any]) -> None:
         """Starts a save; waits for the one before first. `state` is the saver's from here on."""
@@ -53,11 +53,16 @@ class Saver:
             self._thread.join()
             self._thread = None
 
-    def require_copied(self) -> None:
-        """Raises `CheckpointError` when the last checkpoint is here but its copy is not on the object store."""
+    def copy_newest(self) -> None:
+        """At a start: what the start before had no time to copy."""
+        steps = checkpoint.whole_steps(self._directory.checkpoints)
+        if self._copier and steps:
+            self._copier.ask(steps[-1])
+
+    def wait_for_copy(self) -> CheckpointError | None:
+        """What went wrong with the last one."""
         self.finish()
-        if self._copy_failed:
-            raise self._copy_failed
+        return self._copier.wait() if self._copier else None
 
     def _work(self, state: TrainState, record: dict[str, Any]) -> None:
         try:
@@ -71,21 +76,59 @@ class Saver:
             keep, every = self._options.keep, self._options.keep_every_steps
             path = checkpoint.save(self._directory.checkpoints, state, record, keep=keep, keep_every_steps=every)
             self._directory.log(f"saved {path}")
-            if self._copies:
-                self._copy(self._copies, state.step)
+            if self._copier:
+                self._copier.ask(state.step)
         except Exception as error:
             self._error = error
 
-    def _copy(self, copies: Copies, step: int) -> None:
-        """A store that is away for a while does not stop training; only a run that ends without a copy fails."""
-        self._copy_failed = None
+
+class Copier:
+    """Copies the newest checkpoint that it was asked for, in a thread of its own: a store that is away for a while
+    stops neither training nor saving."""
+
+    def __init__(self, directory: RunDirectory, options: run.Checkpoint, copies: Copies) -> None:
+        self._directory, self._options, self._copies = directory, options, copies
+        self._lock = threading.Lock()
+        self._wanted: int | None = None
+        self._thread: threading.Thread | None = None
+        self._failed: CheckpointError | None = None
+
+    def ask(self, step: int) -> None:
+        with self._lock:
+            self._wanted = step
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="copy", daemon=True)
+                self._thread.start()
+
+    def wait(self) -> CheckpointError | None:
+        """Until nothing is left to copy."""
+        thread = self._thread
+        if thread:
+            thread.join()
+        return self._failed
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                step, self._wanted = self._wanted, None
+                if step is None:
+                    self._thread = None
+                    return
+            self._copy(step)
+
+    def _copy(self, step: int) -> None:
+        self._failed = None
         try:
-            copies.put(self._directory, step, keep=self._options.keep, keep_every_steps=self._options.keep_every_steps)
-            self._directory.log(f"copied step {step} to {copies.location}")
-        except (MaskwrightError, OSError) as error:
-            self._copy_failed = CheckpointError(
+            self._copies.put(
+                self._directory, step, keep=self._options.keep, keep_every_steps=self._options.keep_every_steps
+            )
+            self._directory.log(f"copied step {step} to {self._copies.location}")
+        except Exception as error:
+            if step not in checkpoint.whole_steps(self._directory.checkpoints):
+                return  # removed meanwhile, for newer ones that are asked for next
+            self._failed = CheckpointError(
                 f"step {step:,} is saved here but not copied: {error}",
-                where=copies.location,
+                where=self._copies.location,
                 fix="start the same command again once the store can be reached",
             )
-            warn(str(self._copy_failed))
+            warn(str(self._failed))

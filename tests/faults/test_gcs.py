@@ -1,0 +1,114 @@
+"""Copies of checkpoints through gcsfs, against a store on loopback that speaks Google Cloud Storage's protocol."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+# Without it gcsfs asks each bucket's kind by gRPC, which needs TLS; it looks when it is imported.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+pytest.importorskip("gcsfs", reason="needs the gcs extra")
+from fake_gcs import FakeGcs, fake_gcs
+
+from maskwright.core.errors import CheckpointError
+from maskwright.core.run_directory import RunDirectory
+from maskwright.engines.base import TrainState
+from maskwright.training import checkpoint
+from maskwright.training.copies import Copies
+
+URL = "gs://bucket/runs/one"
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs's own way with chunks
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
+    with fake_gcs() as store:
+        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": store.url})
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        yield store
+
+
+def saved(folder: Path, *steps: int, numbers: int = 100) -> RunDirectory:
+    directory = RunDirectory(str(folder))
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    for step in steps:
+        arrays = {"a": np.full((numbers,), step, np.float32)}
+        checkpoint.save(directory.checkpoints, TrainState(step, arrays, {"exp_avg": arrays}), {"counters": {}}, keep=9)
+    return directory
+
+
+def put(copies: Copies, directory: RunDirectory, step: int, keep: int = 2) -> None:
+    copies.put(directory, step, keep=keep, keep_every_steps=None)
+
+
+def test_copies_go_and_come_back(gcs: FakeGcs, tmp_path: Path) -> None:
+    directory, copies = saved(tmp_path / "one", 10, 20, 30, numbers=2_000_000), Copies(URL)  # 8 MB: sent in chunks
+    for step in (10, 20, 30):
+        put(copies, directory, step)
+    assert copies.steps() == [20, 30]
+    assert not [name for name in gcs.objects if "00000010" in name]
+    writes = [request for request in gcs.requests if request.startswith("POST /upload") and "step-00000030" in request]
+    assert any("resumable" in request for request in writes)
+    fresh = RunDirectory(str(tmp_path / "two"))
+    copies.fetch(fresh)
+    loaded = checkpoint.load_newest(fresh.checkpoints, set_aside=False)
+    assert loaded and loaded[0].step == 30 and float(loaded[0].parameters["a"][-1]) == 30.0
+    assert fresh.read_metrics() == [{"step": 1}]
+
+
+def test_the_manifest_comes_last_and_only_where_there_is_none(gcs: FakeGcs, tmp_path: Path) -> None:
+    put(Copies(URL), saved(tmp_path / "one", 10), 10)
+    uploads = [request for request in gcs.requests if request.startswith("POST /upload")]
+    assert "ifGenerationMatch=0" in uploads[-1]
+    assert not [request for request in uploads[:-1] if "ifGenerationMatch" in request]
+    assert list(gcs.objects)[-1].endswith("MANIFEST.json")
+    assert not [request for request in gcs.requests if "alt=media" in request], "the store's crc32c is enough"
+
+
+def test_a_manifest_whose_answer_was_lost_is_ones_own(gcs: FakeGcs, tmp_path: Path) -> None:
+    directory, copies = saved(tmp_path / "one", 10), Copies(URL)
+    store = FakeGcs.store
+
+    def lose_the_last(name: str, content: bytes) -> None:
+        gcs.lose_answers = name.endswith("MANIFEST.json")
+        store(gcs, name, content)
+
+    gcs.store = lose_the_last  # type: ignore[method-assign]
+    put(copies, directory, 10)
+    assert copies.steps() == [10]
+
+
+def test_busy_answers_are_waited_out(gcs: FakeGcs, tmp_path: Path) -> None:
+    directory, copies = saved(tmp_path / "one", 10), Copies(URL)
+    gcs.failures = [503, 429]
+    put(copies, directory, 10)
+    assert copies.steps() == [10]
+
+
+def test_a_refusal_is_said_at_once(gcs: FakeGcs, tmp_path: Path) -> None:
+    directory, copies = saved(tmp_path / "one", 10), Copies(URL)
+    gcs.failures = [403] * 50
+    with pytest.raises(CheckpointError, match="as was asked for"):
+        put(copies, directory, 10)
+    assert len(gcs.failures) > 40
+
+
+def test_what_the_network_spoils_is_noticed_by_crc32c(gcs: FakeGcs, tmp_path: Path) -> None:
+    directory, copies = saved(tmp_path / "one", 10), Copies(URL)
+    content = os.path.join(directory.checkpoints, "step-00000010", "model.safetensors")
+    store = FakeGcs.store
+
+    def flipped(name: str, data: bytes) -> None:
+        store(gcs, name, data[:-1] + b"\xff" if name.endswith("model.safetensors") else data)
+
+    gcs.store = flipped  # type: ignore[method-assign]
+    with pytest.raises(CheckpointError, match="did not arrive whole"):
+        put(copies, directory, 10)
+    assert os.path.getsize(content) == len(gcs.objects["runs/one/step-00000010/model.safetensors"])
+    assert copies.steps() == []
