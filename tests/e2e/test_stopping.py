@@ -95,7 +95,7 @@ def test_verify_resume_proves_a_job_exact(store: TokenStore, tmp_path: Path) -> 
     command = ("verify-resume", "run.yaml", "--steps", 24, "--kills", 3, "--work", "work", "--json")
     verdict = json.loads(maskwright(*command, cwd=tmp_path))
     assert verdict["differences"] == [] and verdict["steps"] == 24
-    assert len(verdict["kills"]) == 3 and verdict["kills"] == sorted(verdict["kills"])
+    assert len(verdict["kills"]) == 3 and all(0 <= step <= 24 for step in verdict["kills"])
     assert verdict["tensors"] > 50 and verdict["metric_lines"] >= 24
 
     # The comparison sees a changed weight, a changed loss and a missing line.
