@@ -50,6 +50,7 @@ def run(arguments: list[str]) -> int:
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks a training run for a checkpoint; would else end a process
     try:
         app(args=[argument for argument in arguments if argument != "--debug"], prog_name="maskwright")
     except SystemExit as exit_:
@@ -86,4 +87,9 @@ def main() -> NoReturn:
     except Exception as error:  # with --debug only
         print_exception(error)
         code = 1
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # the code is known: none may change it while Python takes itself apart
+        signal.signal(number, signal.SIG_IGN)
     sys.exit(code)

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from maskwright.tasks.verify_resume import compare
 from maskwright.training import checkpoint
 
 
-def wait_for(condition: Any, process: subprocess.Popen[str], seconds: float = 120.0) -> None:
+def wait_for(condition: Any, process: subprocess.Popen[Any], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -118,3 +119,59 @@ def test_verify_resume_proves_a_job_exact(store: TokenStore, tmp_path: Path) -> 
 def test_verify_resume_needs_something_to_do(store: TokenStore, tmp_path: Path, arguments: tuple[object, ...]) -> None:
     write_config(tmp_path / "run.yaml", store.location)
     maskwright("verify-resume", "run.yaml", *arguments, cwd=tmp_path, code=2)
+
+
+def test_a_lost_terminal_does_not_cost_the_work(store: TokenStore, tmp_path: Path) -> None:
+    """As of `maskwright pretrain … 2>&1 | tee log` after Ctrl-C, which tee does not survive."""
+    write_config(tmp_path / "run.yaml", store.location, steps=100_000)
+    process = start(tmp_path)
+    assert process.stderr
+    process.stderr.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 75
+    assert saved(tmp_path) != []
+
+
+@pytest.mark.parametrize("call", ["maskwright.tasks.pretrain:_start", "maskwright.engines.ceiling:gemm_ceiling"])
+def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: Path, call: str) -> None:
+    write_config(tmp_path / "run.yaml", store.location)
+    spec = json.dumps({"call": call, "number": 1, "do": "hang"})
+    arguments = ["pretrain", "run.yaml", "--run", "run", "--set", "checkpoint.grace_seconds=1"]
+    command = [sys.executable, "-m", "maskwright.tasks.injection", spec, *arguments]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
+    wait_for(lambda: (tmp_path / "run" / "lease.json").exists(), process)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGUSR1)  # too early to save, and no reason to die
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert process.returncode == 75
+
+
+def test_who_lost_its_folder_stops_and_writes_no_more(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location, steps=100_000)
+    process = start(tmp_path)
+    lease = tmp_path / "run" / "lease.json"
+    lease.write_text(json.dumps({"token": "another's", "beat": 1, "machine": "m", "host": "h", "pid": 1}))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2 and "taken over by another process" in errors
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["phase"] == "training" and saved(tmp_path) == []
+
+
+def test_checkpoints_that_are_gone_are_not_taken_for_a_fresh_start(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location)
+    maskwright("pretrain", "run.yaml", "--run", "run", "--max-steps", 30, cwd=tmp_path, code=75)
+    for manifest in (tmp_path / "run" / "checkpoints").glob("*/MANIFEST.json"):
+        manifest.unlink()
+    weights = sorted((tmp_path / "run" / "checkpoints").glob("*/model.safetensors"))
+    maskwright("pretrain", "run.yaml", "--run", "run", cwd=tmp_path, code=1)
+    assert sorted((tmp_path / "run" / "checkpoints").glob("*/model.safetensors")) == weights != []
+
+
+def test_a_drill_can_be_stopped(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location)
+    process = subprocess.Popen([*COMMAND, "drill", "run.yaml", "--work", "work"], cwd=tmp_path, stderr=subprocess.PIPE)
+    wait_for(lambda: (tmp_path / "work" / "run" / "straight").exists(), process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 75

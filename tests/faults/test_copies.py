@@ -13,10 +13,12 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from maskwright.core.config import RunConfig
-from maskwright.core.errors import CheckpointError, InputError, StoppedEarly
+from maskwright.core.errors import CheckpointError, ConfigError, InputError, StoppedEarly
 from maskwright.core.run_directory import RunDirectory
 from maskwright.engines.base import TrainState
 from maskwright.tasks import pretrain as task
+from maskwright.tasks.drill import tiny
+from maskwright.tasks.verify_resume import shortened
 from maskwright.training import checkpoint
 from maskwright.training.copies import TRIES, Copies
 from maskwright.training.stop import StopRequest
@@ -87,6 +89,10 @@ def saved(folder: Path, *steps: int) -> RunDirectory:
     return directory
 
 
+def same(record: dict[str, Any]) -> None:
+    """Accepts every run's copies."""
+
+
 def put(copies: Copies, directory: RunDirectory, step: int, keep: int = 2) -> None:
     copies.put(directory, step, keep=keep, keep_every_steps=None)
 
@@ -98,11 +104,11 @@ def test_copies_come_back_on_a_new_machine(tmp_path: Path) -> None:
     assert copies.steps() == [20, 30]
     assert not [name for name in ShakyStore.store if "00000010" in name]
     second = RunDirectory(str(tmp_path / "two"))
-    copies.fetch(second)
+    copies.fetch(second, same)
     loaded = checkpoint.load_newest(second.checkpoints, set_aside=False)
     assert loaded and loaded[0].step == 30 and loaded[0].parameters["a"][0, 0] == 30
     assert second.exists() and second.read_metrics() == [{"step": 1}]
-    copies.fetch(second)  # nothing newer
+    copies.fetch(second, same)  # nothing newer
     assert checkpoint.whole_steps(second.checkpoints) == [30]
 
 
@@ -180,7 +186,7 @@ def test_a_damaged_copy_is_named_and_the_one_before_taken(
         put(copies, directory, step)
     copies._files.pipe_file(f"{copies._root}/step-00000020/{name}", b"{}")
     fresh = RunDirectory(str(tmp_path / "two"))
-    copies.fetch(fresh)
+    copies.fetch(fresh, same)
     assert checkpoint.whole_steps(fresh.checkpoints) == [10]
     assert "step-00000020" in capfd.readouterr().err
 
@@ -231,3 +237,62 @@ def test_a_place_with_a_secret_in_it_is_refused() -> None:
     with pytest.raises(InputError, match="holds a secret") as caught:
         Copies("s3://user:CANARY-9f2@bucket/run")
     assert "CANARY" not in str(caught.value)
+
+
+def test_another_runs_step_of_the_same_number_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    one, other = saved(tmp_path / "one", 10), RunDirectory(str(tmp_path / "two"))
+    state = TrainState(10, {"a": np.zeros((4, 3), np.float32)}, {})
+    checkpoint.save(other.checkpoints, state, {}, keep=1)
+    put(Copies(URL), one, 10)
+    put(Copies(URL), one, 10)  # again: nothing to do
+    with pytest.raises(CheckpointError, match="another run writes"):
+        put(Copies(URL), other, 10)
+
+
+def test_another_runs_copies_change_nothing_here(config: Callable[..., RunConfig], tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"schedule.steps": 8}
+    task.pretrain(config(**keys, **{"checkpoint.copy_to": URL}), str(tmp_path / "one"))
+    with pytest.raises(StoppedEarly):
+        task.pretrain(config(**keys, seed=7), str(tmp_path / "two"), stop_request=StopRequest(max_steps=2))
+    before = {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()}
+    mixed = config(**keys, seed=7, **{"checkpoint.copy_to": URL})
+    for run in ("two", "three"):
+        with pytest.raises(ConfigError, match="seed: 0 -> 7"):
+            task.pretrain(mixed, str(tmp_path / run))
+    assert {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()} == before
+    assert not [path for path in (tmp_path / "three").rglob("*") if path.is_file() and path.name != "lock"]
+
+
+def test_copies_from_before_a_rollback_are_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    directory, copies = saved(tmp_path / "one", 10, 20, 30), Copies(URL)
+    for step in (10, 20, 30):
+        put(copies, directory, step, keep=9)
+    for step in (20, 30):
+        shutil.rmtree(Path(directory.checkpoints) / f"step-000000{step}")
+    (tmp_path / "one" / "rollbacks.json").write_text('[{"seen": 31, "step": 10, "data": 31}]')
+    copies.fetch(directory, same)
+    assert checkpoint.whole_steps(directory.checkpoints) == [10]
+    assert "from before a rollback" in capfd.readouterr().err
+    copies.remove_after(10)
+    assert copies.steps() == [10]
+
+
+def test_a_folder_of_another_disk_serves_too(config: Callable[..., RunConfig], tmp_path: Path) -> None:
+    keys = {"schedule.steps": 4, "checkpoint.copy_to": f"file://{tmp_path}/far/away"}
+    task.pretrain(config(**keys), str(tmp_path / "run"))
+    assert sorted(path.name for path in (tmp_path / "far" / "away").iterdir()) == ["step-00000004"]
+    with pytest.raises(ConfigError, match="lies in the run directory"):
+        inside = f"file://{tmp_path}/run/checkpoints/copies"
+        task.pretrain(config(**keys | {"checkpoint.copy_to": inside}), str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("place", ["", "gs://", "file://" + "/", "runs/one", "nothing://a/b", "github://a"])
+def test_places_that_are_none_are_refused(place: str) -> None:
+    with pytest.raises(InputError):
+        Copies(place)
+
+
+def test_a_proof_or_a_drill_leaves_the_real_copies_alone(config: Callable[..., RunConfig]) -> None:
+    real = config(**{"checkpoint.copy_to": URL})
+    assert shortened(real, 20).checkpoint.copy_to is None
+    assert tiny(real).checkpoint.copy_to is None

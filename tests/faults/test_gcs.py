@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
 def saved(folder: Path, *steps: int, numbers: int = 100) -> RunDirectory:
     directory = RunDirectory(str(folder))
     folder.mkdir()
+    (folder / "config.resolved.json").write_text("{}")
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
     for step in steps:
         arrays = {"a": np.full((numbers,), step, np.float32)}
@@ -56,7 +58,7 @@ def test_copies_go_and_come_back(gcs: FakeGcs, tmp_path: Path) -> None:
     writes = [request for request in gcs.requests if request.startswith("POST /upload") and "step-00000030" in request]
     assert any("resumable" in request for request in writes)
     fresh = RunDirectory(str(tmp_path / "two"))
-    copies.fetch(fresh)
+    copies.fetch(fresh, lambda record: None)
     loaded = checkpoint.load_newest(fresh.checkpoints, set_aside=False)
     assert loaded and loaded[0].step == 30 and float(loaded[0].parameters["a"][-1]) == 30.0
     assert fresh.read_metrics() == [{"step": 1}]
@@ -112,3 +114,19 @@ def test_what_the_network_spoils_is_noticed_by_crc32c(gcs: FakeGcs, tmp_path: Pa
         put(copies, directory, 10)
     assert os.path.getsize(content) == len(gcs.objects["runs/one/step-00000010/model.safetensors"])
     assert copies.steps() == []
+
+
+def test_metrics_that_grow_while_they_are_copied_are_no_damage(gcs: FakeGcs, tmp_path: Path) -> None:
+    directory, store = saved(tmp_path / "one", 10), FakeGcs.store
+
+    def grow(name: str, content: bytes) -> None:
+        store(gcs, name, content)
+        with open(directory.metrics, "a") as file:
+            file.write('{"step": 2}\n')
+
+    gcs.store = grow  # type: ignore[method-assign]
+    put(Copies(URL), directory, 10)
+    assert Copies(URL).steps() == [10]
+    manifest = json.loads(gcs.objects["runs/one/step-00000010/MANIFEST.json"])
+    there = gcs.objects["runs/one/step-00000010/metrics.jsonl"]
+    assert manifest["files"]["metrics.jsonl"]["bytes"] == len(there) < os.path.getsize(directory.metrics)

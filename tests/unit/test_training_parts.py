@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -178,3 +179,46 @@ def test_events_that_cannot_be_written_are_said_once_and_left_out(
         board.add(step, {"loss": 1.0})
     board.close()
     assert capfd.readouterr().err.count("TensorBoard events cannot be written") == 1
+
+
+def test_the_last_planned_checkpoints_stay_for_a_rollback(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for step in (5, 10, 15, 16, 17, 18):
+        checkpoint.save(folder, state(step), {}, keep=2, planned=5)
+    assert checkpoint.whole_steps(folder) == [10, 15, 17, 18]
+
+
+def test_only_what_saves_have_left_is_swept(tmp_path: Path) -> None:
+    for name in ("step-notes", "step-00000003", "step-00000004.tmp-77", "damaged-step-00000002"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("x")
+    checkpoint.save(str(tmp_path), state(10), {}, keep=1)
+    assert sorted(os.listdir(tmp_path)) == ["damaged-step-00000002", "step-00000010", "step-notes"]
+
+
+def test_a_checkpoint_of_a_newer_format_is_refused_not_set_aside(tmp_path: Path) -> None:
+    for step in (10, 20):
+        checkpoint.save(str(tmp_path), state(step), {}, keep=2)
+    manifest = tmp_path / "step-00000020" / "MANIFEST.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(InputError, match="has format 2, this version reads 1"):
+        checkpoint.load_newest(str(tmp_path), set_aside=True)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000010", "step-00000020"]
+
+
+def test_a_checkpoint_under_another_steps_name_is_not_used(tmp_path: Path) -> None:
+    checkpoint.save(str(tmp_path), state(10), {}, keep=2)
+    shutil.copytree(tmp_path / "step-00000010", tmp_path / "step-00000099")
+    loaded = checkpoint.load_newest(str(tmp_path), set_aside=True)
+    assert loaded and loaded[0].step == 10 and (tmp_path / "damaged-step-00000099").exists()
+
+
+def test_odd_records_are_passed_over(tmp_path: Path) -> None:
+    directory = RunDirectory(str(tmp_path))
+    (tmp_path / "metrics.jsonl").write_text('{"step": "x"}\n{"step": 3}\n[]\n')
+    (tmp_path / "status.json").write_text('{"heartbeat": "x", "step": 5, "phase": "training", "attempt": null}')
+    (tmp_path / "request.json").mkdir()
+    assert directory.read_metrics() == [{"step": 3}]
+    status = directory.read_status()
+    assert status and (status.heartbeat, status.step, status.phase, status.attempt) == (0.0, 5, "training", 1)
+    assert directory.take_request() is None

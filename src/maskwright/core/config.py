@@ -140,7 +140,7 @@ class Engine(Section):
     at it."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile of the layers. auto: on a CUDA device in runs long enough to win back the compiler's time."""
-    threads: Annotated[Annotated[int, Field(ge=0)], Resumable] = 0
+    threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
     """CPU threads; 0 = one on each physical core that this process may use. Another number gives other low bits."""
 
 
@@ -156,7 +156,7 @@ class Checkpoint(Section):
     copy_to: Annotated[str | None, Resumable] = None
     """URL of a folder of this run's own on an object store (gs://, s3://): each checkpoint is copied there, and a new
     machine with an empty run directory continues from it."""
-    grace_seconds: Annotated[Annotated[float, Field(gt=0.0)], Resumable] = 25.0
+    grace_seconds: Annotated[Annotated[float, Field(gt=0.0, le=86_400.0)], Resumable] = 25.0
     """Time from SIGTERM or SIGINT to the end of the process. A step too long for it is given up."""
 
 

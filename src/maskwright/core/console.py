@@ -29,7 +29,18 @@ def say(message: str = "") -> None:
     if _open_bars and _open_bars[0].drawn:
         _open_bars[0].print_above(message)
     else:
-        print(message, file=sys.stderr, flush=True)
+        with lost_terminal_is_no_error():
+            print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def lost_terminal_is_no_error() -> Iterator[None]:
+    """Whoever reads may have gone (`… 2>&1 | head`), and a signal's message may come in the middle of another one: work
+    goes on without it."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError):
+        pass
 
 
 def warn(message: str) -> None:
@@ -99,7 +110,8 @@ class Progress:
 
     def print_above(self, message: str) -> None:
         assert self._bar is not None
-        self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
+        with lost_terminal_is_no_error():
+            self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         self.done += amount
@@ -129,10 +141,11 @@ class Progress:
         return "  ".join([*parts, self.note] if self.note else parts)
 
     def _show(self, now: float) -> None:
-        if self._bar:
-            self._bar.update(self._task, completed=self.done, text=self.text(now))
-        elif not self._stream.isatty():
-            print(f"{self.label:<10}  {self.text(now)}", file=self._stream, flush=True)
+        with lost_terminal_is_no_error():
+            if self._bar:
+                self._bar.update(self._task, completed=self.done, text=self.text(now))
+            elif not self._stream.isatty():
+                print(f"{self.label:<10}  {self.text(now)}", file=self._stream, flush=True)
         self._lines += 1
 
     def close(self) -> None:
@@ -140,7 +153,8 @@ class Progress:
         if self._bar or self._lines or now - self._start >= 2.0:
             self._show(now)
         if self._bar:
-            self._bar.stop()
+            with lost_terminal_is_no_error():
+                self._bar.stop()
 
 
 @contextmanager

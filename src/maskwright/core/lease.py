@@ -18,7 +18,7 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, StoppedEarly
 
 BEAT_SECONDS = 5.0
 WATCH_SECONDS = 30.0
@@ -85,12 +85,15 @@ class Lease:
 
 
 @contextmanager
-def leased(folder: str, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Lease]:
-    """Holds the folder by its lock and its lease. Raises `InputError` naming the holder when it is taken."""
+def leased(
+    folder: str, *, sleep: Callable[[float], None] = time.sleep, stop: Callable[[], bool] = lambda: False
+) -> Iterator[Lease]:
+    """Holds the folder by its lock and its lease. Raises `InputError` naming the holder when it is taken, and
+    `StoppedEarly` when `stop` says so meanwhile."""
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "lock"), remove=False):
         path = os.path.join(folder, "lease.json")
-        _require_free(path, sleep)
+        _require_free(path, sleep, stop)
         lease = Lease(path)
         try:
             yield lease
@@ -98,7 +101,7 @@ def leased(folder: str, *, sleep: Callable[[float], None] = time.sleep) -> Itera
             lease.release()
 
 
-def _require_free(path: str, sleep: Callable[[float], None]) -> None:
+def _require_free(path: str, sleep: Callable[[float], None], stop: Callable[[], bool]) -> None:
     found = _read(path)
     if found is None or found.get("machine") == this_machine():
         return  # the lock has said that no process of this machine holds it
@@ -106,6 +109,8 @@ def _require_free(path: str, sleep: Callable[[float], None]) -> None:
     say(f"{holder} has left a lease here: watching it for up to {WATCH_SECONDS:g} seconds")
     for _ in range(int(WATCH_SECONDS)):
         sleep(1.0)
+        if stop():
+            raise StoppedEarly("stopped while it watched another process's lease; nothing was begun")
         now = _read(path)
         if now is None:
             return

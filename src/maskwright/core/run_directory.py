@@ -11,13 +11,13 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.lease import Lease, leased
 from maskwright.core.secrets import redact
 
@@ -124,9 +124,10 @@ class RunDirectory:
         status.heartbeat = time.time()
         # No fsync: a status is stale after seconds, and a sync every few steps would slow small models.
         temporary = self.path(f".status-{os.getpid()}.json")
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(asdict(status) | {"message": redact(status.message)}, file, indent=1)
-        os.replace(temporary, self.path("status.json"))
+        with suppress(OSError):  # only ever a hint: a full disk or a lost folder shows where it matters
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(asdict(status) | {"message": redact(status.message)}, file, indent=1)
+            os.replace(temporary, self.path("status.json"))
 
     def read_status(self) -> Status | None:
         """None when there is none, or when a power cut left it empty: it is only ever a hint."""
@@ -136,8 +137,14 @@ class RunDirectory:
             return None
         if not isinstance(values, dict):
             return None
-        known = set(Status.__dataclass_fields__)
-        return Status(**{key: value for key, value in values.items() if key in known})
+        usual = asdict(Status())
+        good = {
+            key: value
+            for key, value in values.items()
+            if key in usual
+            and (usual[key] is None or isinstance(value, int | float) == isinstance(usual[key], int | float))
+        }
+        return Status(**good)
 
     # ---- requests --------------------------------------------------------------------------------------------
 
@@ -149,7 +156,7 @@ class RunDirectory:
     def take_request(self) -> Wish | None:
         """The wish that was left, which is then gone."""
         path = self.path("request.json")
-        if not os.path.exists(path):
+        if not os.path.isfile(path):
             return None
         try:
             content = storage.read_json(path)
@@ -163,8 +170,15 @@ class RunDirectory:
     # ---- metrics ---------------------------------------------------------------------------------------------
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        with open(self.metrics, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with open(self.metrics, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise MaskwrightError(
+                f"cannot be written: {error.strerror or error}; the checkpoints are untouched",
+                where=self.metrics,
+                fix="free disk space or permit writing, and start the same command again",
+            ) from None
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every whole line; one that a kill or a power cut left broken is left out."""
@@ -178,7 +192,7 @@ class RunDirectory:
                 record = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            if isinstance(record, dict) and "step" in record:
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
                 records.append(record)
         return records
 
@@ -194,8 +208,16 @@ class RunDirectory:
 
     def log(self, message: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        with open(self.path("log.txt"), "a", encoding="utf-8") as file:
+        with suppress(OSError), open(self.path("log.txt"), "a", encoding="utf-8") as file:
             file.write(f"{stamp}  {redact(message)}\n")
+
+    def has_saved(self) -> bool:
+        """Whether a checkpoint was ever saved here, by the log."""
+        try:
+            with open(self.path("log.txt"), encoding="utf-8", errors="replace") as file:
+                return any("  saved " in line for line in file)
+        except FileNotFoundError:
+            return False
 
     def is_locked(self) -> bool:
         """Whether a process holds the folder now, as far as its file system can tell."""
@@ -206,9 +228,10 @@ class RunDirectory:
             return True
 
     @contextmanager
-    def locked(self) -> Iterator[Lease]:
-        """Holds the folder. Raises `InputError` naming the other process when it is taken."""
-        with leased(self.location) as lease:
+    def locked(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Lease]:
+        """Holds the folder. Raises `InputError` naming the other process when it is taken, and `StoppedEarly` when
+        `stop` says so while another machine's lease is watched."""
+        with leased(self.location, stop=stop) as lease:
             yield lease
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import say
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.tasks import drill_run, drill_save
 from maskwright.tasks.verify_resume import shortened, verify_resume
 
@@ -40,6 +40,8 @@ class Drills:
         try:
             with redirect_stderr(io.StringIO()):  # warnings are what is wanted here, by the hundred
                 seen, good = drill(), True
+        except StoppedEarly:
+            raise
         except (AssertionError, MaskwrightError, OSError, RuntimeError) as error:
             seen, good = " ".join(str(error).split()) or type(error).__name__, False
         self.results.append((fault, seen, good))

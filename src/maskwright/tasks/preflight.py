@@ -136,7 +136,8 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
     if ready.config.engine.device == "cpu" and there is not None and needed > there:
         raise too_large(ready, MemoryError())
     kept = len(checkpoint.whole_steps(directory.checkpoints))
-    more = max(ready.config.checkpoint.keep + 1 - kept, 1)
+    most = min(ready.config.checkpoint.keep, ready.config.schedule.steps)
+    more = max(most + 1 - kept, 1)
     place = directory.location
     while not os.path.exists(place):
         place = os.path.dirname(place)

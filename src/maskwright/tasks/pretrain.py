@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
 import subprocess
@@ -16,7 +15,15 @@ from maskwright.core import config as run_config
 from maskwright.core import hardware, storage
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError, HealthError, MaskwrightError, StoppedEarly, StoreError
+from maskwright.core.errors import (
+    CheckpointError,
+    ConfigError,
+    HealthError,
+    InputError,
+    MaskwrightError,
+    StoppedEarly,
+    StoreError,
+)
 from maskwright.core.run_directory import FORMAT, RunDirectory, Status, step_folder
 from maskwright.core.secrets import redact
 from maskwright.data.loader import validation_batches
@@ -58,10 +65,14 @@ def pretrain(
     except (RuntimeError, MemoryError) as error:
         raise too_large(ready, error) from None
     record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
-    with stop_on_signals(stop_request or StopRequest()) as stop, directory.locked() as lease:
+    request = stop_request or StopRequest()
+    request.grace_seconds = config.checkpoint.grace_seconds
+    with stop_on_signals(request) as stop, directory.locked(lambda: stop.requested) as lease:
+        if directory.exists() != (before is not None):
+            raise InputError("another start began here meanwhile", where=run, fix="start the same command again")
         directory.take_request()  # one that was meant for an earlier start
         job = _start(ready, directory, engine, record, Saver(directory, config.checkpoint, copies, lease))
-        stop.grace_seconds, stop.when_grace_ends = config.checkpoint.grace_seconds, partial(_grace_ended, job)
+        stop.when_grace_ends = partial(_grace_ended, job)
         if before is None:
             _begin(job, beginning, config_file)
         else:
@@ -81,20 +92,38 @@ def _fetched(config: RunConfig, directory: RunDirectory) -> Copies | None:
     if config.checkpoint.copy_to is None:
         return None
     copies = Copies(config.checkpoint.copy_to)
+    if copies.lies_in(directory.location):
+        raise ConfigError(
+            "lies in the run directory itself", where="checkpoint.copy_to", fix="name a folder on another disk or store"
+        )
     if copies.steps():
         with directory.locked():
-            copies.fetch(directory)
+            copies.fetch(directory, partial(_require_same, config, directory))
     return copies
+
+
+def _require_same(config: RunConfig, directory: RunDirectory, copied: dict[str, Any]) -> None:
+    """Raises `ConfigError` unless a copy is of this run: by its record here, else by the configuration."""
+    own = directory.read_config() if directory.exists() else None
+    where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
+    refuse_changes(copied["config"], own["config"] if own else flat(config), where)
+    for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
+        if own and own[key] != copied.get(key):
+            raise ConfigError(f"holds another run's copies (its {key})", where=where, fix="give each run its own")
 
 
 def _grace_ended(job: Job) -> None:
     """In a thread, while the main one is in a step or a compiler: the launcher's SIGKILL is near."""
-    while job.saver.busy:
-        time.sleep(0.05)
-    message = "the grace period ended before the step did; the last checkpoint continues"
-    say(f"stopped: {message}")
-    update_status(job, "stopped", message, StoppedEarly.exit_code)
-    os._exit(StoppedEarly.exit_code)
+    try:
+        while job.saver.busy:
+            time.sleep(0.05)
+        saved = checkpoint.whole_steps(job.directory.checkpoints)
+        again = f"the same command goes on from step {saved[-1]:,}" if saved else "the same command starts again"
+        message = f"the grace period ended before the step did; {again}"
+        say(f"stopped: {message}")
+        update_status(job, "stopped", message, StoppedEarly.exit_code)
+    finally:
+        os._exit(StoppedEarly.exit_code)
 
 
 def engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_config.Engine:
@@ -113,11 +142,11 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         raise
     except BaseException as error:
         code = error.exit_code if isinstance(error, MaskwrightError) else 1
-        with contextlib.suppress(OSError):  # a full disk must not hide what went wrong
+        if not job.saver.lost:  # else the folder is another's
             update_status(job, "failed", str(error) or type(error).__name__, code)
             job.directory.log(f"failed: {error}")
-            if isinstance(error, HealthError) and error.step is not None:
-                _keep_for_replay(job, ready, error.step, error)
+        if isinstance(error, HealthError) and error.step is not None:
+            _keep_for_replay(job, ready, error.step, error)
         raise
     finally:
         job.engine.close()
@@ -126,6 +155,16 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
 
 
 def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
+    """What goes wrong here must not hide what went wrong before."""
+    try:
+        folder = _write_bundle(job, ready, step, error)
+    except Exception as failure:
+        warn(f"the batch of step {step} cannot be kept for replay: {failure}")
+    else:
+        say(f"the batch and the places of its text are in {folder}")
+
+
+def _write_bundle(job: Job, ready: Prepared, step: int, error: HealthError) -> str:
     saved = [found for found in checkpoint.whole_steps(job.directory.checkpoints) if found <= step]
     details = {
         "error": str(error),
@@ -134,8 +173,7 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
         "store": ready.store.location,
     }
     data_step = job.rollbacks.data_step(step)
-    folder = write_bundle(job.directory, job.loader, ready.store, step=step, data_step=data_step, details=details)
-    say(f"the batch and the places of its text are in {folder}")
+    return write_bundle(job.directory, job.loader, ready.store, step=step, data_step=data_step, details=details)
 
 
 def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
@@ -224,6 +262,12 @@ def _resume(job: Job, ready: Prepared, before: dict[str, Any]) -> None:
         job.status.attempt = status.attempt + 1
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
     if loaded is None:
+        if directory.has_saved():
+            raise CheckpointError(
+                "its checkpoints are gone (its log says that some were saved)",
+                where=directory.checkpoints,
+                fix="put them back with their manifests, or give --run a new folder",
+            )
         say("the run was stopped before its first checkpoint: starting again")
         directory.forget_metrics_after(-1)
         _begin(job, starting_parameters(ready), None)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from maskwright.core.config import RunConfig, build_config
-from maskwright.core.console import progress, say
-from maskwright.core.errors import HealthError, InputError
+from maskwright.core.console import progress, say, warn
+from maskwright.core.errors import CheckpointError, HealthError, InputError
 from maskwright.core.run_directory import RunDirectory, step_folder
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
@@ -56,7 +56,12 @@ class Replay:
         if self.error:
             lines.append(f"reproduced: {self.error}")
         else:
-            logged = f"; the run logged {self.logged_loss:.9g}" if self.logged_loss is not None else ""
+            logged = ""
+            if self.logged_loss is not None:
+                same = (
+                    "the same" if self.logged_loss == self.loss else "NOT the same: other hardware, versions or threads"
+                )
+                logged = f"; the run logged {self.logged_loss:.9g}, {same}"
             lines.append(f"loss {self.loss:.9g}, gradient norm {self.grad_norm:.6g}: an ordinary step{logged}")
         lines.append(f"rows by loss, highest first ({min(ROWS_SHOWN, len(self.rows))} of {len(self.rows)}):")
         for row in self.rows[:ROWS_SHOWN]:
@@ -75,7 +80,7 @@ def replay(run: str, step: int) -> Replay:
     """
     directory = RunDirectory(run)
     before = directory.read_config()
-    config = _config(before["config"])
+    config = _config({**before["config"], "data.store": before["store"]})
     if not 0 <= step < config.schedule.steps:
         raise InputError(
             f"step {step} is not one of the run's {config.schedule.steps:,}", where=run, fix="count steps from 0"
@@ -88,10 +93,10 @@ def replay(run: str, step: int) -> Replay:
     engine = TorchEngine(
         ready.model, config.optimizer, engine_config(config, before), config.seed, run_flops=run_flops(ready)
     )
-    state, start = _state_before(directory, step), "the beginning"
-    if state:
-        start = step_folder(state.step)
+    state, record = _state_before(directory, step)
+    start = step_folder(state.step) if state else "the beginning"
     engine.write(state or TrainState(0, starting_parameters(ready)))
+    engine.rows_at_once = record.get("rows_at_once")
     rollbacks = Rollbacks(directory)
     first = state.step if state else 0
     say(f"from {start} to step {step:,} on {engine.description}")
@@ -123,11 +128,15 @@ def _config(values: dict[str, Any]) -> RunConfig:
     return build_config(nested, "config.resolved.json")
 
 
-def _state_before(directory: RunDirectory, step: int) -> TrainState | None:
+def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None, dict[str, Any]]:
+    """The newest whole checkpoint at or before `step`, and its record."""
     for found in reversed(checkpoint.whole_steps(directory.checkpoints)):
         if found <= step:
-            return checkpoint.load(f"{directory.checkpoints}/{step_folder(found)}")[0]
-    return None
+            try:
+                return checkpoint.load(f"{directory.checkpoints}/{step_folder(found)}")
+            except CheckpointError as error:
+                warn(str(error))
+    return None, {}
 
 
 def _step(engine: Engine, config: RunConfig, loader: Loader, step: int, data_step: int) -> tuple[float, float]:

@@ -69,7 +69,7 @@ def shortened(config: RunConfig, steps: int) -> RunConfig:
     schedule["warmup_steps"] = min(round(schedule["warmup_steps"] * share), steps // 2)
     if schedule["decay_steps"] is not None:
         schedule["decay_steps"] = max(1, min(round(schedule["decay_steps"] * share), steps // 2 - 1))
-    values["checkpoint"] |= {"save_every_steps": max(1, steps // 8 - 1), "save_every_seconds": None}
+    values["checkpoint"] |= {"save_every_steps": max(1, steps // 8 - 1), "save_every_seconds": None, "copy_to": None}
     values["evaluation"] |= {"every_steps": max(2, steps // 4), "max_rows": HELD_OUT_ROWS}
     values["logging"] |= {"every_steps": 1, "tensorboard": False}
     if values["engine"]["compile"] == "auto":  # as the long run decides, not the short one

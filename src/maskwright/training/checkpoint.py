@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from typing import Any
 
@@ -23,7 +24,7 @@ from safetensors.numpy import load_file
 
 from maskwright.core import hardware, storage
 from maskwright.core.console import human_bytes, warn
-from maskwright.core.errors import CheckpointError, MaskwrightError
+from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
 from maskwright.core.run_directory import step_folder, step_of
 from maskwright.engines.base import TrainState
 from maskwright.training.tensor_file import write_tensors
@@ -36,10 +37,16 @@ FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
 def save(
-    folder: str, state: TrainState, record: dict[str, Any], *, keep: int, keep_every_steps: int | None = None
+    folder: str,
+    state: TrainState,
+    record: dict[str, Any],
+    *,
+    keep: int,
+    keep_every_steps: int | None = None,
+    planned: int | None = None,
 ) -> str:
-    """Writes `folder/step-…` and returns it; then removes all but the `keep` newest whole ones and those at multiples
-    of `keep_every_steps`.
+    """Writes `folder/step-…` and returns it; then removes all but the `keep` newest whole ones, those at multiples of
+    `keep_every_steps`, and the two newest at multiples of `planned`, to which a rollback may go.
 
     `record` goes into state.json. Raises `CheckpointError` before writing when the disk is too full; the older
     checkpoints then stay as they are.
@@ -55,12 +62,15 @@ def save(
         except OSError as error:
             shutil.rmtree(target, ignore_errors=True)
             raise _not_written(target, size_bytes(state), error) from None
-    for step in outdated(whole_steps(folder), keep, keep_every_steps):
-        # The manifest goes first, so that a kill in between leaves no half checkpoint that looks whole.
-        old = os.path.join(folder, step_folder(step))
-        os.unlink(os.path.join(old, MANIFEST))
-        shutil.rmtree(old)
-    _sweep(folder)
+    try:
+        for step in outdated(whole_steps(folder), keep, keep_every_steps, planned):
+            # The manifest goes first, so that a kill in between leaves no half checkpoint that looks whole.
+            old = os.path.join(folder, step_folder(step))
+            os.unlink(os.path.join(old, MANIFEST))
+            shutil.rmtree(old)
+        _sweep(folder)
+    except OSError as error:
+        warn(f"{folder}: an old checkpoint cannot be removed: {error}")
     return target
 
 
@@ -68,13 +78,15 @@ def _sweep(folder: str) -> None:
     """Removes what kills in the middle of a save, a removal or a fetch have left."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        if name.startswith("step-") and not os.path.exists(os.path.join(path, MANIFEST)):
+        if re.fullmatch(r"step-\d{8,}(\.tmp-\d+)?", name) and not os.path.exists(os.path.join(path, MANIFEST)):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def outdated(steps: list[int], keep: int, keep_every_steps: int | None) -> list[int]:
-    """Of ascending steps, those that are neither among the `keep` newest nor at multiples of `keep_every_steps`."""
-    return [step for step in steps[:-keep] if not (keep_every_steps and step % keep_every_steps == 0)]
+def outdated(steps: list[int], keep: int, keep_every_steps: int | None, planned: int | None = None) -> list[int]:
+    """Of ascending steps, those that `save` does not keep."""
+    kept = {step for step in steps if keep_every_steps and step % keep_every_steps == 0}
+    kept |= set([step for step in steps if planned and step % planned == 0][-2:])
+    return [step for step in steps[:-keep] if step not in kept]
 
 
 def _not_written(target: str, needed: int, error: OSError) -> CheckpointError:
@@ -176,29 +188,33 @@ def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, 
 
 
 def load(path: str) -> tuple[TrainState, dict[str, Any]]:
-    """Raises `CheckpointError` naming the file that is missing, changed or of a newer format."""
+    """Raises `CheckpointError` naming the file that is missing or changed, and `InputError` for a newer format."""
     try:
         manifest = storage.read_json(os.path.join(path, MANIFEST))
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(
-                f"has format {manifest['format']}, this version reads {FORMAT}",
-                where=path,
-                fix="use the maskwright that wrote it",
-            )
-        for name in FILES:
-            file, expected = os.path.join(path, name), manifest["files"][name]
-            if os.path.getsize(file) != expected["bytes"] or storage.digest(file).sha256 != expected["sha256"]:
-                raise CheckpointError(
-                    "is not what was saved (size or sha256 differs)", where=file, fix="restore a copy"
-                )
-        record = storage.read_json(os.path.join(path, "state.json"))
-        moments: dict[str, dict[str, NDArray[np.float32]]] = {}
-        for key, array in load_file(os.path.join(path, "optimizer.safetensors")).items():
-            kind, name = key.split("/", 1)
-            moments.setdefault(kind, {})[name] = array
-        return TrainState(record["step"], load_file(os.path.join(path, "model.safetensors")), moments), record
+        found = manifest["format"]
+        if found == FORMAT:
+            return _load(path, manifest)
     except CheckpointError:
         raise
     except (OSError, KeyError, TypeError, ValueError, SafetensorError, MaskwrightError) as error:
         what = error.what if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {error}"
         raise CheckpointError(f"is damaged: {what}", where=path, fix="restore a copy") from None
+    # Whole, as far as this version can tell: so no older one is used instead.
+    raise InputError(
+        f"has format {str(found)[:20]}, this version reads {FORMAT}", where=path, fix="use the maskwright that wrote it"
+    )
+
+
+def _load(path: str, manifest: dict[str, Any]) -> tuple[TrainState, dict[str, Any]]:
+    for name in FILES:
+        file, expected = os.path.join(path, name), manifest["files"][name]
+        if os.path.getsize(file) != expected["bytes"] or storage.digest(file).sha256 != expected["sha256"]:
+            raise CheckpointError("is not what was saved (size or sha256 differs)", where=file, fix="restore a copy")
+    record = storage.read_json(os.path.join(path, FILES[2]))
+    if record["step"] != step_of(os.path.basename(path)):
+        raise CheckpointError(f"holds step {record['step']}", where=path, fix="give the folder its own name again")
+    moments: dict[str, dict[str, NDArray[np.float32]]] = {}
+    for key, array in load_file(os.path.join(path, FILES[1])).items():
+        kind, name = key.split("/", 1)
+        moments.setdefault(kind, {})[name] = array
+    return TrainState(record["step"], load_file(os.path.join(path, FILES[0])), moments), record

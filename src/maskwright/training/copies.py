@@ -12,23 +12,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 import random
 import shutil
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
+
+from fsspec.implementations.local import LocalFileSystem
 
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import CheckpointError, InputError
+from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
 from maskwright.core.run_directory import RunDirectory, step_folder, step_of
 from maskwright.core.secrets import redact
 from maskwright.training import checkpoint
 from maskwright.training.checkpoint import MANIFEST, outdated
 
-TRIES, FIRST_WAIT_SECONDS = 7, 0.5
+TRIES, FIRST_WAIT_SECONDS = 8, 0.5
 """Waits of 0.5, 1, 2, … seconds, half of each by chance: a minute of an unreachable store is sat out."""
 FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, TypeError, ValueError, ImportError)
 RESTORE = "restore it, or delete the folder"
@@ -50,12 +53,20 @@ class Copies:
         self.location, self._sleep = location.rstrip("/"), sleep
         try:
             self._files, self._root = fsspec.core.url_to_fs(self.location)
-        except (ImportError, ValueError) as error:
+        except Exception as error:  # whatever a file system makes of a strange address
             raise InputError(
                 f"cannot be opened: {error}",
                 where=location,
-                fix="install the package for its file system, such as gcsfs",
+                fix="write it as gs://bucket/folder; its file system may need a package, such as gcsfs",
             ) from None
+        if not storage.is_url(self.location) or not self._root.strip("/"):
+            raise InputError("names no folder", where="checkpoint.copy_to", fix="write it as gs://bucket/folder")
+        if isinstance(self._files, LocalFileSystem):
+            self._files.auto_mkdir = True
+
+    def lies_in(self, folder: str) -> bool:
+        here, root = os.path.realpath(folder), os.path.realpath(self._root)
+        return isinstance(self._files, LocalFileSystem) and os.path.commonpath([here, root]) == here
 
     def steps(self) -> list[int]:
         """Of whole copies, ascending."""
@@ -69,33 +80,40 @@ class Copies:
 
     def put(self, directory: RunDirectory, step: int, *, keep: int, keep_every_steps: int | None) -> None:
         """Copies a local checkpoint, then removes outdated copies. Raises `CheckpointError` when that fails."""
-        if step in self.steps():
-            return
         folder, target = os.path.join(directory.checkpoints, step_folder(step)), self._path(step)
         manifest = storage.read_json(os.path.join(folder, MANIFEST))
+        if step in self.steps():
+            there = json.loads(self._again("read", self._files.cat_file, f"{target}/{MANIFEST}"))
+            if any(there["files"][name] != manifest["files"][name] for name in checkpoint.FILES[:2]):
+                raise self._taken()
+            return
         sources = {name: os.path.join(folder, name) for name in manifest["files"]}
         for name in RUN_FILES:
             content = _read(directory.path(name))
             if content is not None:
                 manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
                 self._again(f"write {name}", self._files.pipe_file, f"{target}/{name}", content)
-                self._require_arrived(f"{target}/{name}", manifest["files"][name], directory.path(name))
+                self._require_arrived(f"{target}/{name}", manifest["files"][name], io.BytesIO(content))
         for name, source in sources.items():
             self._again(f"write {name}", self._files.put_file, source, f"{target}/{name}")
-            self._require_arrived(f"{target}/{name}", manifest["files"][name], source)
+            with open(source, "rb") as file:
+                self._require_arrived(f"{target}/{name}", manifest["files"][name], file)
         self._commit(f"{target}/{MANIFEST}", json.dumps(manifest, indent=2).encode())
         for old in outdated(self.steps(), keep, keep_every_steps):
-            self._again("remove", self._files.rm_file, f"{self._path(old)}/{MANIFEST}")
-            self._again("remove", self._files.rm, self._path(old), recursive=True)
+            self._remove(old)
 
-    def fetch(self, directory: RunDirectory) -> None:
-        """Brings the newest copy into the run directory if it is newer than what is there. A damaged copy is named, and
-        the one before it taken. Raises `CheckpointError` when all are damaged."""
+    def fetch(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
+        """Brings the newest copy into the run directory if it is newer than what is there. A damaged copy, and one from
+        before a rollback of the run, is named and the one before it taken.
+
+        `require_same` gets the copied run's record and raises when it is another run's; nothing is changed then.
+        Raises `CheckpointError` when all copies are damaged.
+        """
         here = max(checkpoint.whole_steps(directory.checkpoints), default=-1)
         newer = [step for step in self.steps() if step > here]
         for step in reversed(newer):
             try:
-                self._bring(directory, step)
+                self._bring(directory, step, require_same)
             except CheckpointError as error:
                 warn(str(error))
                 continue
@@ -104,7 +122,7 @@ class Copies:
         if newer and here < 0:
             raise CheckpointError("every copy is damaged", where=self.location, fix="start a new run elsewhere")
 
-    def _bring(self, directory: RunDirectory, step: int) -> None:
+    def _bring(self, directory: RunDirectory, step: int, require_same: Callable[[dict[str, Any]], None]) -> None:
         source, folder = self._path(step), os.path.join(directory.checkpoints, step_folder(step))
         partial = f"{folder}.tmp-{os.getpid()}"
         storage.make_folder(partial)
@@ -117,6 +135,10 @@ class Copies:
                     raise CheckpointError(
                         "is not what was saved (sha256 differs)", where=f"{self._url(step)}/{name}", fix=RESTORE
                     )
+            require_same(storage.read_json(os.path.join(partial, RUN_FILES[0])))
+            done, known = (_rollbacks(folder) for folder in (directory.location, partial))
+            if done != known[: len(done)]:
+                raise CheckpointError("is from before a rollback", where=self._url(step), fix="nothing: it is left out")
             for name in RUN_FILES:
                 if os.path.exists(os.path.join(partial, name)):
                     os.replace(os.path.join(partial, name), directory.path(name))
@@ -129,6 +151,15 @@ class Copies:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
+    def remove_after(self, step: int) -> None:
+        """After a rollback: copies of later steps hold what it left behind."""
+        for later in (found for found in self.steps() if found > step):
+            self._remove(later)
+
+    def _remove(self, step: int) -> None:
+        self._again("remove", self._files.rm_file, f"{self._path(step)}/{MANIFEST}")
+        self._again("remove", self._files.rm, self._path(step), recursive=True)
+
     def _commit(self, path: str, content: bytes) -> None:
         """Creates the manifest object. `create` is a precondition at the store, so of two writers one loses; a retry
         that finds its own first try has won."""
@@ -136,13 +167,16 @@ class Copies:
             self._again("write", self._files.pipe_file, path, content, mode="create")
         except FileExistsError:
             if self._again("read", self._files.cat_file, path) != content:
-                raise CheckpointError(
-                    "another run writes its checkpoints there",
-                    where=self.location,
-                    fix="give each run a checkpoint.copy_to of its own",
-                ) from None
+                raise self._taken() from None
 
-    def _require_arrived(self, path: str, expected: dict[str, Any], source: str) -> None:
+    def _taken(self) -> CheckpointError:
+        return CheckpointError(
+            "another run writes its checkpoints there",
+            where=self.location,
+            fix="give each run a checkpoint.copy_to of its own",
+        )
+
+    def _require_arrived(self, path: str, expected: dict[str, Any], source: BinaryIO) -> None:
         """By the store's own crc32c where it has one, else by reading it back."""
         info = self._again("look at", self._files.info, path)
         good = info["size"] == expected["bytes"]
@@ -165,7 +199,7 @@ class Copies:
         for number in range(TRIES):
             try:
                 return action(*arguments, **options)
-            except FINAL:
+            except (MaskwrightError, *FINAL):  # of ours, StoppedEarly: a signal came
                 raise
             except Exception as error:  # each file system has errors of its own
                 if number == TRIES - 1 or not _may_pass(error):
@@ -181,6 +215,12 @@ class Copies:
 
     def _url(self, step: int) -> str:
         return f"{self.location}/{step_folder(step)}"
+
+
+def _rollbacks(folder: str) -> list[Any]:
+    path = os.path.join(folder, "rollbacks.json")
+    found = storage.read_json(path) if os.path.exists(path) else []
+    return found if isinstance(found, list) else []
 
 
 def _may_pass(error: Exception) -> bool:
@@ -199,14 +239,13 @@ def _read(path: str) -> bytes | None:
         return None
 
 
-def _crc32c(path: str) -> str | None:
+def _crc32c(source: BinaryIO) -> str | None:
     """As stores write it, base64; None without the package, which gcsfs brings."""
     try:
         import google_crc32c
     except ImportError:
         return None
     checksum = google_crc32c.Checksum()
-    with open(path, "rb") as file:
-        while block := file.read(storage.READ_BYTES):
-            checksum.update(block)
+    while block := source.read(storage.READ_BYTES):
+        checksum.update(block)
     return base64.b64encode(checksum.digest()).decode()

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 
 from maskwright.core import storage
 from maskwright.core.console import warn
+from maskwright.core.errors import InputError
 from maskwright.core.run_directory import RunDirectory
 
 WINDOW_LINES, FEWEST_LINES, NEW_LEVEL_LINES = 50, 10, 10
@@ -92,7 +93,12 @@ class Rollbacks:
     def __init__(self, directory: RunDirectory) -> None:
         self._path = directory.path("rollbacks.json")
         noted = storage.read_json(self._path) if os.path.exists(self._path) else []
-        self.all = [Rollback(**record) for record in noted]
+        try:
+            self.all = [Rollback(**record) for record in noted]
+        except TypeError:
+            raise InputError(
+                "is not a list of rollbacks", where=self._path, fix="restore the file, or start a new run"
+            ) from None
 
     def add(self, rollback: Rollback) -> None:
         self.all.append(rollback)

@@ -58,6 +58,8 @@ class Job:
     def __post_init__(self) -> None:
         self.watch = LossWatch(self.model.vocab_size, self.config.schedule.warmup_steps)
         self.rollbacks = Rollbacks(self.directory)
+        if self.config.health.on_spike == "rollback":
+            self.saver.keep_planned(self.config.checkpoint.save_every_steps)
 
 
 def train(job: Job, stop: StopRequest) -> None:
@@ -86,6 +88,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 job.speed.stop(tokens, _flops(job.model, batches))
                 job.counters.add(stats, tokens)
                 job.step += 1
+                job.saver.look()
                 empty = _watch_empty(job, stats.weight, empty)
 
                 if log and _log(job, board, bar, rate, float(stats.grad_norm)) and _roll_back(job, bar):
@@ -93,7 +96,6 @@ def train(job: Job, stop: StopRequest) -> None:
                 bar.advance()
                 _beat(job, "training")
                 stop.look(job.directory, job.step - first)
-                job.saver.look()
                 if _due(config.evaluation.every_steps, job.step) and job.step < steps:
                     evaluate(job, board, stop)
                 if job.step < steps and (
@@ -193,6 +195,7 @@ def _roll_back(job: Job, bar: Progress) -> bool:
         return False
     # First the note, then the state: a kill in between continues from the same checkpoint with the same data.
     job.rollbacks.add(Rollback(seen, loaded[0].step, job.rollbacks.data_step(seen)))
+    job.saver.forget_after(loaded[0].step)
     restore(job, *loaded)
     bar.advance(job.step - seen + 1)
     say(f"going back to step {job.step:,}; the data of the {seen - job.step:,} steps since then is left out")

@@ -9,7 +9,7 @@ import numpy as np
 
 from maskwright.core import config as run
 from maskwright.core.console import warn
-from maskwright.core.errors import CheckpointError, HealthError
+from maskwright.core.errors import CheckpointError, HealthError, MaskwrightError
 from maskwright.core.lease import Lease
 from maskwright.core.run_directory import RunDirectory
 from maskwright.engines.base import TrainState
@@ -22,6 +22,7 @@ class Saver:
 
     def __init__(self, directory: RunDirectory, options: run.Checkpoint, copies: Copies | None, lease: Lease) -> None:
         self._directory, self._options, self._lease = directory, options, lease
+        self._planned: int | None = None
         self._copier = Copier(directory, options, copies) if copies else None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -33,10 +34,27 @@ class Saver:
         self._thread.start()
 
     @property
+    def lost(self) -> bool:
+        """Whether another process has taken the folder over."""
+        return self._lease.lost
+
+    @property
     def busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    def keep_planned(self, every_steps: int | None) -> None:
+        """For rollbacks: saves by the clock do not push the last planned ones out."""
+        self._planned = every_steps
+
+    def forget_after(self, step: int) -> None:
+        """After a rollback: later copies go. A store that is away keeps them, and a fetch leaves them out."""
+        if self._copier:
+            self._copier.wait()
+            self._copier.remove_after(step)
+
     def look(self) -> None:
+        """After each step. Raises `InputError` when another process has taken the folder over."""
+        self._lease.require()
         if not self.busy:
             self.finish()
 
@@ -74,7 +92,9 @@ class Saver:
                     )
             self._lease.require()
             keep, every = self._options.keep, self._options.keep_every_steps
-            path = checkpoint.save(self._directory.checkpoints, state, record, keep=keep, keep_every_steps=every)
+            path = checkpoint.save(
+                self._directory.checkpoints, state, record, keep=keep, keep_every_steps=every, planned=self._planned
+            )
             self._directory.log(f"saved {path}")
             if self._copier:
                 self._copier.ask(state.step)
@@ -99,6 +119,12 @@ class Copier:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="copy", daemon=True)
                 self._thread.start()
+
+    def remove_after(self, step: int) -> None:
+        try:
+            self._copies.remove_after(step)
+        except Exception as error:
+            warn(f"{self._copies.location}: copies after step {step:,} cannot be removed: {error}")
 
     def wait(self) -> CheckpointError | None:
         """Until nothing is left to copy."""
@@ -126,8 +152,9 @@ class Copier:
         except Exception as error:
             if step not in checkpoint.whole_steps(self._directory.checkpoints):
                 return  # removed meanwhile, for newer ones that are asked for next
+            why = error.what if isinstance(error, MaskwrightError) else error
             self._failed = CheckpointError(
-                f"step {step:,} is saved here but not copied: {error}",
+                f"step {step:,} is saved here but not copied: {why}",
                 where=self._copies.location,
                 fix="start the same command again once the store can be reached",
             )

@@ -8,6 +8,7 @@ RUN/request.json      the same two, by `maskwright stop`, from any machine that 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -16,11 +17,18 @@ from contextlib import contextmanager
 from types import FrameType
 
 from maskwright.core.console import say
+from maskwright.core.errors import StoppedEarly
 from maskwright.core.run_directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0
 DEFAULT_GRACE_SECONDS = 25.0
 """Kubernetes, SLURM and Google's Spot machines send SIGKILL 30 seconds after SIGTERM."""
+
+
+def end_now() -> None:
+    """Before there is a run to speak of."""
+    say("stopped: the grace period ended before the run began; nothing half-written is left")
+    os._exit(StoppedEarly.exit_code)
 
 
 class StopRequest:
@@ -40,7 +48,7 @@ class StopRequest:
         self.reason: str | None = None
         self.urgent = False
         self.save_wanted = False
-        self.grace_seconds, self.when_grace_ends = DEFAULT_GRACE_SECONDS, lambda: None
+        self.grace_seconds, self.when_grace_ends = DEFAULT_GRACE_SECONDS, end_now
         self._clock, self._began, self._looked = clock, clock(), clock()
         self._max_hours, self._max_steps = max_hours, max_steps
 
@@ -70,15 +78,18 @@ class StopRequest:
 def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     """While inside, signals only note a wish in `request`; further ones change nothing, so a save is never torn."""
 
+    timers: list[threading.Timer] = []
+
     def stop(number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        say(f"{name}: saving and stopping" if not request.requested else f"{name}: already stopping")
+        name, first = signal.Signals(number).name, not request.urgent
         request.ask(name)
-        if not request.urgent:
-            request.urgent = True
-            timer = threading.Timer(request.grace_seconds, request.when_grace_ends)
+        request.urgent = True
+        if first:
+            timer = threading.Timer(request.grace_seconds, lambda: request.when_grace_ends())
             timer.daemon = True
+            timers.append(timer)
             timer.start()
+        say(f"{name}: saving and stopping" if first else f"{name}: already stopping")
 
     def save(number: int, frame: FrameType | None) -> None:
         request.save_wanted = True
@@ -93,5 +104,7 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     try:
         yield request
     finally:
+        for timer in timers:
+            timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
