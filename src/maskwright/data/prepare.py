@@ -7,6 +7,7 @@ are only hashed, not encoded. `manifest.json` is written last: without it the fo
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 from dataclasses import asdict, dataclass
@@ -118,7 +119,11 @@ class _Preparation:
             self._resume()
             try:
                 self._note()
-                self._work()
+                gc.freeze()  # what imports have made is not looked through again and again: a twelfth of the time
+                try:
+                    self._work()
+                finally:
+                    gc.unfreeze()
             except Exception as error:
                 # What is noted is worth keeping for the next try, unless the input itself was bad.
                 if isinstance(error, InputError) or not self.shards:
