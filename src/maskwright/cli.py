@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -87,9 +88,12 @@ def main() -> NoReturn:
     except Exception as error:  # with --debug only
         print_exception(error)
         code = 1
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # the code is known: none may change it while Python takes itself apart
-        signal.signal(number, signal.SIG_IGN)
-    sys.exit(code)
+    end(code)
+
+
+def end(code: int) -> NoReturn:
+    """Python takes a second to take torch apart, in which a signal or a thread could change the exit code: at once."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # whoever reads has gone
+            stream.flush()
+    os._exit(code)

@@ -157,10 +157,10 @@ ACTIONS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    from maskwright.cli import run
+    from maskwright.cli import end, run
 
     install(**json.loads(sys.argv[1]))
-    sys.exit(run(sys.argv[2:]))
+    end(run(sys.argv[2:]))
 
 
 if __name__ == "__main__":

@@ -106,5 +106,6 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     finally:
         for timer in timers:
             timer.cancel()
+            timer.join()  # a thread that wakes while Python takes itself apart can abort the process
         for number, handler in before.items():
             signal.signal(number, handler)
