@@ -34,6 +34,9 @@ ROWS: list[tuple[str, str, str, str, str, float, bool]] = [
     ("loader", "loader, one core", "itself", "megatokens_per_cpu_second", "Mtokens/s", 80.0, False),
     ("loader", "loader, one core", "HF's collator", "over_hf_collator", "x", 25.0, False),
     ("cpu-mini", "loader in a step, mini", "the step", "loader_share", "of it", 0.01, True),
+    ("saving", "a save every 600 s, base, 8 rows a step", "training", "share_of_training", "of it", 0.02, True),
+    ("kills", "204 kills at random moments", "ends of runs that differ", "different_ends", "ends", 0.0, True),
+    ("kills", "a kill, with a save every second", "training lost", "most_seconds_lost", "s", 2.0, True),
     ("start", "`maskwright --help`", "-", "help_seconds", "s", 0.2, True),
     ("start", "first step after start, mini", "-", "first_step_seconds", "s", 5.0, True),
     ("start", "batch at step 10^6", "batch at step 0", "batch_at_step_1000000_over_step_0", "x", 2.0, True),
@@ -50,6 +53,8 @@ python benchmarks/time_to_loss.py --text 'corpus/*.txt'       # half an hour
 python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --pregenerate PATH_TO_ITS_SCRIPT
 python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
+python benchmarks/saving.py --text 'corpus/*.txt'
+python benchmarks/kills.py --store data/store                 # a quarter of an hour
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
 ```
 
