@@ -15,8 +15,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from typing import Any
@@ -27,7 +25,7 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import say
 from maskwright.core.run_directory import RunDirectory
-from maskwright.tasks.verify_resume import compare
+from maskwright.tasks.verify_resume import compare, start_run
 from maskwright.training import checkpoint
 
 SAVE_EVERY_SECONDS = 1.0
@@ -71,12 +69,6 @@ def config_of(kind: dict[str, Any], store: str, steps: int) -> RunConfig:
     return build_config(values, "kills")
 
 
-def start(file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "maskwright", "pretrain", file, "--run", directory.location]
-    with open(f"{directory.location}.log", "ab") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-
 def lost_seconds(directory: RunDirectory) -> float:
     """Of training: of the steps after the newest checkpoint, by the times of their log lines. They are of one attempt,
     since a restart drops what it computes again."""
@@ -101,12 +93,12 @@ def one_kind(config: RunConfig, kills: int, folder: str, generator: random.Rando
     storage.write_json(file, config.model_dump())
     straight, killed = (RunDirectory(os.path.join(folder, name)) for name in ("straight", "killed"))
     begin = time.monotonic()
-    if start(file, straight).wait():
+    if start_run(file, straight).wait():
         raise SystemExit(f"the run failed: {straight.location}.log")
     whole = time.monotonic() - begin
     lost, reached = [], []
     for number in range(kills):
-        process = start(file, killed)
+        process = start_run(file, killed)
         # Most of a start is imports; a fifth of the kills fall anywhere, the others where it trains.
         early = 0.0 if number % 5 == 0 else 2.0
         time.sleep(early + generator.random() * max(0.5, min(whole, 2.5 * SAVE_EVERY_SECONDS)))
@@ -115,7 +107,7 @@ def one_kind(config: RunConfig, kills: int, folder: str, generator: random.Rando
             break
         reached.append(max((line["step"] for line in killed.read_metrics()), default=0))
         lost.append(lost_seconds(killed))
-    if start(file, killed).wait():
+    if start_run(file, killed).wait():
         raise SystemExit(f"the run failed: {killed.location}.log")
     tensors, lines, differences = compare(straight, killed)
     return {

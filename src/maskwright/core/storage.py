@@ -144,6 +144,12 @@ def digest(location: str) -> Digest:
     return Digest(size, sha.hexdigest(), crc)
 
 
+def sha256_of_file(location: str) -> str:
+    """Of what is compared by its sha256 alone; `digest` computes a crc32 as well."""
+    with open_binary(location) as file:
+        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
+
+
 def sync_folder(folder: str) -> None:
     """Makes renames inside a local folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

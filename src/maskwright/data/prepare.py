@@ -165,7 +165,7 @@ class _Preparation:
         for shard in noted["shards"]:
             for record in shard["files"].values():
                 file = os.path.join(self.folder, record["name"])
-                if not os.path.exists(file) or storage.digest(file).sha256 != record["sha256"]:
+                if not os.path.exists(file) or storage.sha256_of_file(file) != record["sha256"]:
                     raise StoreError("was changed since it was written", where=file, fix=f"delete {self.folder}")
         for name in os.listdir(self.folder):
             if storage.is_temporary(name):  # a shard that was being written when the run was cut
@@ -299,7 +299,7 @@ class _Preparation:
             "dtype": self.dtype,
             "tokenizer": {
                 "fingerprint": self.vocabulary.fingerprint,
-                "sha256": storage.digest(tokenizer_file(self.tokenizer_location)).sha256,
+                "sha256": storage.sha256_of_file(tokenizer_file(self.tokenizer_location)),
                 "vocab_size": self.vocabulary.size,
             },
             "splits": splits,

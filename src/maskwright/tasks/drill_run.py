@@ -76,7 +76,10 @@ class Place:
         )
 
     def train(self, run: RunDirectory, *arguments: str, **fault: Any) -> Ended:
-        return self.call("pretrain", self.file, "--run", run.location, *arguments, **fault)
+        return self.call(*self.pretrain(run, *arguments), **fault)
+
+    def pretrain(self, run: RunDirectory, *arguments: str) -> tuple[str, ...]:
+        return ("pretrain", self.file, "--run", run.location, *arguments)
 
     def newest(self) -> int:
         return max(checkpoint.whole_steps(self.bothered.checkpoints), default=-1)
@@ -133,10 +136,8 @@ def _terminated(place: Place, call: str, number: int, do: str) -> str:
 def _hung(place: Place) -> str:
     fault = {"call": f"{ENGINE}._accumulate", "number": 2, "do": "hang"}
     before = place.newest()
-    process = place.start(
-        "pretrain", place.file, "--run", place.bothered.location, "--set", f"checkpoint.grace_seconds={GRACE_SECONDS}",
-        fault=fault,
-    )  # fmt: skip
+    grace = ("--set", f"checkpoint.grace_seconds={GRACE_SECONDS}")
+    process = place.start(*place.pretrain(place.bothered, *grace), fault=fault)
     try:
         _wait_for_training(place, process)
         time.sleep(0.5)
@@ -172,10 +173,8 @@ def _killed(place: Place) -> str:
 
 
 def _second(place: Place) -> str:
-    first = place.start(
-        "pretrain", place.file, "--run", place.bothered.location,
-        fault={"call": f"{ENGINE}._accumulate", "number": 1, "do": "hang"},
-    )  # fmt: skip
+    fault = {"call": f"{ENGINE}._accumulate", "number": 1, "do": "hang"}
+    first = place.start(*place.pretrain(place.bothered), fault=fault)
     try:
         _wait_for_training(place, first)
         seen = place.train(place.bothered).require(2, f"in use by process {first.pid}")

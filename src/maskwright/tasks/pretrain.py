@@ -71,7 +71,9 @@ def pretrain(
         if directory.exists() != (before is not None):
             raise InputError("another start began here meanwhile", where=run, fix="start the same command again")
         directory.take_request()  # one that was meant for an earlier start
-        job = _start(ready, directory, engine, record, Saver(directory, config.checkpoint, copies, lease))
+        planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
+        saver = Saver(directory, config.checkpoint, copies, lease, planned)
+        job = _start(ready, directory, engine, record, saver)
         stop.when_grace_ends = partial(_grace_ended, job)
         if before is None:
             _begin(job, beginning, config_file)

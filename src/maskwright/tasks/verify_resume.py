@@ -117,14 +117,15 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
     return verdict
 
 
-def _start(file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:
+def start_run(file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:
+    """By the command that a user types; what it says goes to a log beside the folder."""
     with open(f"{directory.location}.log", "ab") as log:
         command = [sys.executable, "-m", "maskwright", "pretrain", file, "--run", directory.location]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def _to_the_end(file: str, directory: RunDirectory) -> None:
-    process = _start(file, directory)
+    process = start_run(file, directory)
     try:
         code = process.wait()
     finally:
@@ -137,7 +138,7 @@ def _killed(file: str, directory: RunDirectory, moment: int, seconds: float) -> 
     """Starts the run, kills it `seconds` after it has finished step `moment`, and returns the step that it had reached;
     None when it ended by itself before."""
     before = directory.read_status()
-    process = _start(file, directory)
+    process = start_run(file, directory)
     try:
         while process.poll() is None and not _trains(directory, before, moment):
             time.sleep(0.002)

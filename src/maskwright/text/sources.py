@@ -379,6 +379,6 @@ def fingerprint(sources: Sources) -> list[dict[str, Any]]:
                 filesystem, path = fsspec.core.url_to_fs(name)
                 records.append({"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))})
             else:
-                records.append({"location": name, "bytes": size, "sha256": storage.digest(name).sha256})
+                records.append({"location": name, "bytes": size, "sha256": storage.sha256_of_file(name)})
             bar.advance(size)
     return records

@@ -109,7 +109,7 @@ def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
         FILES[1]: write_tensors(optimizer, moments),
     }
     storage.write_json(rest, {"format": FORMAT, "step": state.step, **record})
-    sha256[FILES[2]] = storage.digest(rest).sha256
+    sha256[FILES[2]] = storage.sha256_of_file(rest)
     storage.sync_folder(target)
     storage.sync_folder(os.path.dirname(target))
     files = {
@@ -208,7 +208,7 @@ def load(path: str) -> tuple[TrainState, dict[str, Any]]:
 def _load(path: str, manifest: dict[str, Any]) -> tuple[TrainState, dict[str, Any]]:
     for name in FILES:
         file, expected = os.path.join(path, name), manifest["files"][name]
-        if os.path.getsize(file) != expected["bytes"] or storage.digest(file).sha256 != expected["sha256"]:
+        if os.path.getsize(file) != expected["bytes"] or storage.sha256_of_file(file) != expected["sha256"]:
             raise CheckpointError("is not what was saved (size or sha256 differs)", where=file, fix="restore a copy")
     record = storage.read_json(os.path.join(path, FILES[2]))
     if record["step"] != step_of(os.path.basename(path)):

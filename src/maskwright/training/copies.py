@@ -131,7 +131,7 @@ class Copies:
             for name in [*checkpoint.FILES, *(n for n in RUN_FILES if n in manifest["files"])]:
                 to, wanted = os.path.join(partial, name), manifest["files"][name]["sha256"]
                 self._again(f"read {name}", self._files.get_file, f"{source}/{name}", to)
-                if storage.digest(to).sha256 != wanted:
+                if storage.sha256_of_file(to) != wanted:
                     raise CheckpointError(
                         "is not what was saved (sha256 differs)", where=f"{self._url(step)}/{name}", fix=RESTORE
                     )

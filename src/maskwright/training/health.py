@@ -23,6 +23,10 @@ SPIKE_DEVIATIONS, SPIKE_SHARE = 8.0, 0.1
 """A spike lies this many robust standard deviations, and this share, above the median of the window before it."""
 CHANCE_SHARE = 0.01
 """A loss this close to ln(vocabulary) is that of guessing evenly."""
+HEALTH_FIX = (
+    "start a new run with a lower optimizer.learning_rate or more schedule.warmup_steps; `maskwright export` makes a "
+    "folder of the last good checkpoint for its model.init_from"
+)
 
 
 class LossWatch:

@@ -20,16 +20,12 @@ from maskwright.engines.base import Engine, EvalStats, TrainState
 from maskwright.engines.schedules import learning_rate
 from maskwright.model.config import ModelConfig, training_flops
 from maskwright.training import checkpoint
-from maskwright.training.health import LossWatch, Rollback, Rollbacks
+from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback, Rollbacks
 from maskwright.training.metrics import Counters, Speed, TensorBoard
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest
 
 STATUS_EVERY_SECONDS = 2.0
-HEALTH_FIX = (
-    "start a new run with a lower optimizer.learning_rate or more schedule.warmup_steps; `maskwright export` makes a "
-    "folder of the last good checkpoint for its model.init_from"
-)
 MOST_EMPTY_STEPS = 10
 
 
@@ -58,8 +54,6 @@ class Job:
     def __post_init__(self) -> None:
         self.watch = LossWatch(self.model.vocab_size, self.config.schedule.warmup_steps)
         self.rollbacks = Rollbacks(self.directory)
-        if self.config.health.on_spike == "rollback":
-            self.saver.keep_planned(self.config.checkpoint.save_every_steps)
 
 
 def train(job: Job, stop: StopRequest) -> None:

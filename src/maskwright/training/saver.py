@@ -15,14 +15,22 @@ from maskwright.core.run_directory import RunDirectory
 from maskwright.engines.base import TrainState
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
+from maskwright.training.health import HEALTH_FIX
 
 
 class Saver:
     """`begin` returns at once; what went wrong is raised by the next call of any other method."""
 
-    def __init__(self, directory: RunDirectory, options: run.Checkpoint, copies: Copies | None, lease: Lease) -> None:
-        self._directory, self._options, self._lease = directory, options, lease
-        self._planned: int | None = None
+    def __init__(
+        self,
+        directory: RunDirectory,
+        options: run.Checkpoint,
+        copies: Copies | None,
+        lease: Lease,
+        planned: int | None = None,
+    ) -> None:
+        """`planned`: rollbacks go to multiples of it, so saves by the clock do not push the last two out."""
+        self._directory, self._options, self._lease, self._planned = directory, options, lease, planned
         self._copier = Copier(directory, options, copies) if copies else None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -41,10 +49,6 @@ class Saver:
     @property
     def busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
-
-    def keep_planned(self, every_steps: int | None) -> None:
-        """For rollbacks: saves by the clock do not push the last planned ones out."""
-        self._planned = every_steps
 
     def forget_after(self, step: int) -> None:
         """After a rollback: later copies go. A store that is away keeps them, and a fetch leaves them out."""
@@ -88,7 +92,7 @@ class Saver:
                 if not np.isfinite(array).all():
                     raise HealthError(
                         f"step {state.step}: {name} is no longer finite; not saved",
-                        fix="start a new run from the last good checkpoint with a lower optimizer.learning_rate",
+                        fix=HEALTH_FIX,
                     )
             self._lease.require()
             keep, every = self._options.keep, self._options.keep_every_steps
