@@ -17,11 +17,9 @@ from maskwright.core.config import build_config
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch_engine import TorchEngine
 from maskwright.model.config import model_config, training_flops
 from maskwright.model.hf_names import initial_parameters
-from maskwright.training.loop import attended_pairs
 
 
 def main() -> None:
@@ -46,7 +44,7 @@ def main() -> None:
     loader = Loader(run, store)
     engine = TorchEngine(shape, run.optimizer, run.engine, seed=0, run_flops=1e18)  # that of a long run
     engine.write(TrainState(0, initial_parameters(shape, 0)))
-    ceiling = gemm_ceiling(engine.device, engine.dtype)
+    ceiling = engine.ceiling()
     seconds, loading, tokens, flops = [], [], [], []
     together = 10 if engine.device == "cuda" else 1
     for first in range(0, arguments.steps, together):
@@ -60,13 +58,9 @@ def main() -> None:
         seconds.append((time.perf_counter() - begin) / together)
         loading.append(load / together)
         tokens.append(sum(batch.text_tokens for batch in taken) / together)
-        flops.append(
-            sum(
-                training_flops(shape, batch.text_tokens, attended_pairs(batch.segment_ids), batch.predicted)
-                for batch in taken
-            )
-            / together
-        )
+        work = [loader.work(step) for step in range(first, first + together)]
+        computed = [training_flops(shape, *found, batch.predicted) for found, batch in zip(work, taken, strict=True)]
+        flops.append(sum(computed) / together)
     warm = max(1, len(seconds) // 4)
     step_seconds = statistics.median(seconds[warm:])
     share = statistics.median(f / s for f, s in zip(flops[warm:], seconds[warm:], strict=True)) / ceiling

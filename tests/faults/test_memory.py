@@ -70,7 +70,7 @@ def test_fewer_rows_at_once_give_the_same_update(
         engine = TorchEngine(model, Optimizer(kind="adamw"), Engine(device="cpu", dtype=dtype), 0)
         engine.write(TrainState(0, initial_parameters(model, 0)))
         stats = [engine.step(loader.batches(step), 1e-3) for step in range(3)]
-        engines.append((engine, [float(s.loss_sum) for s in stats if s], engine.evaluate(loader.batch(9, 0))))
+        engines.append((engine, [float(s.loss_sum) for s in stats if s], engine.evaluate([loader.batch(9, 0)])))
     assert engines[1][0].rows_at_once == {5: 4, 3: 2, 1: 1}[rows]
     tolerance = 1e-5 if dtype == "fp32" else 2e-2
     np.testing.assert_allclose(engines[1][1], engines[0][1], rtol=tolerance)

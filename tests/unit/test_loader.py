@@ -184,3 +184,28 @@ def test_long_spans_are_copied_as_short_ones_are_gathered(seed: int, monkeypatch
             assert np.array_equal(found[place + 1 : place + 1 + size], wanted)
         place += 1 + size + behind
     assert place == len(copied) == len(gathered)
+
+
+@pytest.mark.parametrize("packing", ["documents", "full_sentences"])
+def test_work_of_a_step_is_that_of_its_batches(
+    store: TokenStore, config: Callable[..., RunConfig], packing: str
+) -> None:
+    """From the plan alone, as against counting in the rows: positions in use and pairs that attend to each other."""
+    loader = Loader(config(**{"data.packing": packing}), store)
+    for step in range(7):
+        used, pairs = 0, 0
+        for batch in loader.batches(step):
+            used += batch.text_tokens
+            for row in batch.segment_ids.tolist():
+                pairs += sum(row.count(segment) ** 2 for segment in set(row) - {0})
+        assert loader.work(step) == (used, pairs)
+
+
+def test_some_workers_alone_get_the_batches_they_get_among_all(
+    store: TokenStore, config: Callable[..., RunConfig]
+) -> None:
+    loader = Loader(config(**{"batch.virtual_workers": 4, "batch.micro_batch_rows": 2}), store)
+    everything, some = loader.batches(3), loader.batches(3, workers=[2, 1])
+    for number, batch in zip((2, 1), some, strict=True):
+        assert np.array_equal(batch.input_ids, everything[number].input_ids)
+        assert np.array_equal(batch.predict_index, everything[number].predict_index)

@@ -20,7 +20,6 @@ from maskwright.core.storage import atomic_writer
 from maskwright.engines.base import TrainState
 from maskwright.engines.schedules import learning_rate
 from maskwright.training import checkpoint
-from maskwright.training.loop import attended_pairs
 from maskwright.training.metrics import TensorBoard
 
 
@@ -163,11 +162,6 @@ def test_progress_without_a_terminal_is_a_line_every_15_seconds() -> None:
     lines = out.getvalue().splitlines()
     assert lines[0] == "train        15%  15/100 steps  1 steps/s  ETA 85 s  loss 14"
     assert len(lines) == 3
-
-
-def test_attended_pairs_are_squares_of_segment_lengths() -> None:
-    segments = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [0] * 6])
-    assert attended_pairs(segments) == 9 + 4 + 36
 
 
 def test_events_that_cannot_be_written_are_said_once_and_left_out(

@@ -131,15 +131,24 @@ class Batch(Section):
 
 
 class Engine(Section):
-    kind: Literal["torch"] = "torch"
-    """Which engine computes."""
-    device: Annotated[Literal["auto", "cpu", "cuda"], Resumable] = "auto"
-    """auto takes a CUDA device when there is one, and says so. A device that is asked for and absent is an error."""
+    kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
+    """Which framework computes: torch on CPU and CUDA, jax on TPU and also on those. A run may change it on the way:
+    the numbers go on within rounding."""
+    device: Annotated[Literal["auto", "cpu", "cuda", "tpu"], Resumable] = "auto"
+    """auto takes a TPU (jax) or a CUDA device when there is one, and says so. A device that is asked for and absent is
+    an error."""
+    devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
+    """Only for jax: how many of them, on all hosts together; all when not set, and 1 on a CPU, where more are virtual:
+    for trying out. They divide batch.virtual_workers."""
+    sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
+    """Only for jax. data: each device holds the whole model. fsdp: each holds a part of every weight, gradient and
+    moment, and gathers a layer when it is computed."""
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster
     at it."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile of the layers. auto: on a CUDA device in runs long enough to win back the compiler's time."""
+    """Only for torch: torch.compile of the layers. auto: on a CUDA device in runs long enough to win back the
+    compiler's time."""
     threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
     """CPU threads; 0 = one on each physical core that this process may use. Another number gives other low bits."""
 

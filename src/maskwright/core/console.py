@@ -21,6 +21,19 @@ REDRAW_EVERY_SECONDS = 0.2
 
 
 _open_bars: list[Progress] = []
+_quiet = False
+
+
+def only_warnings() -> None:
+    """From here on: in a process that does what another one already tells of."""
+    global _quiet
+    _quiet = True
+
+
+def note(message: str) -> None:
+    """`say`, but for a process that only follows."""
+    if not _quiet:
+        say(message)
 
 
 def say(message: str = "") -> None:
@@ -88,7 +101,7 @@ class Progress:
         self._lines = 0
         self._bar: RichProgress | None = None
         # One bar at a time: what goes on inside another bar's work shows in that one's note.
-        if self._stream.isatty() and not _open_bars:
+        if self._stream.isatty() and not _open_bars and not _quiet:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as RichProgress
@@ -144,7 +157,7 @@ class Progress:
         with lost_terminal_is_no_error():
             if self._bar:
                 self._bar.update(self._task, completed=self.done, text=self.text(now))
-            elif not self._stream.isatty():
+            elif not self._stream.isatty() and not _quiet:
                 print(f"{self.label:<10}  {self.text(now)}", file=self._stream, flush=True)
         self._lines += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +73,17 @@ class Rows:
             ids[rest], positions[rest], segments[rest] = self.pad, 0, 0
         return ids.reshape(M, T), positions.reshape(M, T), segments.reshape(M, T)
 
+    def work(self, rows: Int64) -> tuple[int, float]:
+        """Of rows >= 0, from the plan alone: positions that are not padding, and (query, key) pairs inside segments,
+        the sum of their squared lengths."""
+        layout = self.plan
+        counts = layout.first[rows + 1] - layout.first[rows]
+        begins = np.cumsum(counts) - counts
+        piece = np.arange(counts.sum()) + np.repeat(layout.first[rows] - begins, counts)
+        sizes = layout.length[piece].astype(np.int64) + layout.bos[piece] + layout.eos[piece]
+        segments = sizes if layout.segments else np.add.reduceat(sizes, begins)
+        return int(sizes.sum()), float(np.square(segments.astype(np.float64)).sum())
+
     def documents(self, row: int) -> list[int]:
         """Numbers in the split of the documents that a row holds something of."""
         pieces = slice(int(self.plan.first[row]), int(self.plan.first[row + 1]))
@@ -138,9 +150,16 @@ class Loader:
             self._block = (epoch, begin, order(self.config.seed, epoch, index, size))
         return self._block[2]
 
-    def batches(self, step: int, data_step: int | None = None) -> list[Batch]:
-        """The micro-batches of update `step`, one for each virtual worker; `data_step` when some data was left out."""
-        return [self.batch(step, worker, data_step) for worker in range(self.config.batch.virtual_workers)]
+    def batches(self, step: int, data_step: int | None = None, workers: Sequence[int] | None = None) -> list[Batch]:
+        """The micro-batches of update `step`, one for each virtual worker, or for those of `workers` alone;
+        `data_step` when some data was left out."""
+        wanted = range(self.config.batch.virtual_workers) if workers is None else workers
+        return [self.batch(step, worker, data_step) for worker in wanted]
+
+    def work(self, data_step: int) -> tuple[int, float]:
+        """Of a whole update, whoever computes what of it: see `Rows.work`."""
+        rows = self.config.rows_per_step
+        return self.rows.work(self._rows_at(data_step * rows + np.arange(rows, dtype=np.int64))[1])
 
     def row_numbers(self, data_step: int, worker: int) -> tuple[Int64, Int64]:
         """Epoch and row of each of a micro-batch's rows."""

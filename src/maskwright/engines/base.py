@@ -1,4 +1,4 @@
-"""The engine seam: what the loop asks of torch today and of any other framework later."""
+"""The engine seam: what the loop asks of torch and of JAX."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, SupportsFloat
 
+from maskwright.core.errors import HealthError, MaskwrightError
 from maskwright.data.batch import Batch
+from maskwright.engines.processes import Processes
 from maskwright.model.hf_names import Parameters
+
+DROPOUT_PURPOSE = 7
+"""Of the keys that dropout is drawn by."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +23,11 @@ class StepStats:
     """
 
     loss_sum: SupportsFloat
-    weight: float
+    weight: SupportsFloat
     grad_norm: SupportsFloat
+    wish: int = 0
+    """What all processes now know that one of them wished: that of this step where there is one process, else of the
+    step before."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +64,32 @@ class Engine(Protocol):
     description: str
     """Device, precision and threads that were chosen, for a person."""
 
+    device: str
+    dtype_name: str
+    """Of the multiplications: `bfloat16` or `float32`."""
+
+    processes: Processes
+
+    spread: int
+    """Devices that each compute a micro-batch at the same time, in all processes together."""
+
     rows_at_once: int | None
     """Of a micro-batch; None for all. Smaller after running out of memory, and kept by checkpoints: it decides low
     bits."""
 
-    def step(self, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool]) -> StepStats | None:
+    def workers(self, virtual_workers: int) -> list[int]:
+        """Which of an update's virtual workers this process computes, in the order that `step` takes their batches.
+
+        Raises `ConfigError` when they cannot be shared out evenly."""
+        ...
+
+    def step(
+        self, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool], wish: int = 0
+    ) -> StepStats | None:
         """One optimizer update. The loss is the sum over all predicted positions divided once by their weight.
 
-        `give_up` is asked before each micro-batch; once it says so, None is returned and nothing has changed.
+        `give_up` is asked before each micro-batch; once it says so, None is returned and nothing has changed. A
+        process among several does not give up alone. Of their wishes, each process is told the largest.
 
         When the loss or the gradient is not finite, nothing changes, now or in later steps: `HealthError` is raised
         here, or by `check` where the device runs ahead of the host.
@@ -74,12 +100,58 @@ class Engine(Protocol):
         """Waits for the device, and raises `HealthError` when a step was not finite."""
         ...
 
-    def evaluate(self, batch: Batch) -> EvalStats: ...
-
-    def read(self) -> TrainState:
-        """A copy: later steps do not change it."""
+    def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
+        """Sums over all of them; every process is given all. Best as many as `spread`."""
         ...
 
-    def write(self, state: TrainState) -> None: ...
+    def read(self) -> TrainState:
+        """A copy: later steps do not change it. All processes take part, process 0 gets it."""
+        ...
+
+    def write(self, state: TrainState) -> None:
+        """Process 0 gives it to all; what the others bring does not matter."""
+        ...
+
+    def ceiling(self) -> float:
+        """Measured FLOP/s of plain matrix multiplication, on all devices together."""
+        ...
+
+    def report(self) -> dict[str, object]:
+        """What was compiled, and memory: for `engine.json` of the run directory."""
+        ...
 
     def close(self) -> None: ...
+
+
+# ---- what engines say alike ------------------------------------------------------------------------------------------
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """CUDA's error has a type in torch; that of torch's CPU allocator, and all of XLA's, only a text."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or any(sign in str(error) for sign in ("can't allocate memory", "RESOURCE_EXHAUSTED"))
+
+
+def not_finite(step: int) -> HealthError:
+    return HealthError(
+        f"step {step}: the loss or its gradient is not finite; stopped before the update",
+        step=step,
+        fix=f"`maskwright replay RUN --step {step}` names the text; then a lower optimizer.learning_rate or "
+        "more warm-up in a new run, or other text",
+    )
+
+
+def one_row_too_long(tokens: int, device: str) -> MaskwrightError:
+    return MaskwrightError(
+        f"out of memory with one row of {tokens} tokens at once",
+        where=device,
+        fix="take a shorter data.seq_len, a smaller model, or a device with more memory",
+    )
+
+
+def fewer_at_once(before: int, now: int, tokens: int) -> str:
+    return (
+        f"out of memory with {before} rows of {tokens} tokens at once: computing {now} at a time from here on, "
+        "which changes the last bits only. To have it so from the start, lower batch.micro_batch_rows and raise "
+        "batch.virtual_workers"
+    )

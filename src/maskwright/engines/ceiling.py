@@ -1,29 +1,26 @@
-"""How fast this device multiplies matrices, measured: the ceiling that a share of is reported."""
+"""How fast a device multiplies matrices, measured: the ceiling that a share of is reported."""
 
 from __future__ import annotations
 
 import statistics
 import time
-
-import torch
+from collections.abc import Callable
 
 SHAPES = ((4096, 768, 3072), (2048, 2048, 2048))
 LONGEST_SECONDS = 0.25
 """For one shape, beyond the first product: a slow machine is not made to wait for its own measurement."""
 
 
-def gemm_ceiling(device: str, dtype: torch.dtype) -> float:
+def gemm_ceiling(prepare: Callable[[int, int, int], Callable[[], object]]) -> float:
     """FLOP/s of the better of two shapes that encoders use: the median of up to 7 products each, after one to warm
-    up."""
+    up. `prepare(m, k, n)` gives what multiplies [m, k] by [k, n] and waits for it."""
     best = 0.0
     for m, k, n in SHAPES:
-        a, b = torch.randn(m, k, device=device).to(dtype), torch.randn(k, n, device=device).to(dtype)
+        multiply = prepare(m, k, n)
         times: list[float] = []
         while len(times) < 8 and (len(times) < 2 or sum(times[1:]) < LONGEST_SECONDS):
             begin = time.perf_counter()
-            a @ b
-            if device != "cpu":
-                torch.cuda.synchronize()
+            multiply()
             times.append(time.perf_counter() - begin)
         best = max(best, 2.0 * m * k * n / statistics.median(times[1:]))
     return best

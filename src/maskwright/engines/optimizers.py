@@ -14,14 +14,7 @@ import torch
 from torch import Tensor
 
 from maskwright.core import config as run
-
-HIDDEN_ROLES = ("qkv.weight", "out.weight", "head.dense.weight", "up.weight", "down.weight")
-"""How the inner names of hidden matrices end; in this order the square ones lie together, and so do the wide ones."""
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-NEWTON_SCHULZ_STEPS = 5
-UPDATE_RMS = 0.2
-"""A Muon update is scaled to about this root mean square, AdamW's usual one, so that both take the same learning rate
-and decay (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
+from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS
 
 Shapes = dict[str, torch.Size]
 Moments = dict[str, dict[str, Tensor]]

@@ -18,16 +18,26 @@ from torch import Tensor
 from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.console import warn
-from maskwright.core.errors import ConfigError, HealthError, MaskwrightError
+from maskwright.core.errors import ConfigError
 from maskwright.data import bits
 from maskwright.data.batch import Batch
-from maskwright.engines.base import EvalStats, StepStats, TrainState
+from maskwright.engines.base import (
+    DROPOUT_PURPOSE,
+    EvalStats,
+    StepStats,
+    TrainState,
+    fewer_at_once,
+    is_out_of_memory,
+    not_finite,
+    one_row_too_long,
+)
+from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.optimizers import AdamW, Layout, Muon, numel, views
+from maskwright.engines.processes import Alone, Processes
 from maskwright.model.attention import Borders, segment_borders, takes_borders
-from maskwright.model.config import ModelConfig
-from maskwright.model.networks import NEVER_PREDICTED, assign, extract, make_network, masked_lm_loss
+from maskwright.model.config import NEVER_PREDICTED, ModelConfig
+from maskwright.model.networks import assign, extract, make_network, masked_lm_loss
 
-DROPOUT_PURPOSE = 7
 COMPILE_PAYS_FLOPS = 1e17
 """Of a run on a CUDA device: some five minutes of it, of which fused layers save more than the minute of compiling.
 On a CPU they save nothing (docs/experiments.md)."""
@@ -43,7 +53,18 @@ def choose_device(wanted: str) -> str:
             where="engine.device",
             fix="check the driver and that torch is a CUDA build, or say cpu",
         )
+    if wanted == "tpu":
+        raise ConfigError("torch does not know TPUs", where="engine.device", fix="say engine.kind: jax")
     return wanted
+
+
+def require_one_device(engine: run.Engine) -> None:
+    if (engine.devices or 1) > 1 or engine.sharding != "data":
+        raise ConfigError(
+            "engine.kind torch computes on one device",
+            where="engine.devices" if (engine.devices or 1) > 1 else "engine.sharding",
+            fix="leave it out, or say engine.kind: jax",
+        )
 
 
 def choose_dtype(wanted: str, device: str) -> torch.dtype:
@@ -66,11 +87,6 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """CUDA's error has a type; that of torch's CPU allocator only a text."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
 class TorchEngine:
     """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run draws the same.
 
@@ -82,7 +98,11 @@ class TorchEngine:
     ) -> None:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
+        require_one_device(engine)
+        self.processes: Processes = Alone()
+        self.spread = 1
         self.dtype = choose_dtype(engine.dtype, self.device)
+        self.dtype_name = str(self.dtype).removeprefix("torch.")
         self.threads = engine.threads or (
             hardware.spread_over_cores() if self.device == "cpu" else hardware.usable_cores()
         )
@@ -93,7 +113,7 @@ class TorchEngine:
         name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
         compiled = choose_compile(engine.compile, self.device, run_flops)
         self.description = (
-            f"torch {torch.__version__} on {name}, {str(self.dtype).removeprefix('torch.')}, "
+            f"torch {torch.__version__} on {name}, {self.dtype_name}, "
             f"layers {'compiled' if compiled else 'not compiled'}"
         )
         self.runs_ahead = self.device == "cuda"
@@ -134,10 +154,30 @@ class TorchEngine:
                 self._optimizers.append(Muon(layout, self._weights, self._gradients, options, self.dtype))
         return self._optimizers
 
+    def workers(self, virtual_workers: int) -> list[int]:
+        return list(range(virtual_workers))
+
+    def ceiling(self) -> float:
+        def multiply(m: int, k: int, n: int) -> Callable[[], object]:
+            a, b = (torch.randn(shape, device=self.device).to(self.dtype) for shape in ((m, k), (k, n)))
+
+            def once() -> None:
+                a @ b
+                if self.device != "cpu":
+                    torch.cuda.synchronize()
+
+            return once
+
+        return gemm_ceiling(multiply)
+
     # ---- one update ------------------------------------------------------------------------------------------
 
     def step(
-        self, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool] = lambda: False
+        self,
+        batches: Sequence[Batch],
+        learning_rate: float,
+        give_up: Callable[[], bool] = lambda: False,
+        wish: int = 0,
     ) -> StepStats | None:
         weight = sum(batch.predicted for batch in batches)
         optimizers = self._start_optimizers()
@@ -161,7 +201,7 @@ class TorchEngine:
         if self._multiplied is not self._weights:
             self._multiplied.copy_(self._weights)
         self._step += 1
-        return StepStats(loss_sum, weight, norm)
+        return StepStats(loss_sum, weight, norm, wish)
 
     def _gradient(self, batches: Sequence[Batch], weight: float, give_up: Callable[[], bool]) -> list[Tensor]:
         """Loss sums of the micro-batches, whose gradient is then in the buffer; fewer of them when given up."""
@@ -182,22 +222,14 @@ class TorchEngine:
         M, T = batch.input_ids.shape
         rows = min(self.rows_at_once or M, M)
         if rows == 1:
-            raise MaskwrightError(
-                f"out of memory with one row of {T} tokens at once",
-                where=self.device,
-                fix="take a shorter data.seq_len, a smaller model, or a device with more memory",
-            ) from None
+            raise one_row_too_long(T, self.device) from None
         self.rows_at_once = rows // 2
         for parameter in self._parameters.values():
             if self.dtype is not torch.float32:
                 parameter.grad = None
         if self.device == "cuda":
             torch.cuda.empty_cache()
-        warn(
-            f"out of memory with {rows} rows of {T} tokens at once: computing {rows // 2} at a time from here on, "
-            "which changes the last bits only. To have it so from the start, lower batch.micro_batch_rows and raise "
-            "batch.virtual_workers"
-        )
+        warn(fewer_at_once(rows, self.rows_at_once, T))
 
     def _parts(self, batch: Batch) -> list[Batch]:
         M = len(batch.input_ids)
@@ -217,12 +249,7 @@ class TorchEngine:
     def check(self) -> None:
         step = int(self._first_bad)
         if step <= self._step:
-            raise HealthError(
-                f"step {step}: the loss or its gradient is not finite; stopped before the update",
-                step=step,
-                fix=f"`maskwright replay RUN --step {step}` names the text; then a lower optimizer.learning_rate or "
-                "more warm-up in a new run, or other text",
-            )
+            raise not_finite(step)
 
     def _accumulate(self, batch: Batch, worker: int, weight: float) -> Tensor:
         """Adds one micro-batch's gradient, already divided by the global weight; returns its loss sum on the device."""
@@ -263,8 +290,11 @@ class TorchEngine:
         logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
         return logits, put(batch.labels).long(), put(batch.weights)
 
+    def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
+        return sum((self._evaluate(batch) for batch in batches), EvalStats())
+
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> EvalStats:
+    def _evaluate(self, batch: Batch) -> EvalStats:
         self.model.eval()
         while True:
             try:
@@ -299,6 +329,11 @@ class TorchEngine:
             for optimizer in self._start_optimizers():
                 for kind, named in optimizer.write(state.step, self.device).items():
                     assign(named, state.moments[kind], self.config)
+
+    def report(self) -> dict[str, object]:
+        if self.device == "cpu":
+            return {}
+        return {"memory_bytes": {"peak": torch.cuda.max_memory_allocated(), "there": torch.cuda.mem_get_info()[1]}}
 
     def close(self) -> None:
         self._optimizers = []

@@ -12,6 +12,8 @@ POSITION_OFFSET = 2
 """RoBERTa numbers positions from pad id + 1 = 2, so a model for 512 tokens has 514 positions."""
 VOCABULARY_MULTIPLE = 64
 """The embedding matrix is padded to this inside, so that its multiplications have even shapes; cut on export."""
+NEVER_PREDICTED = -1e9
+"""Bias of the padded ids: exp(-1e9) is exactly 0, so they get neither probability nor gradient."""
 
 #        layers, width, heads
 SIZES = {

@@ -7,13 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import NEVER_PREDICTED, ModelConfig
 from maskwright.model.hf_names import Parameters, pieces
 from maskwright.model.modernbert_torch import ModernBert
 from maskwright.model.roberta_torch import Roberta
-
-NEVER_PREDICTED = -1e9
-"""Bias of the padded ids: exp(-1e9) is exactly 0, so they get neither probability nor gradient."""
 
 
 def masked_lm_loss(logits_KV: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

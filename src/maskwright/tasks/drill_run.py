@@ -32,7 +32,7 @@ SAVE = "maskwright.training.checkpoint:_write"
 # (phase, the call in which SIGTERM comes, which call it is)
 PHASES = (
     ("reading the configuration's data", "maskwright.tasks.pretrain:prepare_run", 1),
-    ("start", "maskwright.tasks.pretrain:_start", 1),
+    ("start", "maskwright.tasks.pretrain:make_job", 1),
     ("a step", f"{ENGINE}._accumulate", 3),
     ("validation", f"{ENGINE}.evaluate", 1),
     ("a save", SAVE, 1),

@@ -14,6 +14,7 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import EvalStats, TrainState
+from maskwright.engines.choose import make_engine
 from maskwright.tasks.models import TrainedModel
 
 
@@ -63,16 +64,14 @@ def evaluate(
         max_rows=max_rows,
         micro_batch_rows=8,
     )
-    from maskwright.engines.torch_engine import TorchEngine
-
-    torch_engine = TorchEngine(model.config, run.Optimizer(), engine or run.Engine(), seed=0)
-    torch_engine.write(TrainState(0, model.parameters))
+    scorer = make_engine(model.config, run.Optimizer(), engine or run.Engine(), seed=0)
+    scorer.write(TrainState(0, model.parameters))
     stats = EvalStats()
     with progress("evaluate", len(batches), "batches") as bar:
         for batch in batches:
-            stats += torch_engine.evaluate(batch)
+            stats += scorer.evaluate([batch])
             bar.advance()
-    torch_engine.close()
+    scorer.close()
     unigram_loss, unigram_accuracy = unigram(store, batches)
     return Evaluation(
         model=model.location,

@@ -13,6 +13,7 @@ from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
 from maskwright.core.run_directory import RunDirectory
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
+from maskwright.engines.base import is_out_of_memory
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf_config import read_hf_config
 from maskwright.text.vocabulary import read_vocabulary
@@ -117,7 +118,9 @@ def describe(ready: Prepared) -> str:
 
 
 def compiles(config: RunConfig) -> bool:
-    """Whether the run of this configuration compiles its layers."""
+    """Whether the run of this configuration compiles its layers, or everything."""
+    if config.engine.kind == "jax":
+        return True
     from maskwright.engines.torch_engine import choose_compile, choose_device
 
     flops = run_flops(prepare_run(config))
@@ -146,8 +149,6 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
 
 def too_large(ready: Prepared, error: Exception) -> Exception:
     """What to raise when the engine cannot be made; another error than too little memory as it is."""
-    from maskwright.engines.torch_engine import is_out_of_memory
-
     if not is_out_of_memory(error):
         return error
     needed = human_bytes(16 * ready.model.parameters)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import json
 import os
 import subprocess
 import time
@@ -27,7 +29,9 @@ from maskwright.core.errors import (
 from maskwright.core.run_directory import FORMAT, RunDirectory, Status, step_folder
 from maskwright.core.secrets import redact
 from maskwright.data.loader import validation_batches
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import Engine, TrainState
+from maskwright.engines.choose import find_processes, make_engine
+from maskwright.engines.processes import together
 from maskwright.engines.schedules import learning_rate
 from maskwright.model.hf import read_hf_parameters
 from maskwright.model.hf_names import Parameters, initial_parameters
@@ -40,12 +44,20 @@ from maskwright.training.replay import write_bundle
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, stop_on_signals
 
+BEGIN, RESTORE = b"begin", b"restore"
+"""What process 0 tells the others to do first."""
+
 
 def pretrain(
     config: RunConfig, run: str, *, config_file: str | None = None, stop_request: StopRequest | None = None
 ) -> None:
     """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds
     (2). `stop_request` may carry limits of this start."""
+    processes = find_processes(config.engine)
+    if processes.number > 0:
+        from maskwright.tasks.follow import follow
+
+        return follow(config, processes, stop_request or StopRequest(), run)
     directory = RunDirectory(run)
     copies = _fetched(config, directory)
     before = directory.read_config() if directory.exists() else None
@@ -55,16 +67,10 @@ def pretrain(
         ready.store.verify()
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
-    from maskwright.engines.torch_engine import TorchEngine
-
     require_room(ready, directory)
-    try:
-        engine = TorchEngine(
-            ready.model, config.optimizer, engine_config(config, before), config.seed, run_flops=run_flops(ready)
-        )
-    except (RuntimeError, MemoryError) as error:
-        raise too_large(ready, error) from None
-    record = _record(ready, dtype=str(engine.dtype).removeprefix("torch."))
+    processes.share(json.dumps([before, ready.store.fingerprint]).encode())
+    engine = start_engine(ready, before)
+    record = _record(ready, dtype=engine.dtype_name)
     request = stop_request or StopRequest()
     request.grace_seconds = config.checkpoint.grace_seconds
     with stop_on_signals(request) as stop, directory.locked(lambda: stop.requested) as lease:
@@ -73,7 +79,7 @@ def pretrain(
         directory.take_request()  # one that was meant for an earlier start
         planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
         saver = Saver(directory, config.checkpoint, copies, lease, planned)
-        job = _start(ready, directory, engine, record, saver)
+        job = make_job(ready, directory, engine, record, saver)
         stop.when_grace_ends = partial(_grace_ended, job)
         if before is None:
             _begin(job, beginning, config_file)
@@ -85,8 +91,20 @@ def pretrain(
             warn(doubt)
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
-        job.saver.copy_newest()
+        saver.copy_newest()
         _run(job, stop, ready)
+
+
+def start_engine(ready: Prepared, before: dict[str, Any] | None) -> Engine:
+    config = ready.config
+    try:
+        engine = make_engine(
+            ready.model, config.optimizer, engine_config(config, before), config.seed, run_flops=run_flops(ready)
+        )
+    except (RuntimeError, MemoryError) as error:
+        raise too_large(ready, error) from None
+    engine.workers(config.batch.virtual_workers)
+    return engine
 
 
 def _fetched(config: RunConfig, directory: RunDirectory) -> Copies | None:
@@ -117,7 +135,7 @@ def _require_same(config: RunConfig, directory: RunDirectory, copied: dict[str, 
 def _grace_ended(job: Job) -> None:
     """In a thread, while the main one is in a step or a compiler: the launcher's SIGKILL is near."""
     try:
-        while job.saver.busy:
+        while job.saver and job.saver.busy:
             time.sleep(0.05)
         saved = checkpoint.whole_steps(job.directory.checkpoints)
         again = f"the same command goes on from step {saved[-1]:,}" if saved else "the same command starts again"
@@ -138,13 +156,14 @@ def engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_confi
 
 def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
     try:
-        train(job, stop)
+        with together(job.engine.processes):
+            train(job, stop)
     except StoppedEarly as error:
         update_status(job, "stopped", str(error), error.exit_code)
         raise
     except BaseException as error:
         code = error.exit_code if isinstance(error, MaskwrightError) else 1
-        if not job.saver.lost:  # else the folder is another's
+        if not (job.saver and job.saver.lost):  # else the folder is another's
             update_status(job, "failed", str(error) or type(error).__name__, code)
             job.directory.log(f"failed: {error}")
         if isinstance(error, HealthError) and error.step is not None:
@@ -191,9 +210,9 @@ def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
     }
 
 
-def _start(ready: Prepared, directory: RunDirectory, engine: Any, record: dict[str, Any], saver: Saver) -> Job:
-    from maskwright.engines.ceiling import gemm_ceiling
-
+def make_job(
+    ready: Prepared, directory: RunDirectory, engine: Engine, record: dict[str, Any], saver: Saver | None
+) -> Job:
     return Job(
         config=ready.config,
         model=ready.model,
@@ -201,7 +220,7 @@ def _start(ready: Prepared, directory: RunDirectory, engine: Any, record: dict[s
         engine=engine,
         loader=ready.loader,
         validation=_validation(ready),
-        ceiling=gemm_ceiling(engine.device, engine.dtype),
+        ceiling=engine.ceiling(),
         record=record,
         saver=saver,
         status=Status(of=ready.config.schedule.steps),
@@ -220,6 +239,7 @@ def starting_parameters(ready: Prepared) -> Parameters:
 
 def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
     directory = job.directory
+    job.engine.processes.share(BEGIN)
     job.engine.write(TrainState(0, parameters))
     copy_tokenizer(os.path.join(job.config.data.store, "tokenizer"), directory.path("tokenizer"))
     copy = directory.path("config.yaml")
@@ -275,6 +295,7 @@ def _resume(job: Job, ready: Prepared, before: dict[str, Any]) -> None:
         _begin(job, starting_parameters(ready), None)
         return
     state, record = loaded
+    job.engine.processes.share(RESTORE)
     again = restore(job, state, record)
     if job.step == job.config.schedule.steps:
         say("already trained to the last step")
@@ -305,7 +326,8 @@ def _validation(ready: Prepared) -> list[Any]:
 
 def environment() -> dict[str, Any]:
     """Versions, hardware and code revision, for the record."""
-    packages = ("torch", "numpy", "tokenizers", "safetensors", "transformers")
+    packages = ["torch", "numpy", "tokenizers", "safetensors", "transformers"]
+    packages += [name for name in ("jax", "jaxlib", "libtpu") if importlib.util.find_spec(name)]
     return {
         "maskwright": maskwright.__version__,
         "revision": _revision(),

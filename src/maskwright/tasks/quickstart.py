@@ -142,17 +142,17 @@ def _steps(place: Place, minutes: float, rows: int) -> int:
     """
     from maskwright.core.config import build_config
     from maskwright.engines.base import TrainState
-    from maskwright.engines.torch_engine import TorchEngine
+    from maskwright.engines.choose import make_engine
     from maskwright.model.hf_names import initial_parameters
     from maskwright.tasks.preflight import prepare_run
 
     ready = prepare_run(build_config(_config(place, 1000, rows), place.config))
-    engine = TorchEngine(ready.model, ready.config.optimizer, ready.config.engine, 0)
+    engine = make_engine(ready.model, ready.config.optimizer, ready.config.engine, 0)
     engine.write(TrainState(0, initial_parameters(ready.model, 0)))
     times: list[float] = []
     while len(times) < 100 and (len(times) < 20 or sum(times) < 5.0):
         began = time.perf_counter()
-        engine.step(ready.loader.batches(len(times)), 1e-6)
+        engine.step(ready.loader.batches(len(times)), 1e-6, lambda: False)
         times.append(time.perf_counter() - began)
     engine.close()
     steps = minutes * 60 / sorted(times)[len(times) // 20]

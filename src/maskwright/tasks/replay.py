@@ -14,8 +14,8 @@ from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.schedules import learning_rate
-from maskwright.tasks.preflight import prepare_run, run_flops
-from maskwright.tasks.pretrain import engine_config, starting_parameters
+from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.pretrain import start_engine, starting_parameters
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training import checkpoint
 from maskwright.training.health import Rollbacks
@@ -88,11 +88,7 @@ def replay(run: str, step: int) -> Replay:
     ready = prepare_run(config, before)
     if ready.store.fingerprint != before["store_fingerprint"]:
         raise InputError("is not the store that the run began with", where=ready.store.location, fix="put it back")
-    from maskwright.engines.torch_engine import TorchEngine
-
-    engine = TorchEngine(
-        ready.model, config.optimizer, engine_config(config, before), config.seed, run_flops=run_flops(ready)
-    )
+    engine = start_engine(ready, before)
     state, record = _state_before(directory, step)
     start = step_folder(state.step) if state else "the beginning"
     engine.write(state or TrainState(0, starting_parameters(ready)))
@@ -143,7 +139,7 @@ def _step(engine: Engine, config: RunConfig, loader: Loader, step: int, data_ste
     rate = learning_rate(config.schedule, config.optimizer.learning_rate, step)
     stats = engine.step(loader.batches(step, data_step), rate, lambda: False)
     assert stats is not None
-    return float(stats.loss_sum) / max(stats.weight, 1.0), float(stats.grad_norm)
+    return float(stats.loss_sum) / max(float(stats.weight), 1.0), float(stats.grad_norm)
 
 
 def _rows(engine: Engine, loader: Loader, store: TokenStore, step: int, data_step: int) -> list[RowLoss]:
@@ -154,7 +150,7 @@ def _rows(engine: Engine, loader: Loader, store: TokenStore, step: int, data_ste
         _, rows = loader.row_numbers(data_step, place.worker)
         ids = loader.rows.materialize(rows[place.row : place.row + 1])[0][0, :BEGINNING_TOKENS]
         text = " ".join(tokenizer.decode(ids.tolist(), skip_special_tokens=True).split())
-        stats = engine.evaluate(batches[place.worker].part(place.row, place.row + 1))
+        stats = engine.evaluate([batches[place.worker].part(place.row, place.row + 1)])
         found.append(RowLoss(place, stats.loss, text))
     return sorted(found, key=lambda row: -row.loss if math.isfinite(row.loss) else -math.inf)
 

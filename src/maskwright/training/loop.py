@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
 from maskwright.core.config import RunConfig
-from maskwright.core.console import Progress, progress, say, warn
+from maskwright.core.console import Progress, note, progress, warn
 from maskwright.core.errors import HealthError, StoppedEarly
 from maskwright.core.run_directory import Phase, RunDirectory, Status
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
-from maskwright.engines.base import Engine, EvalStats, TrainState
+from maskwright.engines.base import Engine, EvalStats, StepStats, TrainState
 from maskwright.engines.schedules import learning_rate
 from maskwright.model.config import ModelConfig, training_flops
 from maskwright.training import checkpoint
@@ -27,6 +25,10 @@ from maskwright.training.stop import StopRequest
 
 STATUS_EVERY_SECONDS = 2.0
 MOST_EMPTY_STEPS = 10
+WISH_STEPS = 2
+"""Between a process's wish and the step after which all know of it."""
+SAVE, STOP = 1, 2
+"""What a process may wish for; all do what the largest wish says, after the same step."""
 
 
 @dataclass
@@ -42,7 +44,8 @@ class Job:
     ceiling: float
     """Measured FLOP/s of plain matrix multiplication."""
     record: dict[str, Any]
-    saver: Saver
+    saver: Saver | None
+    """None but in process 0, which alone writes."""
     step: int = 0
     evaluated: set[int] = field(default_factory=set)
     """Steps whose validation is in the metrics already, so that a restart neither repeats nor skips one."""
@@ -55,108 +58,134 @@ class Job:
         self.watch = LossWatch(self.model.vocab_size, self.config.schedule.warmup_steps)
         self.rollbacks = Rollbacks(self.directory)
 
+    @property
+    def alone(self) -> bool:
+        return self.engine.processes.count == 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is process 0."""
+        return self.engine.processes.number == 0
+
 
 def train(job: Job, stop: StopRequest) -> None:
     """Runs to the last step. Raises `StoppedEarly` after saving when asked to stop, `HealthError` before a bad
     update."""
     config, steps = job.config, job.config.schedule.steps
-    board = TensorBoard(job.directory.path("events"), job.step) if config.logging.tensorboard else None
-    saved_at, empty, first = time.monotonic(), 0, job.step
+    board = TensorBoard(job.directory.path("events"), job.step) if config.logging.tensorboard and job.first else None
+    workers = job.engine.workers(config.batch.virtual_workers)
+    saved_at, saved_step, first = time.monotonic(), job.step, job.step
     job.status.of = steps
     try:
         if job.step == 0 or _due(config.evaluation.every_steps, job.step):
             evaluate(job, board, stop)
         _beat(job, "training", force=True)  # before the first step, which may compile for a minute
+        own = agreed = _wish(job, stop, saved_at) if job.alone else 0
         with progress("pretrain", steps, "steps", done=job.step) as bar:
-            while job.step < steps and not stop.requested:
-                job.speed.start()
-                batches = job.loader.batches(job.step, job.rollbacks.data_step(job.step))
-                rate = learning_rate(config.schedule, config.optimizer.learning_rate, job.step)
-                stats = job.engine.step(batches, rate, lambda: stop.urgent)
+            while job.step < steps and agreed != STOP:
+                stats = _update(job, workers, stop, own)
                 if stats is None:  # nothing has changed: the step is made after the restart
                     break
-                tokens = sum(batch.text_tokens for batch in batches)
-                log = (job.step + 1) % config.logging.every_steps == 0 or job.step + 1 == steps
-                if log:
-                    job.engine.check()
-                job.speed.stop(tokens, _flops(job.model, batches))
-                job.counters.add(stats, tokens)
-                job.step += 1
-                job.saver.look()
-                empty = _watch_empty(job, stats.weight, empty)
-
-                if log and _log(job, board, bar, rate, float(stats.grad_norm)) and _roll_back(job, bar):
+                log = job.step % config.logging.every_steps == 0 or job.step == steps
+                if log and _log(job, board, bar, stats) and _roll_back(job, bar):
                     continue
                 bar.advance()
                 _beat(job, "training")
-                stop.look(job.directory, job.step - first)
+                stop.look(job.directory if job.first else None, job.step - first)
+                own = _wish(job, stop, saved_at)
+                agreed = own if job.alone else STOP if stop.everywhere else stats.wish
                 if _due(config.evaluation.every_steps, job.step) and job.step < steps:
                     evaluate(job, board, stop)
                 if job.step < steps and (
                     _due(config.checkpoint.save_every_steps, job.step)
-                    or time.monotonic() - saved_at >= (config.checkpoint.save_every_seconds or math.inf)
-                    or stop.save_wanted
+                    or (agreed == SAVE and (job.alone or job.step > saved_step + WISH_STEPS))
                 ):
                     save(job)
-                    saved_at, stop.save_wanted = time.monotonic(), False
+                    saved_at, saved_step, stop.save_wanted = time.monotonic(), job.step, False
         save(job)
-        job.saver.finish()
-        if job.step < steps:
-            job.saver.wait_for_copy()  # for as long as the grace period lets it
-            raise StoppedEarly(
-                f"{stop.reason}: stopped at step {job.step:,} of {steps:,}, saved; the same command continues"
-            )
-        evaluate(job, board, stop)
-        if stop.requested:
-            raise StoppedEarly(f"{stop.reason}: trained to the end and saved; the same command evaluates")
-        if failed := job.saver.wait_for_copy():
-            raise failed
+        _finish(job, board, stop)
     finally:
-        job.saver.wait()
+        if job.saver:
+            job.saver.wait()
         if board:
             board.close()
 
 
-def _watch_empty(job: Job, weight: float, before: int) -> int:
-    """How many steps in a row had nothing to predict. Raises `HealthError` when there are too many to be chance."""
-    if weight:
-        return 0
-    warn(f"step {job.step - 1}: no token was masked in the whole batch, so it taught nothing")
-    if before + 1 >= MOST_EMPTY_STEPS:
+def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
+    """After the last save."""
+    if job.saver:
+        job.saver.finish()
+    steps = job.config.schedule.steps
+    if job.step < steps:
+        if job.saver:
+            job.saver.wait_for_copy()  # for as long as the grace period lets it
+        raise StoppedEarly(
+            f"{stop.reason or 'another host was asked to'}: stopped at step {job.step:,} of {steps:,}, saved; "
+            "the same command continues"
+        )
+    evaluate(job, board, stop)
+    if stop.requested and job.alone:
+        raise StoppedEarly(f"{stop.reason}: trained to the end and saved; the same command evaluates")
+    if job.saver and (failed := job.saver.wait_for_copy()):
+        raise failed
+
+
+def _update(job: Job, workers: list[int], stop: StopRequest, wish: int) -> StepStats | None:
+    job.speed.start()
+    data_step = job.rollbacks.data_step(job.step)
+    with job.speed.part("data"):
+        batches = job.loader.batches(job.step, data_step, workers)
+    rate = learning_rate(job.config.schedule, job.config.optimizer.learning_rate, job.step)
+    with job.speed.part("step"):
+        stats = job.engine.step(batches, rate, lambda: stop.urgent, wish)
+    if stats is None:
+        return None
+    job.step += 1
+    if job.step % job.config.logging.every_steps == 0 or job.step == job.config.schedule.steps:
+        with job.speed.part("wait"):
+            job.engine.check()
+    tokens, pairs = job.loader.work(data_step)
+    predicted = tokens * job.loader.masking_rate(job.step - 1)
+    job.speed.stop(tokens, training_flops(job.model, tokens, pairs, predicted))
+    job.counters.add(stats, tokens)
+    if job.saver:
+        job.saver.look()
+    return stats
+
+
+def _wish(job: Job, stop: StopRequest, saved_at: float) -> int:
+    if stop.requested:
+        return STOP
+    due = job.first and time.monotonic() - saved_at >= (job.config.checkpoint.save_every_seconds or math.inf)
+    return SAVE if due or stop.save_wanted else 0
+
+
+def _watch_empty(job: Job) -> None:
+    """Raises `HealthError` when too many steps in a row had nothing to predict for it to be chance."""
+    empty = job.counters.empty_steps
+    if empty:
+        warn(f"step {job.step - 1}: no token was masked in the last {empty} whole batches, so they taught nothing")
+    if empty >= MOST_EMPTY_STEPS:
         raise HealthError(
             f"no token was masked in {MOST_EMPTY_STEPS} steps in a row",
             fix="start a new run with a higher masking.rate, data.seq_len or batch.micro_batch_rows",
         )
-    return before + 1
 
 
 def _due(every: int | None, step: int) -> bool:
     return every is not None and step % every == 0
 
 
-def _flops(model: ModelConfig, batches: Sequence[Batch]) -> float:
-    return sum(
-        training_flops(model, batch.text_tokens, attended_pairs(batch.segment_ids), batch.predicted)
-        for batch in batches
-    )
-
-
-def attended_pairs(segment_ids: np.ndarray) -> float:
-    """(query, key) pairs inside segments: the sum of squared segment lengths; padding does not count."""
-    M, T = segment_ids.shape
-    numbered = np.arange(M, dtype=np.int64)[:, None] * (T + 1) + segment_ids
-    lengths = np.bincount(numbered[segment_ids > 0], minlength=1).astype(np.float64)
-    return float(np.square(lengths).sum())
-
-
-def _log(job: Job, board: TensorBoard | None, bar: Progress, rate: float, grad_norm: float) -> bool:
+def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -> bool:
     """Whether this line makes the run go back."""
     tokens_per_second, flops = job.speed.take()
+    loss = job.counters.take_loss()
+    _watch_empty(job)
     record = {
         "step": job.step,
-        "loss": job.counters.take_loss(),
-        "learning_rate": rate,
-        "grad_norm": grad_norm,
+        "loss": loss,
+        "learning_rate": learning_rate(job.config.schedule, job.config.optimizer.learning_rate, job.step - 1),
+        "grad_norm": float(stats.grad_norm),
         "masking_rate": job.loader.masking_rate(job.step - 1),
         "epoch": round(job.loader.epoch(job.rollbacks.data_step(job.step - 1) + 1), 6),
         "tokens": job.counters.tokens,
@@ -176,41 +205,70 @@ def _roll_back(job: Job, bar: Progress) -> bool:
     seen, done = job.step, job.rollbacks.all
     if len(done) >= job.config.health.max_rollbacks:
         raise HealthError(f"step {seen}: the loss spiked again after {len(done)} rollbacks", fix=HEALTH_FIX)
-    job.saver.finish()
+    if job.saver:
+        job.saver.finish()
+    loaded = _checkpoint_before(job, seen) if job.first else None
+    if not job.engine.processes.share(b"found" if loaded else b""):
+        warn("there is no checkpoint to go back to yet; going on")
+        return False
+    if loaded:
+        # First the note, then the state: a kill in between continues from the same checkpoint with the same data.
+        job.rollbacks.add(Rollback(seen, loaded[0].step, job.rollbacks.data_step(seen)))
+        if job.saver:
+            job.saver.forget_after(loaded[0].step)
+    restore(job, *(loaded or FROM_PROCESS_0))
+    bar.advance(job.step - seen + 1)
+    note(f"going back to step {job.step:,}; the data of the {seen - job.step:,} steps since then is left out")
+    return True
+
+
+def _checkpoint_before(job: Job, seen: int) -> tuple[TrainState, dict[str, Any]] | None:
     # A checkpoint since the last ordinary log line may hold what made the loss spike; the one that was gone back to
     # does not.
+    done = job.rollbacks.all
     ordinary = max(seen - job.config.logging.every_steps, done[-1].step if done else 0)
     kept = checkpoint.set_aside_after(
         job.directory.checkpoints, ordinary, job.config.checkpoint.save_every_steps or 1, "spiked"
     )
-    loaded = checkpoint.load_newest(job.directory.checkpoints, set_aside=True) if kept else None
-    if loaded is None:
-        warn("there is no checkpoint to go back to yet; going on")
-        return False
-    # First the note, then the state: a kill in between continues from the same checkpoint with the same data.
-    job.rollbacks.add(Rollback(seen, loaded[0].step, job.rollbacks.data_step(seen)))
-    job.saver.forget_after(loaded[0].step)
-    restore(job, *loaded)
-    bar.advance(job.step - seen + 1)
-    say(f"going back to step {job.step:,}; the data of the {seen - job.step:,} steps since then is left out")
-    return True
+    return checkpoint.load_newest(job.directory.checkpoints, set_aside=True) if kept else None
+
+
+FROM_PROCESS_0: tuple[TrainState, dict[str, Any]] = TrainState(0, {}), {}
+"""What the other processes bring to `restore`."""
 
 
 def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
-    """Puts a checkpoint in place, as if nothing had been computed after it; how many log lines that takes back."""
+    """Puts a checkpoint in place, as if nothing had been computed after it; how many log lines that takes back.
+
+    Process 0 brings the checkpoint and what the run directory knows; all processes get it."""
     job.engine.write(state)
-    job.engine.rows_at_once = record.get("rows_at_once")
-    job.step, job.counters = state.step, Counters(**record["counters"])
+    history = _history(job, state, record) if job.first else {}
+    history = json.loads(job.engine.processes.share(json.dumps(history).encode()))
+    job.engine.rows_at_once = history["rows_at_once"]
+    job.step, job.counters = history["step"], Counters(**history["counters"])
+    job.rollbacks.all = [Rollback(**rollback) for rollback in history["rollbacks"]]
+    job.evaluated = set(history["evaluated"])
+    job.watch = LossWatch(job.model.vocab_size, job.config.schedule.warmup_steps, history["losses"])
+    return int(history["again"])
+
+
+def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, Any]:
     again = job.directory.forget_metrics_after(state.step)
     lines = job.directory.read_metrics()
-    job.evaluated = {line["step"] for line in lines if "valid_loss" in line}
-    job.watch = LossWatch(
-        job.model.vocab_size, job.config.schedule.warmup_steps, [line["loss"] for line in lines if "loss" in line]
-    )
-    return again
+    return {
+        "step": state.step,
+        "again": again,
+        "rows_at_once": record.get("rows_at_once"),
+        "counters": record["counters"],
+        "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
+        "evaluated": [line["step"] for line in lines if "valid_loss" in line],
+        "losses": [line["loss"] for line in lines if "loss" in line],
+    }
 
 
 def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
+    if not job.first:
+        return
     job.directory.append_metrics(record)
     if board:
         board.add(job.step, {key: value for key, value in record.items() if key != "time"})
@@ -229,12 +287,14 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
     _beat(job, "evaluating", force=True)
     job.engine.check()
     stats = EvalStats()
+    together = job.engine.spread
     with progress("validate", len(job.validation), "batches") as bar:
-        for batch in job.validation:
-            if stop.requested:
+        for begin in range(0, len(job.validation), together):
+            if stop.requested and job.alone:
                 return
-            stats += job.engine.evaluate(batch)
-            bar.advance()
+            batches = job.validation[begin : begin + together]
+            stats += job.engine.evaluate(batches)
+            bar.advance(len(batches))
             _beat(job, "evaluating")
     if not math.isfinite(stats.loss_sum):
         raise HealthError(f"step {job.step}: the held-out loss is {stats.loss_sum}", fix=HEALTH_FIX)
@@ -246,21 +306,22 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
     }
     _write(job, board, record)
     job.evaluated.add(job.step)
-    say(f"step {job.step}: held-out loss {record['valid_loss']:.4f}, masked accuracy {record['valid_accuracy']:.2%}")
+    note(f"step {job.step}: held-out loss {record['valid_loss']:.4f}, masked accuracy {record['valid_accuracy']:.2%}")
 
 
 def save(job: Job) -> None:
     """Hands the state over to be written; training goes on meanwhile."""
     _beat(job, "saving", force=True)
     job.engine.check()
-    job.saver.begin(
-        job.engine.read(), {**job.record, "counters": job.counters.to_json(), "rows_at_once": job.engine.rows_at_once}
-    )
+    state = job.engine.read()
+    if job.saver:
+        counters = job.counters.to_json()
+        job.saver.begin(state, {**job.record, "counters": counters, "rows_at_once": job.engine.rows_at_once})
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:
     now = time.monotonic()
-    if force or now - job.status_written >= STATUS_EVERY_SECONDS:
+    if job.first and (force or now - job.status_written >= STATUS_EVERY_SECONDS):
         job.status_written = now
         update_status(job, phase)
 

@@ -24,6 +24,7 @@ class Counters:
 
     def __post_init__(self) -> None:
         self._waiting: list[StepStats] = []
+        self.empty_steps = 0  # the last ones, in a row, that had nothing to predict
 
     def add(self, stats: StepStats, tokens: int) -> None:
         self.tokens += tokens
@@ -33,7 +34,9 @@ class Counters:
         """Only now, so that a device may run ahead of the host between two log lines."""
         for stats in self._waiting:
             self.loss_sum += float(stats.loss_sum)
-            self.weight += stats.weight
+            weight = float(stats.weight)
+            self.weight += weight
+            self.empty_steps = 0 if weight else self.empty_steps + 1
         self._waiting = []
 
     def take_loss(self) -> float:
@@ -56,10 +59,20 @@ class Speed:
         self.seconds = self.total_seconds = 0.0
         self.tokens = self.total_tokens = 0
         self.flops = 0.0
+        self.parts: dict[str, float] = {}
         self._mark = clock()
 
     def start(self) -> None:
         self._mark = self._clock()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """A part of a step, by the host's clock, added up in `parts`."""
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self.parts[name] = self.parts.get(name, 0.0) + self._clock() - begin
 
     def stop(self, tokens: int, flops: float) -> None:
         seconds = self._clock() - self._mark

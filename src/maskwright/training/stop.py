@@ -33,7 +33,8 @@ def end_now() -> None:
 
 class StopRequest:
     """`reason`: why to stop, None to go on. `urgent`: a signal asked, so the step under way is given up.
-    `save_wanted`: a checkpoint was asked for and is not yet saved."""
+    `save_wanted`: a checkpoint was asked for and is not yet saved. `everywhere`: the reason is one that every process
+    finds after the same step."""
 
     when_grace_ends: Callable[[], None]
     """Called in a thread of its own `grace_seconds` after the first signal, if the process still runs."""
@@ -48,6 +49,7 @@ class StopRequest:
         self.reason: str | None = None
         self.urgent = False
         self.save_wanted = False
+        self.everywhere = False
         self.grace_seconds, self.when_grace_ends = DEFAULT_GRACE_SECONDS, end_now
         self._clock, self._began, self._looked = clock, clock(), clock()
         self._max_hours, self._max_steps = max_hours, max_steps
@@ -59,14 +61,16 @@ class StopRequest:
     def ask(self, reason: str) -> None:
         self.reason = self.reason or reason
 
-    def look(self, directory: RunDirectory, steps_done: int) -> None:
-        """After each step; `steps_done` since this start. The folder is looked at once a second."""
+    def look(self, directory: RunDirectory | None, steps_done: int) -> None:
+        """After each step; `steps_done` since this start. The folder, if it is this process's to read, is looked at
+        once a second."""
         now = self._clock()
         if self._max_steps is not None and steps_done >= self._max_steps:
             self.ask(f"--max-steps {self._max_steps}")
+            self.everywhere = True
         if self._max_hours is not None and now - self._began >= self._max_hours * 3600.0:
             self.ask(f"--max-hours {self._max_hours:g}")
-        if now - self._looked >= LOOK_EVERY_SECONDS:
+        if directory and now - self._looked >= LOOK_EVERY_SECONDS:
             self._looked = now
             wish = directory.take_request()
             if wish == "stop":

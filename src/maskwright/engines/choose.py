@@ -1,0 +1,40 @@
+"""The engine that a configuration names; the framework is imported here and not before."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from maskwright.core import config as run
+from maskwright.core.errors import ConfigError
+from maskwright.engines.base import Engine
+from maskwright.engines.processes import Alone, Processes
+from maskwright.model.config import ModelConfig
+
+
+def make_engine(
+    model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int, *, run_flops: float = 0.0
+) -> Engine:
+    """`run_flops`: see `TorchEngine`. Raises `ConfigError` where a device or a framework is absent."""
+    if engine.kind == "jax":
+        require_jax()
+        from maskwright.engines.jax_engine import JaxEngine
+
+        return JaxEngine(model, optimizer, engine, seed)
+    from maskwright.engines.torch_engine import TorchEngine
+
+    return TorchEngine(model, optimizer, engine, seed, run_flops=run_flops)
+
+
+def find_processes(engine: run.Engine) -> Processes:
+    """The others that train this run, on all hosts. With jax, what must come before anything else that uses it."""
+    if engine.kind == "jax":
+        require_jax()
+        from maskwright.engines.jax_processes import connect
+
+        return connect(engine)[2]
+    return Alone()
+
+
+def require_jax() -> None:
+    if importlib.util.find_spec("jax") is None:
+        raise ConfigError("JAX is not installed", where="engine.kind", fix="install maskwright[jax], on a TPU [tpu]")

@@ -1,0 +1,176 @@
+"""Finding the devices, and the other hosts of a slice, before anything else is computed.
+
+On a Cloud TPU the hosts find each other by the machine's metadata (Compute Engine) or variables (GKE); anywhere else
+by MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK, torch's `env://`. One process a host owns all of its chips.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import ipaddress
+import os
+from contextlib import suppress
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from maskwright.core import config as run
+from maskwright.core import hardware
+from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.engines.jax_layout import Platform
+from maskwright.engines.processes import Alone, Processes
+
+CONNECT_SECONDS = 300
+DEAD_AFTER_SECONDS = 30
+"""Without a sign of life from another host, which then counts as dead."""
+LOST = ("gloo", "connection", "unavailable", "heartbeat", "socket", "deadline_exceeded", "coordination")
+"""Words in the errors of collectives and of the coordination service when another process has died."""
+GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
+"""PCI vendor, and its TPUs from v3 to 7x."""
+
+
+class Hosts:
+    """More than one process."""
+
+    def __init__(self) -> None:
+        self.number, self.count = jax.process_index(), jax.process_count()
+
+    def share(self, data: bytes) -> bytes:
+        length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+        given = np.frombuffer(data, np.uint8) if self.number == 0 else np.zeros(length, np.uint8)
+        return np.asarray(multihost_utils.broadcast_one_to_all(given)).astype(np.uint8).tobytes()
+
+    def lost(self, error: Exception) -> bool:
+        text = str(error).lower()
+        return isinstance(error, jax.errors.JaxRuntimeError | RuntimeError) and any(sign in text for sign in LOST)
+
+    def close(self) -> None:
+        with suppress(RuntimeError):
+            jax.distributed.shutdown()
+
+
+def tpu_chips(devices: str = "/sys/bus/pci/devices") -> int:
+    """TPU chips in this machine, found without loading libtpu."""
+    found = 0
+    for path in glob.glob(os.path.join(glob.escape(devices), "*", "vendor")):
+        with open(path, encoding="ascii") as vendor, open(path[:-6] + "device", encoding="ascii") as device:
+            found += vendor.read().strip() == GOOGLE and device.read().strip() in TPU_DEVICES
+    return found
+
+
+def choose_device(wanted: str) -> Platform:
+    """`auto` takes TPU chips when there are some, else a CUDA device, else the CPU. Raises `ConfigError` rather than
+    falling back."""
+    chips = tpu_chips()
+    if wanted == "tpu" and not chips:
+        raise ConfigError(
+            "tpu was asked for, but this machine has no TPU chip",
+            where="engine.device",
+            fix="run it on a TPU VM; `maskwright plan` compiles for one that is not here",
+        )
+    if wanted == "tpu" or (wanted == "auto" and chips):
+        if importlib.util.find_spec("libtpu") is None:
+            raise ConfigError("a TPU needs libtpu", where="engine.device", fix="install maskwright[tpu]")
+        return "tpu"
+    cuda = bool(glob.glob("/dev/nvidia[0-9]*")) and importlib.util.find_spec("jax_plugins") is not None
+    if wanted == "cuda" and not cuda:
+        raise ConfigError(
+            "cuda was asked for, but there is no NVIDIA device that this JAX can use",
+            where="engine.device",
+            fix='check the driver, install "jax[cuda12]", or say cpu',
+        )
+    return "cuda" if wanted == "cuda" or (wanted == "auto" and cuda) else "cpu"
+
+
+def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
+    """(device, all hosts' devices in one order that all agree on, processes). The first thing that touches JAX.
+
+    Raises `ConfigError` where a device is absent, `MaskwrightError` where the other hosts are not to be found.
+    """
+    device = choose_device(engine.device)
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if device == "cpu":
+        _set_up_cpu(engine)
+    if several or device == "tpu":
+        _find_hosts(several)
+    try:
+        jax.config.update("jax_platforms", device)
+        devices = sorted(jax.devices(), key=lambda found: (found.process_index, found.id))
+    except RuntimeError as error:
+        raise MaskwrightError(
+            f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="see the driver's own message"
+        ) from None
+    # The products of fp32 runs in fp32: a TPU's default, and a GPU's, is less.
+    jax.config.update("jax_default_matmul_precision", "highest")
+    if engine.devices is not None:
+        devices = _first(devices, engine.devices)
+    processes: Processes = Hosts() if jax.process_count() > 1 else Alone()
+    return device, devices, processes
+
+
+def _set_up_cpu(engine: run.Engine) -> None:
+    """`engine.devices` on a CPU are virtual devices in one process: what is sharded over chips, without any."""
+    threads = engine.threads or hardware.spread_over_cores()
+    os.environ.setdefault("PJRT_NPROC", str(threads))
+    here = (engine.devices or 1) // int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        jax.config.update("jax_num_cpu_devices", max(here, 1))
+    except RuntimeError:  # devices of this process are made already; `_first` says so when there are too few
+        pass
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+
+
+def _find_hosts(by_variables: bool) -> None:
+    if jax.distributed.is_initialized():
+        return
+    given: dict[str, Any] = {}
+    if by_variables:
+        host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+        given = {
+            "coordinator_address": f"{host}:{port}",
+            "num_processes": int(os.environ["WORLD_SIZE"]),
+            "process_id": int(os.environ["RANK"]),
+            "cluster_detection_method": "deactivate",
+        }
+        if _is_loopback(host):  # JAX would listen on every address
+            given["coordinator_bind_address"] = f"{host}:{port}"
+    # SIGTERM is the run's own: the hosts agree on a step to stop at (`Program.update`'s wish).
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            **given,
+            initialization_timeout=CONNECT_SECONDS,
+            heartbeat_timeout_seconds=DEAD_AFTER_SECONDS,
+            shutdown_timeout_seconds=DEAD_AFTER_SECONDS,
+        )
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise MaskwrightError(
+            f"the hosts of this run did not find each other: {error}",
+            where="jax.distributed",
+            fix="start the same command on every host of the slice; without a slice, set MASTER_ADDR, MASTER_PORT, "
+            "WORLD_SIZE and RANK on each",
+        ) from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _first(devices: list[Any], count: int) -> list[Any]:
+    """As many of each host."""
+    hosts = sorted({device.process_index for device in devices})
+    each = count // len(hosts)
+    chosen = [device for host in hosts for device in [d for d in devices if d.process_index == host][:each]]
+    if len(chosen) != count:
+        raise ConfigError(
+            f"{count} devices were asked for, {len(devices)} on {len(hosts)} hosts are there",
+            where="engine.devices",
+            fix="take a number that the hosts divide and have; leave it out for all",
+        )
+    return chosen

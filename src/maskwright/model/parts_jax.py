@@ -1,0 +1,77 @@
+"""The small parts that layers in JAX are made of.
+
+What a layer keeps for its backward pass is said by name (`kept`): the outputs of its matrix multiplications. Norms,
+activations and gathered weights are computed again, which costs few multiplications and saves most of the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
+
+LAYERS = "layers."
+KEPT = "kept"
+
+Weights = dict[str, Array]
+Whole = Callable[[str, Array], Array]
+"""(name, what this device has of a parameter) -> all of it, in the dtype that is multiplied in."""
+
+
+def kept(x: Array) -> Array:
+    return checkpoint_name(x, KEPT)
+
+
+def linear(x: Array, weights: Weights, name: str) -> Array:
+    """x [..., D] by a weight [F, D] as torch keeps it -> [..., F]."""
+    y = jnp.einsum("...d,fd->...f", x, weights[f"{name}.weight"])
+    bias = weights.get(f"{name}.bias")
+    return kept(y if bias is None else y + bias)
+
+
+def norm(x: Array, weights: Weights, name: str, eps: float) -> Array:
+    """LayerNorm over the last dimension, in fp32 whatever the dtype."""
+    y = x.astype(jnp.float32)
+    y = y - y.mean(-1, keepdims=True)
+    y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + eps) * weights[f"{name}.weight"]
+    bias = weights.get(f"{name}.bias")
+    return (y if bias is None else y + bias).astype(x.dtype)
+
+
+def gelu(x: Array) -> Array:
+    """The exact one, in fp32 whatever the dtype."""
+    return jax.nn.gelu(x.astype(jnp.float32), approximate=False).astype(x.dtype)
+
+
+def dropout(x: Array, rate: float, key: Array | None) -> Array:
+    """Scales what stays by 1 / (1 - rate); `key` None drops nothing."""
+    if key is None or rate == 0.0:
+        return x
+    return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0).astype(x.dtype)
+
+
+def site(key: Array | None, number: Any) -> Array | None:
+    """The key of one place where something is dropped."""
+    return None if key is None else jax.random.fold_in(key, number)
+
+
+def run_layers(
+    layer: Callable[[Weights, Array, Array, Array | None], Array], x: Array, weights: Weights, whole: Whole, key: Any
+) -> Array:
+    """All layers one after the other. `layer(weights, x, number, key)` sees one layer's own, under names without
+    `layers.`; they are made whole inside, so that no more than one layer is whole at a time."""
+    stacked = {name.removeprefix(LAYERS): array for name, array in weights.items() if name.startswith(LAYERS)}
+    count = len(next(iter(stacked.values())))
+
+    def body(x: Array, here: tuple[Array, Weights]) -> tuple[Array, None]:
+        number, own = here
+        own = {name: whole(LAYERS + name, array) for name, array in own.items()}
+        return layer(own, x, number, site(key, number)), None
+
+    policy = jax.checkpoint_policies.save_only_these_names(KEPT)
+    body = jax.checkpoint(body, policy=policy, prevent_cse=False)
+    return jax.lax.scan(body, x, (jnp.arange(count), stacked))[0]
