@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,28 +67,29 @@ def store(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory
         module.ENCODE_CHARACTERS = whole
 
 
+def small_config(location: str, **keys: Any) -> RunConfig:
+    """A run on the store at `location` that trains in seconds, with those dotted keys set."""
+    values: dict[str, Any] = {
+        "data": {"store": location, "seq_len": 32},
+        "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
+        "optimizer": {"learning_rate": 3e-3},
+        "schedule": {"steps": 12, "warmup_steps": 3},
+        "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
+        "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
+        "checkpoint": {"save_every_seconds": None},
+        "evaluation": {"max_rows": 8},
+        "logging": {"every_steps": 1, "tensorboard": False},
+    }
+    for dotted, value in keys.items():
+        section, _, name = dotted.partition(".")
+        if name:
+            values.setdefault(section, {})[name] = value
+        else:
+            values[section] = value
+    return build_config(values, "test.yaml")
+
+
 @pytest.fixture
 def config(store: TokenStore) -> Callable[..., RunConfig]:
     """`config(**{"schedule.steps": 5})` gives a configuration with those dotted keys set."""
-
-    def make(**keys: Any) -> RunConfig:
-        values: dict[str, Any] = {
-            "data": {"store": store.location, "seq_len": 32},
-            "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
-            "optimizer": {"learning_rate": 3e-3},
-            "schedule": {"steps": 12, "warmup_steps": 3},
-            "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
-            "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
-            "checkpoint": {"save_every_seconds": None},
-            "evaluation": {"max_rows": 8},
-            "logging": {"every_steps": 1, "tensorboard": False},
-        }
-        for dotted, value in keys.items():
-            section, _, name = dotted.partition(".")
-            if name:
-                values.setdefault(section, {})[name] = value
-            else:
-                values[section] = value
-        return build_config(values, "test.yaml")
-
-    return make
+    return partial(small_config, store.location)

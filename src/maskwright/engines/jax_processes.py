@@ -105,8 +105,8 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
         ) from None
     # The products of fp32 runs in fp32: a TPU's default, and a GPU's, is less.
     jax.config.update("jax_default_matmul_precision", "highest")
-    if engine.devices is not None:
-        devices = _first(devices, engine.devices)
+    if engine.devices is not None or device == "cpu":
+        devices = _first(devices, engine.devices or jax.process_count())
     processes: Processes = Hosts() if jax.process_count() > 1 else Alone()
     return device, devices, processes
 
@@ -116,10 +116,9 @@ def _set_up_cpu(engine: run.Engine) -> None:
     threads = engine.threads or hardware.spread_over_cores()
     os.environ.setdefault("PJRT_NPROC", str(threads))
     here = (engine.devices or 1) // int(os.environ.get("WORLD_SIZE", "1"))
-    try:
-        jax.config.update("jax_num_cpu_devices", max(here, 1))
-    except RuntimeError:  # devices of this process are made already; `_first` says so when there are too few
-        pass
+    if here > jax.config.jax_num_cpu_devices:
+        with suppress(RuntimeError):  # this process's are made already; `_first` says so when they are too few
+            jax.config.update("jax_num_cpu_devices", here)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
 

@@ -1,0 +1,50 @@
+"""Torch against JAX, option by option, in fp32 on the CPU: the largest relative difference of each kind.
+
+    python benchmarks/parity.py
+
+The same comparison is a test (`tests/parity/test_jax.py`), on the same made-up text.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from conftest import documents, small_config
+from reference import parity
+
+from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import train_tokenizer
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        text, tokenizer = Path(folder, "stories.txt"), str(Path(folder, "tokenizer"))
+        text.write_text("\n\n".join("\n".join(lines) for lines in documents(300)) + "\n", encoding="utf-8")
+        sources = Sources([str(text)], layout="sentences")
+        train_tokenizer(sources, tokenizer, vocab_size=400)
+        store = prepare(sources, tokenizer, str(Path(folder, "store")), PrepareOptions(valid_fraction=0.1))
+
+        def config(**keys: Any) -> Any:
+            return small_config(store.location, **keys)
+
+        parity.use_virtual_devices()
+        print("| option | first loss | gradients | weights, 3 updates | 50 losses | held-out loss |")
+        print("|---|---|---|---|---|---|")
+        worst = 0.0
+        for row, values in parity.ROWS.items():
+            found = parity.compare(store, config, values)
+            worst = max(worst, found.largest)
+            print(f"| {row} | " + " | ".join(f"{value:.1e}" for value in astuple(found)) + " |", flush=True)
+        print(f"\nlargest {worst:.1e}, allowed {parity.TOLERANCE:.0e}")
+    return 0 if worst < parity.TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

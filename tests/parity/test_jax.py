@@ -1,0 +1,22 @@
+"""The JAX engine is the torch engine's twin: every option, within 1e-5 in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("jax", reason="needs the extra jax")
+
+from reference import parity  # noqa: E402
+
+from maskwright.core.config import RunConfig  # noqa: E402
+from maskwright.data.store import TokenStore  # noqa: E402
+
+parity.use_virtual_devices()
+
+
+@pytest.mark.parametrize("row", parity.ROWS)
+def test_torch_and_jax_give_the_same_numbers(store: TokenStore, config: Callable[..., RunConfig], row: str) -> None:
+    found = parity.compare(store, config, parity.ROWS[row])
+    assert found.largest < parity.TOLERANCE, found

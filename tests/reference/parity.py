@@ -1,0 +1,252 @@
+"""Torch against JAX, option by option: the same run in both, in fp32 on the CPU, compared number by number.
+
+`ROWS` names the options; a test keeps it complete. `benchmarks/parity.py` prints what `compare` finds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import PartitionSpec
+
+from maskwright.core.config import RunConfig
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+from maskwright.engines import jax_optimizers
+from maskwright.engines.base import EvalStats, TrainState
+from maskwright.engines.jax_engine import JaxEngine
+from maskwright.engines.jax_optimizers import Rates
+from maskwright.engines.jax_step import Program
+from maskwright.engines.optimizers import AdamW, Layout, Muon, numel, views
+from maskwright.engines.schedules import learning_rate
+from maskwright.engines.torch_engine import TorchEngine
+from maskwright.model.config import NEVER_PREDICTED, ModelConfig, model_config
+from maskwright.model.hf_names import Parameters, initial_parameters
+from maskwright.model.networks import assign, extract, make_network
+from maskwright.model.networks_jax import stack, unstack
+
+TOLERANCE = 1e-5
+CURVE_STEPS = 50
+
+ROWS: dict[str, dict[str, Any]] = {
+    "roberta": {"model.architecture": "roberta", "masking.kind": "token", "optimizer.kind": "adamw"},
+    "modernbert": {"model.architecture": "modernbert"},
+    "packing: full_sentences": {"data.packing": "full_sentences"},
+    "packing: documents, 64 tokens": {"data.packing": "documents", "data.seq_len": 64},
+    "masking: whole words": {"masking.kind": "whole_word"},
+    "masking: spans, rising rate": {"masking.kind": "span", "masking.rate": 0.1, "masking.final_rate": 0.4},
+    "masking: shares": {"masking.mask_share": 0.5, "masking.random_share": 0.4},
+    "model: another shape": {
+        "model.size": "nano",
+        "model.hidden_size": 48,
+        "model.num_hidden_layers": 3,
+        "model.num_attention_heads": 3,
+        "model.intermediate_size": 80,
+        "model.max_seq_len": 40,
+    },
+    "dropout, roberta": {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.2},
+    "dropout, modernbert": {
+        "model.architecture": "modernbert",
+        "model.hidden_dropout": 0.1,
+        "model.attention_dropout": 0.2,
+    },
+    "adamw: its constants": {
+        "optimizer.learning_rate": 1e-3,
+        "optimizer.beta1": 0.8,
+        "optimizer.beta2": 0.95,
+        "optimizer.eps": 1e-5,
+        "optimizer.weight_decay": 0.2,
+    },
+    "no clipping": {"optimizer.max_grad_norm": None},
+    "clipping hard": {"optimizer.max_grad_norm": 0.05},
+    "muon, roberta": {"optimizer.kind": "muon", "optimizer.momentum": 0.9},
+    "muon, modernbert": {"optimizer.kind": "muon", "model.architecture": "modernbert"},
+    "schedule: cosine": {"schedule.kind": "cosine", "schedule.final_lr_share": 0.1},
+    "schedule: wsd": {"schedule.kind": "wsd", "schedule.decay_steps": 20, "schedule.warmup_steps": 5},
+    "schedule: linear": {"schedule.kind": "linear", "schedule.steps": 60},
+    "one large micro-batch": {"batch.virtual_workers": 1, "batch.micro_batch_rows": 8},
+    "another seed": {"seed": 7},
+    "4 devices, data": {"engine.devices": 4, "engine.sharding": "data", "batch.virtual_workers": 8},
+    "4 devices, fsdp": {"engine.devices": 4, "engine.sharding": "fsdp", "batch.virtual_workers": 4},
+    "4 devices, fsdp, muon": {
+        "engine.devices": 4,
+        "engine.sharding": "fsdp",
+        "optimizer.kind": "muon",
+        "batch.virtual_workers": 4,
+    },
+}
+
+NOT_COMPARED = {
+    "data.store": "where the rows come from, before any engine",
+    "model.init_from": "weights enter both engines by the same arrays",
+    "engine.kind": "what is compared",
+    "engine.device": "cpu in both; on others nothing but the compiler differs",
+    "engine.dtype": "fp32 in both; bf16 has a test of its own, rounding differs",
+    "engine.compile": "torch alone",
+    "engine.threads": "the machine's",
+}
+"""Keys that no row sets, with the reason. The sections checkpoint, health, evaluation and logging are the loop's."""
+
+
+def use_virtual_devices() -> None:
+    """Before JAX computes anything in this process; all tests agree on it."""
+    jax.config.update("jax_platforms", "cpu")
+    if jax.config.jax_num_cpu_devices < 8:
+        jax.config.update("jax_num_cpu_devices", 8)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Largest relative differences: of the first loss; of any gradient, as a share of the largest number in its
+    parameter; of any weight, likewise, after each of three updates by given gradients; of any loss in 50 steps; of
+    held-out loss."""
+
+    loss: float
+    gradient: float
+    weights: float
+    curve: float
+    held_out: float
+
+    @property
+    def largest(self) -> float:
+        return max(self.loss, self.gradient, self.weights, self.curve, self.held_out)
+
+
+@dataclass
+class Trace:
+    losses: list[float]
+    gradients: Parameters
+    held_out: EvalStats
+
+
+def trace(engine: TorchEngine | JaxEngine, config: RunConfig, shape: ModelConfig, loader: Loader) -> Trace:
+    """50 updates. The gradient of the first is what its moments hold: (1 - beta) times it, after clipping."""
+    engine.write(TrainState(0, initial_parameters(shape, config.seed)))
+    losses: list[float] = []
+    gradients: Parameters = {}
+    for step in range(CURVE_STEPS):
+        rate = learning_rate(config.schedule, config.optimizer.learning_rate, step)
+        stats = engine.step(loader.batches(step), rate)
+        assert stats is not None
+        losses.append(float(stats.loss_sum) / float(stats.weight))
+        if step == 0:
+            moments = engine.read().moments
+            gradients = moments["exp_avg"] | moments.get("momentum", {})
+    engine.check()
+    return Trace(losses, gradients, engine.evaluate(loader.batches(CURVE_STEPS)))
+
+
+def compare(store: TokenStore, config: Callable[..., RunConfig], row: dict[str, Any]) -> Difference:
+    """`config(**keys)` makes a small configuration with those keys set."""
+    values = {"schedule.steps": 60, "batch.virtual_workers": 2, "engine.dtype": "fp32"} | row
+    run = config(**values | {"engine.kind": "jax"})
+    shape = model_config(run.model, store.vocabulary.size, run.data.seq_len)
+    loader = Loader(run, store)
+    with same_dropout():
+        plain = config(**values | {"engine.devices": None, "engine.sharding": "data"})
+        engines = (
+            TorchEngine(shape, run.optimizer, plain.engine, run.seed),
+            JaxEngine(shape, run.optimizer, run.engine, run.seed),
+        )
+        one, two = (trace(engine, run, shape, loader) for engine in engines)
+    return Difference(
+        loss=relative([one.losses[0]], [two.losses[0]]),
+        gradient=apart(one.gradients, two.gradients),
+        weights=updates_apart(run, shape, engines[1].program),
+        curve=relative(one.losses, two.losses),
+        held_out=relative([one.held_out.loss], [two.held_out.loss]),
+    )
+
+
+def updates_apart(run: RunConfig, shape: ModelConfig, program: Program) -> float:
+    """After each of three updates, by gradients of all sizes that are the same for both. (Where a true gradient is
+    near 0, AdamW makes a whole step of its rounding: weights after updates by each engine's own would differ there.)"""
+    generator, start = np.random.default_rng(0), initial_parameters(shape, run.seed)
+    layout = Layout.of(dict(make_network(shape).named_parameters()))
+    weights, gradients = torch.zeros(numel(layout.all)), torch.zeros(numel(layout.all))
+    assign(views(weights, layout.all), start, shape, NEVER_PREDICTED)
+    optimizers: list[AdamW | Muon] = [AdamW(layout, weights, gradients, run.optimizer)]
+    if run.optimizer.kind == "muon":
+        optimizers.append(Muon(layout, weights, gradients, run.optimizer, torch.float32))
+
+    state, _ = program._specs()
+    specs = (state["parameters"], state["moments"])
+    update = jax.jit(
+        jax.shard_map(
+            lambda rates, w, g, m: jax_optimizers.apply(run.optimizer, Rates(*rates), w, g, m, program.layout),
+            mesh=program.layout.mesh,
+            in_specs=(PartitionSpec(), specs[0], *specs),
+            out_specs=specs,
+            check_vma=False,
+        )
+    )
+    ours = stack(start, shape, NEVER_PREDICTED)
+    moments = {kind: {name: np.zeros_like(ours[name]) for name in of} for kind, of in specs[1].items()}
+    worst = 0.0
+    for step, rate in enumerate((1e-3, 3e-3, 2e-3)):
+        given = {name: _of_all_sizes(generator, array.shape) for name, array in start.items()}
+        assign(views(gradients, layout.all), given, shape)
+        for optimizer in optimizers:
+            optimizer.step(rate)
+        rates = np.array(Rates.of(run.optimizer, rate, step + 1), np.float32)
+        ours, moments = update(rates, ours, stack(given, shape), moments)
+        made = unstack({name: np.asarray(array) for name, array in ours.items()}, shape)
+        worst = max(worst, apart(extract(views(weights, layout.all), shape), made, biases=True))
+    return worst
+
+
+def _of_all_sizes(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    sizes = 10.0 ** generator.uniform(-7.0, 0.0, shape)
+    return (generator.standard_normal(shape) * sizes).astype(np.float32)
+
+
+def relative(one: list[float], two: list[float]) -> float:
+    return max(abs(a - b) / abs(a) for a, b in zip(one, two, strict=True))
+
+
+def apart(one: Parameters, two: Parameters, *, biases: bool = False) -> float:
+    """Softmax does not see a shift of all keys, so the true gradient of a key's bias is 0 and what both engines have
+    is rounding: unless `biases`, it is held to be as small, against the query's bias, as others are equal."""
+    assert one.keys() == two.keys()
+    shares = []
+    for name, a in one.items():
+        scale = np.abs(a).max()
+        if name.endswith("key.bias") and not biases:
+            scale = np.abs(one[name.replace("key", "query")]).max()
+            assert np.abs(a).max() < TOLERANCE * scale
+        shares.append(float(np.abs(a - two[name]).max() / scale))
+    return max(shares)
+
+
+# ---- the same dropout in both: masks that depend on the shape alone -----------------------------------------------
+
+
+@functools.cache
+def _kept(shape: tuple[int, ...], keep: float) -> np.ndarray:
+    return np.random.default_rng(len(shape)).random(shape) < keep
+
+
+@contextmanager
+def same_dropout() -> Iterator[None]:
+    """What is dropped is each engine's own; where it is dropped, and how the rest is scaled, must agree."""
+
+    def in_torch(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return x * torch.from_numpy(_kept(tuple(x.shape), 1.0 - p)) / (1.0 - p) if p and training else x
+
+    def in_jax(key: Any, p: float, shape: tuple[int, ...]) -> Any:
+        return _kept(tuple(shape), p)
+
+    with (
+        mock.patch("torch.nn.functional.dropout", in_torch),
+        mock.patch("maskwright.model.attention.takes_plain", lambda *_: True),
+        mock.patch("jax.random.bernoulli", in_jax),
+    ):
+        yield
