@@ -51,6 +51,25 @@ def pretrain(
         task.pretrain(resolved, run, config_file=config, stop_request=limits)
 
 
+@app.command("plan")
+def plan(
+    config: Config,
+    on: Annotated[str, typer.Option("--on", help="TPU slice, KIND:TOPOLOGY, as v6e:4x4.")],
+    vocab_size: Annotated[int | None, typer.Option(help="When the token store is not here yet.", min=1)] = None,
+    search: Annotated[bool, typer.Option(help="Also find the largest micro-batch that fits.")] = True,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compile the step for a TPU slice, without one: memory, what fits, collectives, FLOPs."""
+    from maskwright.core.config import read_config
+    from maskwright.tasks import plan as task
+
+    found = task.plan(read_config(config, set_), on, vocab_size=vocab_size, search=search)
+    print_result(found.report(), found.to_json(), as_json)
+    if not found.asked.fits or found.advice:
+        raise typer.Exit(1)
+
+
 @app.command("stop")
 def stop(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory of a run that is going on.")],

@@ -1,0 +1,267 @@
+"""`maskwright plan`: whether a run fits a TPU slice, compiled for it ahead of time, and what would fit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import maskwright
+from maskwright.core import storage
+from maskwright.core.config import RunConfig
+from maskwright.core.console import human_bytes, say
+from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.data.masking import slots_per_row
+from maskwright.data.store import TokenStore
+from maskwright.engines.jax_ahead import SETTINGS, Request, Result
+from maskwright.model.config import ModelConfig, model_config, training_flops
+from maskwright.model.hf_config import read_hf_config
+
+KINDS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
+GIB = 2**30
+MOST_TRIES = 6
+"""Compilations in the search for the largest micro-batch: tens of seconds each."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`asked` as configured; `largest` with the most rows of a micro-batch that fit, None where not one does or the
+    search was left out. `rows_per_step` of the configuration; `advice`: keys to set, or why there are none."""
+
+    slice: str
+    rows_per_step: int
+    micro_batches: int
+    model_flops_per_step: float
+    asked_rows: int
+    asked: Result
+    largest_rows: int | None
+    largest: Result | None
+    advice: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def report(self) -> str:
+        found = self.asked
+        chips = f"{found.devices} devices ({found.device_kind}) on {found.hosts} host{'s' * (found.hosts > 1)}"
+        versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+        lines = [
+            f"{self.slice}: {chips}; compiled by {versions}, nothing was run",
+            f"step: {self.rows_per_step:,} rows, {self.micro_batches} micro-batch"
+            f"{'es' * (self.micro_batches > 1)} a device; {self.model_flops_per_step / 1e12:,.1f} TFLOP of the model, "
+            f"{self.model_flops_per_step / found.devices / 1e12:,.2f} a device",
+            _line(self.asked_rows, found),
+        ]
+        if self.largest and self.largest_rows != self.asked_rows:
+            lines.append(_line(self.largest_rows or 0, self.largest) + "; the largest that does")
+        elif self.largest:
+            lines.append(f"{self.asked_rows} rows is also the largest micro-batch that fits")
+        shown = self.largest if self.largest and not found.fits else found
+        if shown.collectives:
+            listed = ", ".join(f"{count} {name}" for name, count in shown.collectives.items())
+            lines.append(f"collectives in the program: {listed}")
+        return "\n".join([*lines, *self.advice])
+
+
+def _line(rows: int, found: Result) -> str:
+    limit = f"of {found.limit_bytes / GIB:.2f} GiB a device"
+    seconds = f"compiled in {found.compile_seconds:.0f} s"
+    if not found.fits:
+        return f"micro-batch of {rows} rows: does not fit: {found.needed_bytes / GIB:.2f} {limit} ({seconds})"
+    return (
+        f"micro-batch of {rows} rows: fits: {found.needed_bytes / GIB:.2f} {limit} (arguments "
+        f"{found.arguments_bytes / GIB:.2f}, temporaries {(found.temporaries_bytes or 0) / GIB:.2f}; {seconds})"
+    )
+
+
+def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: bool = True) -> Plan:
+    """Compiles the configured step for the slice `on` (as `v6e:4x4`), then others until the largest is found.
+
+    Raises `ConfigError` for a slice or configuration that cannot be, `MaskwrightError` where the compiler fails.
+    """
+    if re.fullmatch(rf"({'|'.join(KINDS)}):\d+x\d+(x\d+)?", on) is None:
+        raise ConfigError(
+            f"'{on}' is no slice", where="--on", fix=f"write KIND:TOPOLOGY, as v6e:4x4; kinds: {', '.join(KINDS)}"
+        )
+    if importlib.util.find_spec("libtpu") is None or importlib.util.find_spec("jax") is None:
+        raise ConfigError("Google's TPU compiler is not installed", where="--on", fix="install maskwright[tpu]")
+    model = _model(config, vocab_size)
+    tokens = config.data.seq_len
+    masking = config.masking
+    rate = max(masking.rate, masking.final_rate or 0.0)
+    slots = slots_per_row(masking.kind, rate, tokens)
+    rows = config.batch.micro_batch_rows
+    request = Request(
+        slice=on,
+        model=asdict(model),
+        optimizer=config.optimizer.model_dump(),
+        sharding=config.engine.sharding,
+        dtype="fp32" if config.engine.dtype == "fp32" else "bf16",
+        devices=config.engine.devices,
+        rows=rows,
+        tokens=tokens,
+        slots=rows * slots,
+        micro_batches=1,
+    )
+    devices = _devices(request)
+    request = replace(request, micro_batches=max(1, config.batch.virtual_workers // devices))
+
+    def attempt(rows: int) -> Result:
+        return compiled(replace(request, rows=rows, slots=rows * slots))
+
+    asked = attempt(rows)
+    largest_rows = largest_that_fits(rows, asked, attempt) if search else None
+    per_step = float(config.rows_per_step) * tokens
+    return Plan(
+        slice=on,
+        rows_per_step=config.rows_per_step,
+        micro_batches=request.micro_batches,
+        model_flops_per_step=training_flops(model, per_step, per_step * tokens, per_step * rate),
+        asked_rows=rows,
+        asked=asked,
+        largest_rows=largest_rows,
+        largest=attempt(largest_rows) if largest_rows else None,
+        advice=advice(config, asked, largest_rows, searched=search),
+    )
+
+
+def advice(config: RunConfig, asked: Result, largest_rows: int | None, *, searched: bool) -> list[str]:
+    """What to change, the batch of a step staying as it is where it can."""
+    V, N = config.batch.virtual_workers, asked.devices
+    if asked.fits and V % N == 0:
+        return []
+    why = [] if asked.fits else ["as configured it does not fit"]
+    if V % N:
+        why.append(f"{V} virtual workers cannot be shared out evenly over {N} devices")
+    head = " and ".join(why)
+    if searched and largest_rows is None and not asked.fits:
+        if config.engine.sharding == "data":
+            return [f"{head}. Not one row fits: try engine.sharding: fsdp, or a larger slice"]
+        return [f"{head}. Not one row fits: take a larger slice, a smaller model or a shorter data.seq_len"]
+    limit = largest_rows or config.batch.micro_batch_rows
+    total, same = config.rows_per_step, [r for r in range(1, limit + 1) if config.rows_per_step % (r * N) == 0]
+    rows = max(same, default=min(limit, max(1, round(total / N))))
+    workers = max(N, round(total / (rows * N)) * N)
+    kept = "the same" if same else f"{rows * workers:,} instead of {total:,}"
+    return [
+        f"{head}. Set batch.micro_batch_rows: {rows} and batch.virtual_workers: {workers} ({kept} rows a step)",
+    ]
+
+
+def largest_that_fits(rows: int, first: Result, attempt: Callable[[int], Result]) -> int | None:
+    """By the memory that two compilations take, a straight line says where to look; then it is compiled there."""
+    results = {rows: first}
+
+    def fits(candidate: int) -> bool:
+        if candidate not in results:
+            results[candidate] = attempt(candidate)
+        return results[candidate].fits
+
+    low = high = None
+    candidate = rows * 2 if first.fits else max(rows // 2, 1)
+    for _ in range(MOST_TRIES):
+        fits(candidate)
+        low = max((r for r, found in results.items() if found.fits), default=None)
+        high = min((r for r, found in results.items() if not found.fits), default=None)
+        if (low is None and high == 1) or (low is not None and high is not None and high - low <= max(1, low // 16)):
+            break
+        candidate = _next(results, low, high)
+    return low
+
+
+def _next(results: dict[int, Result], low: int | None, high: int | None) -> int:
+    """Between `low`, which fits, and `high`, which does not; where the line through the two largest known ones says."""
+    if low is None:
+        return max(1, (high or 2) // 2)
+    known = sorted(results.items())[-2:]
+    (r1, f1), (r2, f2) = known if len(known) == 2 else (known[0], known[0])
+    slope = (f2.needed_bytes - f1.needed_bytes) / max(r2 - r1, 1)
+    guess = int(r1 + (f1.limit_bytes - f1.needed_bytes) / slope) if slope > 0 else low * 2
+    guess = guess // 8 * 8 if guess > 16 else guess  # rows that chips like
+    top = high - 1 if high is not None else guess
+    return max(low + 1, min(guess, top)) if low < guess else (low + (high or 4 * low)) // 2
+
+
+# ---- the compiler, in a process of its own -----------------------------------------------------------------------
+
+
+def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
+    if config.model.init_from is not None:
+        return read_hf_config(config.model.init_from)
+    if vocab_size is None:
+        if not os.path.isdir(config.data.store):
+            raise InputError(
+                "is not here, so the vocabulary is not known", where=config.data.store, fix="give --vocab-size"
+            )
+        vocab_size = TokenStore(config.data.store).vocabulary.size
+    return model_config(config.model, vocab_size, config.data.seq_len)
+
+
+def _devices(request: Request) -> int:
+    """Of the slice, or those of them that the configuration takes."""
+    shape = [int(number) for number in request.slice.partition(":")[2].split("x")]
+    chips = 1
+    for number in shape:
+        chips *= number
+    there = chips * (2 if request.slice.startswith("tpu7x") else 1)  # both halves of a chip are devices
+    if request.devices is not None and request.devices > there:
+        raise ConfigError(
+            f"{request.devices} devices were asked for, {request.slice} has {there}",
+            where="engine.devices",
+            fix="leave it out for all",
+        )
+    return request.devices or there
+
+
+def compiled(request: Request) -> Result:
+    """From the cache when this very request was compiled by the same code before."""
+    key = storage.sha256_of([asdict(request), _code()])
+    place = os.path.join(cache_folder(), f"{key}.json")
+    if os.path.exists(place):
+        return Result(**storage.read_json(place))
+    say(f"compiling for {request.slice}: {request.rows} rows of {request.tokens} tokens …")
+    result = _compile(request)
+    storage.make_folder(cache_folder())
+    storage.write_json(place, asdict(result))
+    return result
+
+
+def cache_folder() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "maskwright", "plan")
+
+
+def _code() -> str:
+    """Of all that decides what is compiled: our own code, and the compilers."""
+    package = Path(maskwright.__file__).parent
+    files = sorted([*package.glob("model/*.py"), *package.glob("engines/*.py")])
+    versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
+    return storage.sha256_of([*versions, *(file.read_text(encoding="utf-8") for file in files)])
+
+
+def _compile(request: Request) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, made = (os.path.join(folder, name) for name in ("request.json", "result.json"))
+        storage.write_json(wanted, asdict(request))
+        ended = subprocess.run(
+            [sys.executable, "-m", "maskwright.engines.jax_ahead", wanted, made],
+            env={**os.environ, **SETTINGS},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not os.path.exists(made):
+            last = ended.stderr.strip().splitlines()[-1:] or ["without a word"]
+            raise MaskwrightError(f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}", where=request.slice)
+        answer = storage.read_json(made)
+    if "error" in answer:
+        raise MaskwrightError(f"the TPU compiler refuses it: {answer['error']}", where=request.slice)
+    return Result(**answer)
