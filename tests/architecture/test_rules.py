@@ -52,7 +52,7 @@ HEAVY = {
     "gigatoken": {"text/encoder.py"},
     "pyarrow": {"text/sources.py"},
     "tensorboard": {"training/metrics.py"},
-    "jax": set(),
+    "jax": {"model/attention_jax.py"},
     "ray": set(),
 }
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litdata", "torch_xla"}
