@@ -27,7 +27,7 @@ LANES = 128
 """Width of a TPU's registers: blocks are multiples of it, and arrays with a narrower last axis are padded to it."""
 
 LARGEST_BLOCK = 512
-"""2048 x 2048 scores fit no TPU's vector memory; 1024 x 1024 not v4's and v5p's when heads are wide."""
+"""2048 x 2048 scores do not fit the vector memory of v5e and 7x; 1024 x 1024 not v4's and v5p's with heads of 256."""
 
 WIDEST_HEAD = 256
 
@@ -35,7 +35,7 @@ WIDEST_HEAD = 256
 def choose_way(platform: str, tokens: int, head_width: int, dropout: float, dtype: DTypeLike) -> str:
     """From static facts alone, so that a CPU host that compiles for a TPU chooses as the TPU's own would.
 
-    In fp32 never splash: its products would be rounded to bf16 on the way.
+    In fp32 never splash: its products name no precision, so a TPU may round what they multiply to bf16.
     """
     splash_takes = (
         jnp.dtype(dtype) == jnp.bfloat16 and tokens % LANES == 0 and head_width <= WIDEST_HEAD and not dropout
