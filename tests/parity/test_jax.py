@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("jax", reason="needs the extra jax")
 
-from reference import parity  # noqa: E402
+from reference import parity
 
-from maskwright.core.config import RunConfig  # noqa: E402
-from maskwright.data.store import TokenStore  # noqa: E402
+from maskwright.core.config import RunConfig
+from maskwright.data.store import TokenStore
 
 parity.use_virtual_devices()
 

@@ -1,7 +1,7 @@
 """Compiling an update for a TPU slice that is not here, by Google's own compiler in libtpu.
 
-Runs as a process of its own (`python -m maskwright.engines.jax_ahead REQUEST RESULT`), because libtpu reads its settings
-when it is loaded, writes to the terminal as it likes, and keeps its memory.
+Runs as a process of its own (`python -m maskwright.engines.jax_ahead REQUEST RESULT`), because libtpu reads its
+settings when it is loaded, writes to the terminal as it likes, and keeps its memory.
 
 What the compiler says of memory is what the slice would say; speed it does not know, and nothing is run.
 """
@@ -169,7 +169,8 @@ def _bytes_of(arguments: Any) -> int:
     import jax
 
     return sum(
-        int(leaf.dtype.itemsize) * _product(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(arguments)
+        int(leaf.dtype.itemsize) * _product(leaf.sharding.shard_shape(leaf.shape))
+        for leaf in jax.tree.leaves(arguments)
     )
 
 

@@ -57,7 +57,7 @@ class Program:
         inputs = [batch[name] for name in BATCH_FIELDS[:4]]
         width = self.model.hidden_size // self.model.num_attention_heads
         dropped = self.model.attention_probs_dropout_prob if key is not None else 0.0
-        way = choose_way(self.platform, inputs[0].shape[1], width, dropped)
+        way = choose_way(self.platform, inputs[0].shape[1], width, dropped, self.layout.dtype)
         return logits(weights, self.model, *inputs, whole=self.layout.whole, way=way, key=key)
 
     def _key(self, step: Array, number: Array) -> Array | None:

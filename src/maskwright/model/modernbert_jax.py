@@ -12,7 +12,7 @@ from jax import Array
 
 from maskwright.model.attention_jax import attention
 from maskwright.model.config import ModelConfig
-from maskwright.model.parts_jax import Weights, Whole, dropout, gelu, kept, linear, norm, run_layers, site
+from maskwright.model.parts_jax import Weights, Whole, dropout, gelu, linear, norm, run_layers, site
 
 Rotation = tuple[Array, Array]
 """Cosines and sines, each [M, T, 1, h / 2]."""
@@ -52,7 +52,7 @@ def layer(
     q, k, v = jnp.unstack(linear(before, weights, "qkv").reshape(M, T, 3, config.num_attention_heads, -1), axis=2)
     q, k = rotate(q, rotation), rotate(k, rotation)
     mixed = attention(q, k, v, segment_ids, way=way, dropout=p if key is not None else 0.0, key=site(key, 0))
-    x = x + dropout(linear(kept(mixed.reshape(M, T, D)), weights, "out"), p, site(key, 1))
+    x = x + dropout(linear(mixed.reshape(M, T, D), weights, "out"), p, site(key, 1))
     value, gate = jnp.split(linear(norm(x, weights, "norm2", eps), weights, "up"), 2, -1)
     return x + linear(dropout(gelu(value) * gate, config.hidden_dropout_prob, site(key, 2)), weights, "down")
 

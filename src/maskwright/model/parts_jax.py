@@ -1,7 +1,8 @@
 """The small parts that layers in JAX are made of.
 
-What a layer keeps for its backward pass is said by name (`kept`): the outputs of its matrix multiplications. Norms,
-activations and gathered weights are computed again, which costs few multiplications and saves most of the memory.
+What a layer keeps for its backward pass is said by name (`kept`): the outputs of its matrix multiplications and of
+attention. Norms, activations and gathered weights are computed again, which costs few multiplications and saves most of
+the memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 LAYERS = "layers."
 KEPT = "kept"
+RESIDUALS = "attention"
+"""What splash attention keeps for its own backward kernel."""
 
 Weights = dict[str, Array]
 Whole = Callable[[str, Array], Array]
@@ -72,6 +75,6 @@ def run_layers(
         own = {name: whole(LAYERS + name, array) for name, array in own.items()}
         return layer(own, x, number, site(key, number)), None
 
-    policy = jax.checkpoint_policies.save_only_these_names(KEPT)
+    policy = jax.checkpoint_policies.save_only_these_names(KEPT, RESIDUALS)
     body = jax.checkpoint(body, policy=policy, prevent_cse=False)
     return jax.lax.scan(body, x, (jnp.arange(count), stacked))[0]

@@ -12,7 +12,7 @@ from jax import Array
 
 from maskwright.model.attention_jax import attention
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
-from maskwright.model.parts_jax import Weights, Whole, dropout, gelu, kept, linear, norm, run_layers, site
+from maskwright.model.parts_jax import Weights, Whole, dropout, gelu, linear, norm, run_layers, site
 
 
 def layer(
@@ -22,7 +22,7 @@ def layer(
     eps, rate = config.layer_norm_eps, config.hidden_dropout_prob
     q, k, v = jnp.unstack(linear(x, weights, "qkv").reshape(M, T, 3, config.num_attention_heads, -1), axis=2)
     p = config.attention_probs_dropout_prob if key is not None else 0.0
-    mixed = kept(attention(q, k, v, segment_ids, way=way, dropout=p, key=site(key, 0)).reshape(M, T, D))
+    mixed = attention(q, k, v, segment_ids, way=way, dropout=p, key=site(key, 0)).reshape(M, T, D)
     x = norm(x + dropout(linear(mixed, weights, "out"), rate, site(key, 1)), weights, "norm1", eps)
     inner = linear(gelu(linear(x, weights, "up")), weights, "down")
     return norm(x + dropout(inner, rate, site(key, 2)), weights, "norm2", eps)

@@ -17,7 +17,7 @@ from typing import Any
 import maskwright
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
-from maskwright.core.console import human_bytes, say
+from maskwright.core.console import say
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.data.masking import slots_per_row
 from maskwright.data.store import TokenStore
@@ -260,7 +260,9 @@ def _compile(request: Request) -> Result:
         )
         if not os.path.exists(made):
             last = ended.stderr.strip().splitlines()[-1:] or ["without a word"]
-            raise MaskwrightError(f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}", where=request.slice)
+            raise MaskwrightError(
+                f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}", where=request.slice
+            )
         answer = storage.read_json(made)
     if "error" in answer:
         raise MaskwrightError(f"the TPU compiler refuses it: {answer['error']}", where=request.slice)
