@@ -1,0 +1,340 @@
+"""A job that hosts fetch: the spec lies in a bucket, an agent on each host runs it and leaves what became of it there.
+
+    job.json                              the spec; `submission` counts what was submitted here
+    stop.json                             {"submission": 2}: that one is to end
+    hosts/worker-3.json                   a host's beat: {"beat": 17, "submission": 2, "idle": true}
+    0002/attempt-001/start.json           {"workers": 4}, once all of them are idle
+    0002/attempt-001/end.json             one host has ended badly, the others are to end
+    0002/attempt-001/worker-3/            begun.json, log-000001.txt …, exit.json
+    0002/result.json                      {"code": 0, "report": […]}: the submission is over
+
+Only the agent of worker 0 writes start, end and result, by the rules of `outcome.py`. Nobody else needs to be awake: a
+laptop that submitted may go, a host that died and came back is taken in again with the next attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.secrets import redact
+from maskwright.launch.folder import Folder
+from maskwright.launch.host import OTHERS_SECONDS, Attempt, Stop, show
+from maskwright.launch.job import JobSpec, parse_spec
+from maskwright.launch.outcome import End, conclude, judge, report
+
+METADATA = "http://{host}/computeMetadata/v1/instance/attributes/{name}"
+LOST_SECONDS = 90.0
+"""A host whose beat stands still for so long counts as lost."""
+LOG_BYTES = 4 << 20
+"""Kept for a bucket that cannot be reached; beyond it the oldest lines are dropped."""
+
+
+def spec_folder(spec: str) -> Folder:
+    folder, _, name = spec.rpartition("/")
+    if name != "job.json" or not storage.is_url(spec):
+        raise InputError(f"{name!r} is not job.json in a folder", where="--spec", fix="gs://bucket/jobs/NAME/job.json")
+    return Folder(folder)
+
+
+def read_spec(folder: Folder) -> JobSpec | None:
+    content = folder.get("job.json")
+    return None if content is None else parse_spec(content, f"{folder.location}/job.json")
+
+
+def metadata(name: str) -> str:
+    """An attribute of this machine, from the server that TPU hosts ask. GCE_METADATA_HOST is Google's own variable."""
+    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    request = urllib.request.Request(METADATA.format(host=host, name=name), headers={"Metadata-Flavor": "Google"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=10) as answer:
+            return str(answer.read().decode())
+    except (OSError, ValueError) as error:
+        fix = "run it on a TPU VM, or say --worker and --workers"
+        raise InputError(f"does not tell {name} ({error})", where="the metadata server", fix=fix) from None
+
+
+def attempt_folder(submission: int, attempt: int) -> str:
+    return f"{submission:04d}/attempt-{attempt:03d}"
+
+
+def last_attempt(folder: Folder, submission: int) -> int:
+    names = [name.split("/") for name in folder.names(f"{submission:04d}/")]
+    return max((int(parts[1][8:]) for parts in names if parts[-1] == "start.json"), default=0)
+
+
+# ---- the agent of a host -------------------------------------------------------------------------------------------
+
+
+class Agent:
+    """`turn` until `over`. Trouble with the bucket is waited out: the job goes on meanwhile."""
+
+    def __init__(self, folder: Folder, worker: int, workers: int, *, once: bool, poll_seconds: float) -> None:
+        self.folder, self.worker, self.workers, self.once, self.poll_seconds = (
+            folder,
+            worker,
+            workers,
+            once,
+            poll_seconds,
+        )
+        self.over: dict[str, Any] | None = None
+        """The result after which an agent that runs one submission ends."""
+        self._attempt: Attempt | None = None
+        self._place = ""
+        self._log: deque[bytes] = deque()
+        self._log_bytes = 0
+        self._segment, self._beat, self._set_up, self._took_part = 0, 0, 0, 0
+        self._seen: dict[int, tuple[Any, float | None]] = {}
+        self._failed_at = 0.0
+
+    def turn(self, stop: Stop) -> None:
+        """For about `poll_seconds` the job's, then the bucket's."""
+        until = time.monotonic() + self.poll_seconds
+        while time.monotonic() < until and not (stop.asked and self._attempt is None):
+            if self._attempt is None:
+                time.sleep(min(0.2, self.poll_seconds))
+                continue
+            if stop.asked:
+                self._attempt.tell_all()
+            self._attempt.turn()
+            if self._attempt.over:
+                break
+        try:
+            self._speak_with_the_bucket()
+        except InputError as error:
+            warn(str(error))
+        except MaskwrightError as error:
+            warn(f"{error.where}: {error.what}; trying again")
+
+    def leave(self, stop: Stop) -> None:
+        """Ends what runs, and says so in the bucket as well as it can."""
+        if self._attempt is None:
+            return
+        self._attempt.tell_all()
+        while not self._attempt.over and not stop.urgent:
+            self._attempt.turn()
+        self._attempt.close()
+        # To the job it is the machine that ends, as when it is preempted: not the launcher's doing.
+        self._attempt.ends[:] = [replace(end, told=False) for end in self._attempt.ends]
+        try:
+            self._upload()
+        except MaskwrightError as error:
+            warn(str(error))
+
+    def _speak_with_the_bucket(self) -> None:
+        if self._attempt is not None:
+            self._upload()
+        spec = read_spec(self.folder)
+        self._beat += 1
+        beat = {"beat": self._beat, "submission": spec.submission if spec else 0, "idle": self._attempt is None}
+        self.folder.put_json(f"hosts/worker-{self.worker}.json", {**beat, "host": platform.node()})
+        if spec is None:
+            return
+        result = self.folder.get_json(f"{spec.submission:04d}/result.json")
+        if result is not None:
+            if self.once and self._attempt is None and self._took_part == spec.submission:
+                self.over = result
+            return
+        number = last_attempt(self.folder, spec.submission)
+        wished = self.folder.get_json("stop.json") or {}
+        asked = wished.get("submission") == spec.submission
+        if self.worker == 0:
+            self._lead(spec, number, asked)
+        self._follow(spec, number, asked)
+
+    def _follow(self, spec: JobSpec, number: int, asked: bool) -> None:
+        place = f"{attempt_folder(spec.submission, number)}/worker-{self.worker}"
+        if self._attempt is not None:
+            attempt_place = self._place.rpartition("/")[0]
+            if asked or place != self._place or self.folder.get(f"{attempt_place}/end.json") is not None:
+                self._attempt.tell_all()
+            return
+        if not number or self.folder.get(f"{place}/exit.json") is not None:
+            self._took_part = spec.submission if number else self._took_part
+            return
+        self._place, self._segment, self._took_part = place, 0, spec.submission
+        if self.folder.get(f"{place}/begun.json") is not None:
+            self._put_exit(End(self.worker, None, reason="the host, or its agent, was started again"))
+            return
+        self.folder.put_json(f"{place}/begun.json", {"time": time.time()})
+        missing = [name for name in spec.environment if name not in os.environ]
+        if missing:
+            self._put_exit(End(self.worker, 2, reason=f"{missing[0]} is not set for the agent on this host"))
+            return
+        say(f"{place}: {' '.join(spec.command)}")
+        self._attempt = Attempt(
+            spec,
+            [self.worker],
+            lambda _, command: ["sh", "-c", f'cd "$HOME" && {command}'],
+            values={name: os.environ[name] for name in spec.environment},
+            job=f"{self.folder.location}#{spec.submission}".replace(" ", "-"),
+            setup=self._set_up != spec.submission,
+            replace=True,
+            line=self._take_line,
+        )
+        self._set_up = spec.submission
+
+    def _take_line(self, worker: int, line: str) -> None:
+        show(worker, line)
+        self._log.append(redact(line).encode() + b"\n")
+        self._log_bytes += len(self._log[-1])
+        while self._log_bytes > LOG_BYTES:
+            self._log_bytes -= len(self._log.popleft())
+
+    def _upload(self) -> None:
+        assert self._attempt is not None
+        if self._log:
+            content = b"".join(self._log)
+            self.folder.put(f"{self._place}/log-{self._segment + 1:06d}.txt", content)
+            self._segment += 1
+            self._log.clear()
+            self._log_bytes = 0
+        if self._attempt.over:
+            self._put_exit(self._attempt.ends[0])
+            self._attempt.close()
+            self._attempt = None
+
+    def _put_exit(self, end: End) -> None:
+        self.folder.put_json(f"{self._place}/exit.json", {**asdict(end), "time": time.time()})
+
+    # ---- what worker 0 does besides ------------------------------------------------------------------------------
+
+    def _lead(self, spec: JobSpec, number: int, asked: bool) -> None:
+        beats = {worker: self._look_at(worker) for worker in range(self.workers)}
+        idle = all(beat and beat["idle"] and beat["submission"] == spec.submission for beat in beats.values())
+        place = attempt_folder(spec.submission, number)
+        ends = self._ends(place, beats) if number else []
+        if number and len(ends) < self.workers:
+            if not any(end.code != 0 for end in ends):
+                self._failed_at = 0.0
+                return
+            self._failed_at = self._failed_at or time.monotonic()
+            if time.monotonic() - self._failed_at > min(OTHERS_SECONDS, 4 * self.poll_seconds):
+                self.folder.put_json(f"{place}/end.json", {"time": time.time()})
+            return
+        verdict = judge(ends, asked=asked)
+        again = not number or (verdict.restart and number <= spec.restarts)
+        if asked and not number:
+            self._conclude(spec, 75, "", ["stopped before it began"])
+        elif not again:
+            cause = verdict.cause.describe() if verdict.cause else ""
+            self._conclude(spec, verdict.code, cause, report(ends, verdict) if verdict.code else [])
+        elif idle:  # else it waits for hosts to come, or to come back
+            self._failed_at = 0.0
+            start = f"{attempt_folder(spec.submission, number + 1)}/start.json"
+            self.folder.put_json(start, {"workers": self.workers, "time": time.time()})
+
+    def _conclude(self, spec: JobSpec, code: int, cause: str, lines: list[str]) -> None:
+        for line in lines:
+            say(line)
+        result = {"code": code, "cause": cause, "report": lines, "time": time.time()}
+        self.folder.put_json(f"{spec.submission:04d}/result.json", result)
+
+    def _look_at(self, worker: int) -> dict[str, Any] | None:
+        """A host's beat, None when it stands still. Seen by this machine's clock: others may be wrong."""
+        beat, now = self.folder.get_json(f"hosts/worker-{worker}.json"), time.monotonic()
+        before, since = self._seen.get(worker, (None, None))
+        if beat != before or beat is None:
+            self._seen[worker] = (beat, now if beat is not None else since)
+        _, since = self._seen[worker]
+        return beat if since is not None and now - since < LOST_SECONDS else None
+
+    def _ends(self, place: str, beats: Mapping[int, Any]) -> list[End]:
+        """Of the hosts that have ended, and that are lost, by the time at which they did."""
+        ends = []
+        for worker, beat in beats.items():
+            said = self.folder.get_json(f"{place}/worker-{worker}/exit.json")
+            if said is not None:
+                end = End(worker, said["code"], said["told"], said["reason"], tuple(said["tail"]))
+                ends.append((said["time"], end))
+            elif beat is None:
+                ends.append((time.time(), End(worker, None, reason=f"no sign of life for {LOST_SECONDS:.0f} s")))
+        return [end for _, end in sorted(ends, key=lambda each: each[0])]
+
+
+def run_agent(spec: str, worker: int | None, workers: int | None, *, once: bool, poll_seconds: float) -> None:
+    folder = spec_folder(spec)
+    worker = int(metadata("agent-worker-number")) if worker is None else worker
+    workers = len(metadata("worker-network-endpoints").split(",")) if workers is None else workers
+    if not 0 <= worker < workers:
+        raise InputError(f"{worker} is not in 0 … {workers - 1}", where="--worker", fix="count hosts from 0")
+    agent = Agent(folder, worker, workers, once=once, poll_seconds=poll_seconds)
+    say(f"agent: worker {worker} of {workers}, waiting for {spec}")
+    with Stop().on_signals() as stop:
+        try:
+            while agent.over is None and not stop.asked:
+                agent.turn(stop)
+        finally:
+            agent.leave(stop)
+    if agent.over is None:
+        raise StoppedEarly("the agent was told to end; started again, it waits for the next attempt")
+    conclude(int(agent.over["code"]), str(agent.over["cause"]), spec)
+
+
+# ---- who submits ---------------------------------------------------------------------------------------------------
+
+
+def submit_spec(location: str, spec: JobSpec, *, poll_seconds: float = 3.0) -> None:
+    """Writes the spec and follows the job to its end. The same spec again, while it runs, is followed only."""
+    folder = spec_folder(location)
+    before = read_spec(folder)
+    if before is not None and folder.get_json(f"{before.submission:04d}/result.json") is None:
+        if replace(before, submission=spec.submission) != spec:
+            fix = "wait for it, end it with `maskwright submit --spec … --stop`, or use another folder"
+            raise InputError("another job is not over yet", where=location, fix=fix)
+        spec = before
+        say(f"{location}: submitted before, following it")
+    else:
+        spec = replace(spec, submission=before.submission + 1 if before else 1)
+        folder.put("job.json", spec.to_json().encode())
+        say(f"{location}: submission {spec.submission}, waiting for the hosts")
+    follow(folder, spec.submission, poll_seconds)
+
+
+def stop_spec(location: str, *, poll_seconds: float = 3.0) -> None:
+    """Asks the hosts to end the job and waits until they have."""
+    folder = spec_folder(location)
+    spec = read_spec(folder)
+    if spec is None:
+        raise InputError("no such job", where=location, fix="check the address")
+    folder.put_json("stop.json", {"submission": spec.submission})
+    follow(folder, spec.submission, poll_seconds)
+
+
+def follow(folder: Folder, submission: int, poll_seconds: float) -> None:
+    """Shows what hosts log. Ctrl-C ends the following; the job goes on."""
+    shown: set[str] = set()
+    with Stop().on_signals() as stop:
+        while not stop.asked:
+            result = folder.get_json(f"{submission:04d}/result.json")  # before the logs, so that none is missed
+            for name in folder.names(f"{submission:04d}/"):
+                if name in shown:
+                    continue
+                shown.add(name)
+                parts = name.split("/")
+                if parts[-1] == "start.json":
+                    say(f"{parts[1]} begins")
+                elif parts[-1].startswith("log-"):
+                    for line in (folder.get(name) or b"").decode(errors="replace").splitlines():
+                        show(int(parts[2].removeprefix("worker-")), line)
+            if result is not None:
+                for line in result["report"]:
+                    say(str(line))
+                conclude(int(result["code"]), str(result["cause"]), folder.location)
+                return
+            until = time.monotonic() + poll_seconds
+            while time.monotonic() < until and not stop.asked:
+                time.sleep(min(0.2, poll_seconds))
+    raise StoppedEarly(
+        "no longer followed; the job goes on, and the same command follows it again", where=folder.location
+    )
