@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -137,8 +138,8 @@ def fake_cloud(workers: int) -> Iterator[FakeCloud]:
 
 
 def gcloud_environment(cloud: FakeCloud, folder: Path, path: str) -> dict[str, str]:
-    """For a `gcloud` that talks to `cloud` only, with a home of its own in `folder` and the stub as `ssh`. `path` is what
-    hosts have as PATH."""
+    """For a `gcloud` that talks to `cloud` only, with a home of its own in `folder` and the stub as `ssh`. `path`: the
+    PATH of hosts."""
     home, tools = folder / "home", folder / "tools"
     home.mkdir()
     tools.mkdir()
@@ -163,3 +164,52 @@ def gcloud_environment(cloud: FakeCloud, folder: Path, path: str) -> dict[str, s
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "NO_PROXY": "127.0.0.1,localhost",
     }
+
+
+class Hosts:
+    """Home folders of hosts on this machine. What `maskwright` does on a host is the shell text of its plan, in which
+    `$n` is the number of the attempt there."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.folder, self.workers = folder, range(workers)
+        (folder / "bin").mkdir(parents=True)
+        command = folder / "bin" / "maskwright"
+        command.write_text("#!/bin/sh\nn=$(($(cat n 2>/dev/null || echo 0) + 1))\necho $n > n\n. ./plan\n")
+        command.chmod(0o755)
+        self.path = f"{folder / 'bin'}:/usr/bin:/bin"
+        for worker in self.workers:
+            (self.home(worker) / "maskwright").mkdir(parents=True)
+            self.plan(worker, "exit 0")
+
+    def home(self, worker: int) -> Path:
+        return self.folder / f"worker-{worker}"
+
+    def file(self, worker: int, name: str) -> Path:
+        """In the folder where the job runs."""
+        return self.home(worker) / "maskwright" / name
+
+    def plan(self, worker: int, text: str) -> None:
+        self.file(worker, "plan").write_text(text + "\n")
+
+    def argv(self, worker: int, command: str) -> list[str]:
+        """Runs `command` on a host without gcloud and ssh."""
+        return ["env", "-i", f"HOME={self.home(worker)}", f"PATH={self.path}", "sh", "-c", f"cd && {command}"]
+
+    def left_over(self) -> list[str]:
+        """Command lines of processes that run in a host's folder and go on doing so."""
+        until = time.monotonic() + 5.0
+        while (found := self.running()) and time.monotonic() < until:
+            time.sleep(0.05)
+        return found
+
+    def running(self) -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                inside = (process / "cwd").readlink().is_relative_to(self.folder)
+                words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if inside and words:
+                found.append(words)
+        return found

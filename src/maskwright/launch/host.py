@@ -73,6 +73,7 @@ class Host:
 
     worker: int
     process: subprocess.Popen[bytes]
+    readers: list[threading.Thread] = field(default_factory=list)
     greeted: bool = False
     ready: bool = False
     blank_lines: int = 0
@@ -159,10 +160,12 @@ class Attempt:
             self.hosts.append(host)
             assert process.stdout and process.stderr
             for stream, name in ((process.stdout, "out"), (process.stderr, "err")):
-                threading.Thread(target=self._read, args=(host, stream, name), daemon=True).start()
+                thread = threading.Thread(target=self._read, args=(host, stream, name), daemon=True)
+                host.readers.append(thread)
+                thread.start()
 
     def _read(self, host: Host, stream: IO[bytes], name: str) -> None:
-        with suppress(ValueError, OSError):
+        with stream:
             for raw in iter(lambda: stream.readline(LONGEST_LINE), b""):
                 self._events.put((host, name, raw.decode(errors="replace").rstrip("\r\n")))
         self._events.put((host, f"{name} closed", ""))
@@ -264,3 +267,8 @@ class Attempt:
             except subprocess.TimeoutExpired:
                 host.drop()
                 host.process.wait()
+            with suppress(queue.Empty):  # a reader may wait for room
+                while True:
+                    self._events.get_nowait()
+            for thread in host.readers:
+                thread.join(1.0)  # not for ever: what runs on this very host may hold the other end

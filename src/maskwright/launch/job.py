@@ -22,9 +22,9 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 @dataclass(frozen=True)
 class JobSpec:
     """`command` as words, run in `folder` (relative to the home folder) with the host's values of the variables named
-    in `environment`. `setup` is a shell command run once in the home folder, before the first attempt. `restarts`: how often the
-    job is begun again after a host was lost. `grace_seconds` lie between SIGTERM and SIGKILL. `submission` counts what
-    was submitted to the same place, from 1."""
+    in `environment`. `setup` is a shell command run once in the home folder, before the first attempt. `restarts`: how
+    often the job is begun again after a host was lost. `grace_seconds` lie between SIGTERM and SIGKILL. `submission`
+    counts what was submitted to the same place, from 1."""
 
     command: tuple[str, ...]
     environment: tuple[str, ...] = ()

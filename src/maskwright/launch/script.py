@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 from maskwright.launch.job import JobSpec
 
+# POSIX sh, as dash (Debian's and Ubuntu's sh) has it: there only `kill -s` takes a group after `--`.
 SCRIPT = """
 say() { echo "$mw_mark $*"; }
 refuse() { say refused "$@"; exit 0; }
@@ -33,9 +34,9 @@ main() {
       refuse 2 "is busy with job ${mw_other:-unknown}. Fix: wait for it, or submit with --replace to end it"
     fi
     say note 'ending what is left of an earlier attempt'
-    [ "${mw_leader:--}" = - ] || kill -TERM "$mw_leader" 2>/dev/null || kill -TERM -- "-$mw_leader" 2>/dev/null
+    [ "${mw_leader:--}" = - ] || kill -s TERM "$mw_leader" 2>/dev/null || kill -s TERM -- "-$mw_leader" 2>/dev/null
     if ! flock -w "$mw_grace" 9; then
-      [ "${mw_leader:--}" = - ] || kill -KILL -- "-$mw_leader" 2>/dev/null
+      [ "${mw_leader:--}" = - ] || kill -s KILL -- "-$mw_leader" 2>/dev/null
       flock -w 5 9 || refuse 1 'what is left of an earlier attempt does not end. Fix: end it on the host'
     fi
   fi
@@ -53,12 +54,12 @@ main() {
   mw_leader=$!
   echo "$mw_job $mw_leader" > "$mw_state/launch.job"
   exec 9>&-
-  setsid sh -c 'cat >/dev/null; kill -TERM "$1"; sleep "$2"; kill -KILL -- "-$1"' watch "$mw_leader" "$mw_grace" \\
+  setsid sh -c 'cat >/dev/null; kill -s TERM "$1"; sleep "$2"; kill -s KILL -- "-$1"' watch "$mw_leader" "$mw_grace" \\
     <&3 3<&- >/dev/null 2>&1 &
   mw_watch=$!
   wait "$mw_leader"; mw_code=$?
-  kill -KILL -- "-$mw_leader" 2>/dev/null
-  kill -KILL -- "-$mw_watch" "$mw_watch" 2>/dev/null
+  kill -s KILL -- "-$mw_leader" 2>/dev/null
+  kill -s KILL -- "-$mw_watch" "$mw_watch" 2>/dev/null
   printf '\\n'; say exit "$mw_code"
   exit 0
 }

@@ -13,7 +13,7 @@ import secrets
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from maskwright.core.console import say, warn
@@ -27,6 +27,7 @@ TPU_VM = ("compute", "tpus", "tpu-vm")
 PASSING = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
 """States of a slice (TPU API v2, `Node.State`) after which READY comes without anyone doing anything."""
 DESCRIBE_SECONDS = 120.0
+LOOK_EVERY_SECONDS = 5.0
 SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
 """A host that has gone is noticed after a minute; ssh alone would wait for hours."""
 
@@ -114,14 +115,13 @@ def submit(
     replace: bool = False,
     connect_seconds: float = 300.0,
     restart_wait_seconds: float = 10.0,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Runs the job to its end. Raises `StoppedEarly` (75) when it can be continued, and `JobError` with the exit code
     of the host that failed first."""
     job = secrets.token_hex(8)
     with Stop().on_signals() as stop:
         for number in range(spec.restarts + 1):
-            workers = _wait_until_ready(place, connect_seconds, stop, sleep, again=number > 0)
+            workers = _wait_until_ready(place, connect_seconds, stop, again=number > 0)
             say(f"slice {place.name}: attempt {number + 1} on {workers} hosts: {' '.join(spec.command)}")
             attempt = Attempt(
                 spec,
@@ -140,9 +140,9 @@ def submit(
                     say(line)
             if stop.asked or not verdict.restart or number == spec.restarts:
                 break
-            left = spec.restarts - number
-            warn(f"attempt {number + 1} can be continued: again in {restart_wait_seconds:g} s ({left} left)")
-            _pause(restart_wait_seconds, stop, sleep)
+            which = f"restart {number + 1} of {spec.restarts}"
+            warn(f"attempt {number + 1} can be continued: {which} in {restart_wait_seconds:g} s")
+            _pause(restart_wait_seconds, stop)
             if stop.asked:
                 break
     conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", f"slice {place.name}")
@@ -158,13 +158,13 @@ def _run(attempt: Attempt, stop: Stop) -> None:
         attempt.close()
 
 
-def _pause(seconds: float, stop: Stop, sleep: Callable[[float], None]) -> None:
+def _pause(seconds: float, stop: Stop) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until and not stop.asked:
-        sleep(min(0.2, seconds))
+        time.sleep(min(0.2, seconds))
 
 
-def _wait_until_ready(place: Slice, seconds: float, stop: Stop, sleep: Callable[[float], None], again: bool) -> int:
+def _wait_until_ready(place: Slice, seconds: float, stop: Stop, again: bool) -> int:
     """The number of hosts. A slice that is being made or repaired is waited for; one that is gone is not."""
     began, told = time.monotonic(), False
     while True:
@@ -181,4 +181,4 @@ def _wait_until_ready(place: Slice, seconds: float, stop: Stop, sleep: Callable[
         if not told:
             say(f"{where} is {state}: waiting up to {seconds:g} s for READY")
             told = True
-        _pause(5.0, stop, sleep)
+        _pause(LOOK_EVERY_SECONDS, stop)
