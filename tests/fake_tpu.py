@@ -213,3 +213,26 @@ class Hosts:
             if inside and words:
                 found.append(words)
         return found
+
+
+@contextmanager
+def metadata_server(worker: int, workers: int) -> Iterator[str]:
+    """Host and port of one that tells a TPU VM which host of its slice it is."""
+    endpoints = ",".join(f"uid{n}:8470:10.0.0.{n}" for n in range(workers))
+    known = {"agent-worker-number": str(worker), "worker-network-endpoints": endpoints}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            value = known.get(self.path.removeprefix("/computeMetadata/v1/instance/attributes/"))
+            asked_well = value is not None and self.headers.get("Metadata-Flavor") == "Google"
+            body = (value or "").encode() if asked_well else b""
+            self.send_response(200 if asked_well else 403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with serving(Handler) as url:
+        yield url.removeprefix("http://")

@@ -53,18 +53,16 @@ class Folder:
         except Exception as error:
             raise self._failed("read", name, error) from None
 
-    def names(self, prefix: str) -> list[str]:
-        """Sorted names of all files below `prefix`, relative to the folder."""
+    def names(self, folder: str) -> list[str]:
+        """What lies in it, folders too; nothing when there is no such folder."""
         try:
             self._files.invalidate_cache()
-            found = [str(name) for name in self._files.find(f"{self._root}/{prefix}")]
+            found = self._files.ls(f"{self._root}/{folder}", detail=False)
         except FileNotFoundError:
             return []
         except Exception as error:
-            raise self._failed("listed", prefix, error) from None
-        root = self._root.strip("/") + "/"
-        names = [name.strip("/").removeprefix(root) for name in found]
-        return sorted(name for name in names if not storage.is_temporary(name))
+            raise self._failed("listed", folder, error) from None
+        return sorted(os.path.basename(str(name).rstrip("/")) for name in found)
 
     def put_json(self, name: str, value: Any) -> None:
         self.put(name, json.dumps(value, ensure_ascii=False).encode() + b"\n")

@@ -35,6 +35,8 @@ from maskwright.launch.outcome import End, conclude, judge, report
 METADATA = "http://{host}/computeMetadata/v1/instance/attributes/{name}"
 LOST_SECONDS = 90.0
 """A host whose beat stands still for so long counts as lost."""
+LOG_SECONDS = 15.0
+"""Between two pieces of a log: 5,760 small objects a day and host."""
 LOG_BYTES = 4 << 20
 """Kept for a bucket that cannot be reached; beyond it the oldest lines are dropped."""
 
@@ -69,8 +71,9 @@ def attempt_folder(submission: int, attempt: int) -> str:
 
 
 def last_attempt(folder: Folder, submission: int) -> int:
-    names = [name.split("/") for name in folder.names(f"{submission:04d}/")]
-    return max((int(parts[1][8:]) for parts in names if parts[-1] == "start.json"), default=0)
+    """0 before the first. Its start is the first thing in an attempt's folder."""
+    names = folder.names(f"{submission:04d}")
+    return max((int(name[8:]) for name in names if name.startswith("attempt-")), default=0)
 
 
 # ---- the agent of a host -------------------------------------------------------------------------------------------
@@ -80,22 +83,18 @@ class Agent:
     """`turn` until `over`. Trouble with the bucket is waited out: the job goes on meanwhile."""
 
     def __init__(self, folder: Folder, worker: int, workers: int, *, once: bool, poll_seconds: float) -> None:
-        self.folder, self.worker, self.workers, self.once, self.poll_seconds = (
-            folder,
-            worker,
-            workers,
-            once,
-            poll_seconds,
-        )
+        self.folder, self.worker, self.workers = folder, worker, workers
+        self.once, self.poll_seconds = once, poll_seconds
         self.over: dict[str, Any] | None = None
         """The result after which an agent that runs one submission ends."""
         self._attempt: Attempt | None = None
         self._place = ""
         self._log: deque[bytes] = deque()
         self._log_bytes = 0
-        self._segment, self._beat, self._set_up, self._took_part = 0, 0, 0, 0
-        self._seen: dict[int, tuple[Any, float | None]] = {}
-        self._failed_at = 0.0
+        self._segment, self._logged_at, self._beat, self._set_up = 0, 0.0, 0, 0
+        self._before: int | None = None
+        self._seen: dict[int, tuple[Any, float, bool]] = {}
+        self._failed_at, self._trouble = 0.0, ""
 
     def turn(self, stop: Stop) -> None:
         """For about `poll_seconds` the job's, then the bucket's."""
@@ -111,10 +110,12 @@ class Agent:
                 break
         try:
             self._speak_with_the_bucket()
-        except InputError as error:
-            warn(str(error))
+            self._trouble = ""
         except MaskwrightError as error:
-            warn(f"{error.where}: {error.what}; trying again")
+            if str(error) != self._trouble:
+                warn(f"{error}; trying again")
+            self._trouble = str(error)
+            time.sleep(min(1.0, self.poll_seconds))
 
     def leave(self, stop: Stop) -> None:
         """Ends what runs, and says so in the bucket as well as it can."""
@@ -141,8 +142,12 @@ class Agent:
         if spec is None:
             return
         result = self.folder.get_json(f"{spec.submission:04d}/result.json")
+        if self._before is None:
+            self._before = spec.submission if result is not None else 0
         if result is not None:
-            if self.once and self._attempt is None and self._took_part == spec.submission:
+            if self._attempt is not None:  # counted as lost meanwhile
+                self._attempt.tell_all()
+            elif self.once and spec.submission != self._before:
                 self.over = result
             return
         number = last_attempt(self.folder, spec.submission)
@@ -160,9 +165,8 @@ class Agent:
                 self._attempt.tell_all()
             return
         if not number or self.folder.get(f"{place}/exit.json") is not None:
-            self._took_part = spec.submission if number else self._took_part
             return
-        self._place, self._segment, self._took_part = place, 0, spec.submission
+        self._place, self._segment = place, 0
         if self.folder.get(f"{place}/begun.json") is not None:
             self._put_exit(End(self.worker, None, reason="the host, or its agent, was started again"))
             return
@@ -193,7 +197,9 @@ class Agent:
 
     def _upload(self) -> None:
         assert self._attempt is not None
-        if self._log:
+        now, every = time.monotonic(), min(LOG_SECONDS, 3 * self.poll_seconds)
+        if self._log and (self._attempt.over or now - self._logged_at >= every):
+            self._logged_at = now
             content = b"".join(self._log)
             self.folder.put(f"{self._place}/log-{self._segment + 1:06d}.txt", content)
             self._segment += 1
@@ -211,7 +217,10 @@ class Agent:
 
     def _lead(self, spec: JobSpec, number: int, asked: bool) -> None:
         beats = {worker: self._look_at(worker) for worker in range(self.workers)}
-        idle = all(beat and beat["idle"] and beat["submission"] == spec.submission for beat in beats.values())
+        idle = all(
+            beat and beat["idle"] and beat["submission"] == spec.submission and self._seen[worker][2]
+            for worker, beat in beats.items()
+        )
         place = attempt_folder(spec.submission, number)
         ends = self._ends(place, beats) if number else []
         if number and len(ends) < self.workers:
@@ -243,11 +252,11 @@ class Agent:
     def _look_at(self, worker: int) -> dict[str, Any] | None:
         """A host's beat, None when it stands still. Seen by this machine's clock: others may be wrong."""
         beat, now = self.folder.get_json(f"hosts/worker-{worker}.json"), time.monotonic()
-        before, since = self._seen.get(worker, (None, None))
-        if beat != before or beat is None:
-            self._seen[worker] = (beat, now if beat is not None else since)
-        _, since = self._seen[worker]
-        return beat if since is not None and now - since < LOST_SECONDS else None
+        if worker not in self._seen:
+            self._seen[worker] = (beat, now, False)  # it may be an old one: a host is there once its beat has moved
+        if beat != self._seen[worker][0]:
+            self._seen[worker] = (beat, now, True)
+        return beat if now - self._seen[worker][1] < LOST_SECONDS else None
 
     def _ends(self, place: str, beats: Mapping[int, Any]) -> list[End]:
         """Of the hosts that have ended, and that are lost, by the time at which they did."""
@@ -284,7 +293,7 @@ def run_agent(spec: str, worker: int | None, workers: int | None, *, once: bool,
 # ---- who submits ---------------------------------------------------------------------------------------------------
 
 
-def submit_spec(location: str, spec: JobSpec, *, poll_seconds: float = 3.0) -> None:
+def submit_spec(location: str, spec: JobSpec, *, poll_seconds: float = 2.0) -> None:
     """Writes the spec and follows the job to its end. The same spec again, while it runs, is followed only."""
     folder = spec_folder(location)
     before = read_spec(folder)
@@ -301,7 +310,7 @@ def submit_spec(location: str, spec: JobSpec, *, poll_seconds: float = 3.0) -> N
     follow(folder, spec.submission, poll_seconds)
 
 
-def stop_spec(location: str, *, poll_seconds: float = 3.0) -> None:
+def stop_spec(location: str, *, poll_seconds: float = 2.0) -> None:
     """Asks the hosts to end the job and waits until they have."""
     folder = spec_folder(location)
     spec = read_spec(folder)
@@ -313,20 +322,17 @@ def stop_spec(location: str, *, poll_seconds: float = 3.0) -> None:
 
 def follow(folder: Folder, submission: int, poll_seconds: float) -> None:
     """Shows what hosts log. Ctrl-C ends the following; the job goes on."""
-    shown: set[str] = set()
+    begun: dict[int, list[int]] = {}
+    """Of each attempt, how many pieces of each host's log were shown."""
     with Stop().on_signals() as stop:
         while not stop.asked:
             result = folder.get_json(f"{submission:04d}/result.json")  # before the logs, so that none is missed
-            for name in folder.names(f"{submission:04d}/"):
-                if name in shown:
-                    continue
-                shown.add(name)
-                parts = name.split("/")
-                if parts[-1] == "start.json":
-                    say(f"{parts[1]} begins")
-                elif parts[-1].startswith("log-"):
-                    for line in (folder.get(name) or b"").decode(errors="replace").splitlines():
-                        show(int(parts[2].removeprefix("worker-")), line)
+            for number in range(len(begun) + 1, last_attempt(folder, submission) + 1):
+                start = folder.get_json(f"{attempt_folder(submission, number)}/start.json") or {"workers": 0}
+                begun[number] = [0] * int(start["workers"])
+                say(f"attempt {number} begins on {start['workers']} hosts")
+            for number in sorted(begun)[-2:]:
+                _show_logs(folder, attempt_folder(submission, number), begun[number])
             if result is not None:
                 for line in result["report"]:
                     say(str(line))
@@ -338,3 +344,11 @@ def follow(folder: Folder, submission: int, poll_seconds: float) -> None:
     raise StoppedEarly(
         "no longer followed; the job goes on, and the same command follows it again", where=folder.location
     )
+
+
+def _show_logs(folder: Folder, place: str, shown: list[int]) -> None:
+    for worker in range(len(shown)):
+        while (content := folder.get(f"{place}/worker-{worker}/log-{shown[worker] + 1:06d}.txt")) is not None:
+            shown[worker] += 1
+            for line in content.decode(errors="replace").splitlines():
+                show(worker, line)
