@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from maskwright.launch import slice as slice_module
 from maskwright.launch.host import Attempt
 from maskwright.launch.job import JobSpec, parse_spec, parse_target
 from maskwright.launch.outcome import ASKED, End, judge, report
+from maskwright.launch.script import first_command, script_for
 from maskwright.training.stop import StopRequest
 
 SPEC = JobSpec(("maskwright", "pretrain", "a.yaml", "--run", "runs/a"), folder="maskwright", grace_seconds=3.0)
@@ -239,6 +241,26 @@ def test_launcher_that_was_killed_leaves_no_job_behind(hosts: Hosts) -> None:
     assert hosts.left_over() == []
 
 
+def test_connection_that_breaks_lets_the_job_save(hosts: Hosts) -> None:
+    """What it prints meanwhile has no reader any more, which in a pipe would kill it."""
+    hosts.plan(0, "trap 'echo saving; echo saving; echo term >> got; exit 75' TERM; echo $$ > pid; sleep 100 & wait")
+    script = script_for(SPEC, {}, mark="mark", job="one", setup=False)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(hosts.argv(0, first_command("mark")), stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin and process.stdout and process.stdout.readline() == "mark hello\n"
+        process.stdin.write(script)
+        process.stdin.flush()
+        assert process.stdout.readline() == "mark ready\n"
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        wait_for(hosts.file(0, "pid"))
+        process.stdout.close()
+        process.stdin.close()
+        wait_for(hosts.file(0, "got"))
+    assert hosts.left_over() == []
+    assert (hosts.home(0) / ".cache" / "maskwright" / "launch.log").read_text() == "saving\nsaving\n"
+
+
 def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(hosts: Hosts) -> None:
     hosts.plan(0, "trap 'echo not now' TERM; echo > pid; while :; do sleep 0.1; done")
     attempt = begin(hosts, replace(SPEC, grace_seconds=1.0))
@@ -285,6 +307,16 @@ def test_job_of_somebody_else_is_ended_only_with_replace(hosts: Hosts) -> None:
     [end] = finish(begin(hosts, job="mine", replace=True))
     assert end.code == 0 and hosts.file(0, "got").exists()
     hosts.kept.close()  # type: ignore[attr-defined]
+
+
+def test_connection_that_makes_itself_again_starts_no_second_job(hosts: Hosts) -> None:
+    """As gcloud does after ssh has failed, should a later one say so in other words."""
+    hosts.plan(0, "kill -KILL $PPID; sleep 1")  # the shell that supervises it
+    once = hosts.argv
+    hosts.argv = lambda worker, command: once(worker, f"({command}); sleep 0.1; ({command})")  # type: ignore[method-assign]
+    [end] = finish(begin(hosts))
+    assert end.code is None and end.reason == "the connection was lost"
+    assert hosts.file(0, "n").read_text() == "1\n" and hosts.left_over() == []
 
 
 def test_lines_of_hosts_never_mix_and_carry_no_secret(

@@ -135,7 +135,7 @@ class Attempt:
         self._mark = f"maskwright-{secrets.token_hex(8)}"  # so that no line of a job is taken for one of ours
         self._script = script_for(spec, values, mark=self._mark, job=job, setup=setup, replace=replace)
         self._events: queue.Queue[tuple[Host, str, str]] = queue.Queue(10_000)
-        self._connect_by, self._going, self._failed_at = time.monotonic() + connect_seconds, False, 0.0
+        self._connect_seconds, self._connect_by, self._going, self._failed_at = connect_seconds, 0.0, False, 0.0
         self._waiting = list(workers)
         self.hosts: list[Host] = []
         # One alone at first: gcloud makes the user's ssh key when there is none, and two at once would make two.
@@ -146,6 +146,7 @@ class Attempt:
         return not self._waiting and len(self.ends) == len(self.hosts)
 
     def _start(self, count: int) -> None:
+        self._connect_by = time.monotonic() + self._connect_seconds
         for worker in [self._waiting.pop(0) for _ in range(min(count, len(self._waiting)))]:
             words = self._argv(worker, first_command(self._mark))
             pipe = subprocess.PIPE
@@ -188,8 +189,10 @@ class Attempt:
         elif kind == "err":
             if RETRYING in text and host.greeted:
                 self._ended(host, None, "the connection was lost")
-            else:
-                host.complaints.append(redact(text))
+                return
+            if RETRYING in text and RETRYING not in "".join(host.complaints):
+                self._line(host.worker, f"({host.complaint('cannot be reached')}; gcloud tries again)")
+            host.complaints.append(redact(text))
         else:
             host.closed.add(kind)
             host.closed_at = host.closed_at or time.monotonic()

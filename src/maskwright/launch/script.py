@@ -9,6 +9,8 @@ that the launcher wants the job to end, or is gone: SIGTERM, the grace period, S
               lines of the job
               MARK exit 75        or, before ready: MARK refused 127 why
 
+The job writes to a file, which is shown as it grows: in a pipe, a connection that is lost would end the job at its next
+line (SIGPIPE) or, half-open and full, stop it for ever, and either before it has saved.
 A file lock is inherited by the job's processes: it is held for as long as one of them lives, however the rest died.
 """
 
@@ -50,16 +52,22 @@ main() {
   say ready
   read -r mw_word && [ "$mw_word" = go ] || exit 0
   exec 3<&0
-  setsid "$@" </dev/null 2>&1 3<&- &
+  mw_log="$mw_state/launch.log"
+  [ ! -e "$mw_log" ] || mv -f "$mw_log" "$mw_log.before"
+  : > "$mw_log"
+  setsid "$@" </dev/null >>"$mw_log" 2>&1 3<&- &
   mw_leader=$!
   echo "$mw_job $mw_leader" > "$mw_state/launch.job"
   exec 9>&-
+  tail -n +1 -s 0.1 --pid="$mw_leader" -f "$mw_log" 3<&- &
+  mw_tail=$!
   setsid sh -c 'cat >/dev/null; kill -s TERM "$1"; sleep "$2"; kill -s KILL -- "-$1"' watch "$mw_leader" "$mw_grace" \\
     <&3 3<&- >/dev/null 2>&1 &
   mw_watch=$!
   wait "$mw_leader"; mw_code=$?
   kill -s KILL -- "-$mw_leader" 2>/dev/null
   kill -s KILL -- "-$mw_watch" "$mw_watch" 2>/dev/null
+  wait "$mw_tail"
   printf '\\n'; say exit "$mw_code"
   exit 0
 }
