@@ -314,7 +314,7 @@ def test_connection_that_makes_itself_again_starts_no_second_job(hosts: Hosts) -
     hosts.plan(0, "kill -KILL $PPID; sleep 1")  # the shell that supervises it
     once = hosts.argv
     hosts.argv = lambda worker, command: once(worker, f"({command}); sleep 0.1; ({command})")  # type: ignore[method-assign]
-    [end] = finish(begin(hosts))
+    [end] = finish(begin(hosts, replace(SPEC, grace_seconds=0.5)))
     assert end.code is None and end.reason == "the connection was lost"
     assert hosts.file(0, "n").read_text() == "1\n" and hosts.left_over() == []
 
