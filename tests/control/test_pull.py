@@ -227,6 +227,37 @@ def test_files_of_a_bucket_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
             folder.get("job.json")
 
 
+def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    folder.put("job.json", JobSpec(("true",)).to_json().encode())
+    folder.put_json("hosts/worker-1.json", {"beat": 9, "submission": 1, "idle": True})
+    agent = pull.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
+    for _ in range(5):
+        agent._speak_with_the_bucket()
+    assert pull.last_attempt(folder, 1) == 0
+    folder.put_json("hosts/worker-1.json", {"beat": 10, "submission": 1, "idle": True})
+    agent._speak_with_the_bucket()
+    assert pull.last_attempt(folder, 1) == 1
+
+
+def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    folder.put("job.json", JobSpec(("true",), restarts=0).to_json().encode())
+    agent = pull.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
+    for beat in (1, 2):
+        folder.put_json("hosts/worker-1.json", {"beat": beat, "submission": 1, "idle": True})
+        agent._speak_with_the_bucket()
+    exit_ = {"code": 75, "told": False, "reason": "", "tail": [], "time": 0.0}
+    folder.put_json("0001/attempt-001/worker-0/exit.json", exit_)
+    folder.put_json("hosts/worker-1.json", {"beat": 3, "submission": 1, "idle": False})
+    agent._speak_with_the_bucket()
+    assert folder.get_json("0001/result.json") is None
+    monkeypatch.setattr(pull, "LOST_SECONDS", 0.0)
+    agent._speak_with_the_bucket()
+    result = folder.get_json("0001/result.json")
+    assert result is not None and result["code"] == 75 and "worker 1: lost (no sign of life" in result["report"][0]
+
+
 def test_log_of_a_bucket_that_cannot_be_reached_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pull, "LOG_BYTES", 100)
     agent = pull.Agent(Folder(f"file://{tmp_path}"), 0, 1, once=True, poll_seconds=1)

@@ -125,8 +125,6 @@ class Agent:
         while not self._attempt.over and not stop.urgent:
             self._attempt.turn()
         self._attempt.close()
-        # To the job it is the machine that ends, as when it is preempted: not the launcher's doing.
-        self._attempt.ends[:] = [replace(end, told=False) for end in self._attempt.ends]
         try:
             self._upload()
         except MaskwrightError as error:
