@@ -91,6 +91,7 @@ def test_targets() -> None:
         ([End(1, 137, told=True), End(0, 75)], 75, True, 0),
         ([End(0, 75), End(1, 1, told=True)], 75, True, 0),
         ([End(0, 75, told=True), End(1, 75, told=True)], 75, True, 0),
+        ([End(0, 75), End(1, None, told=True)], 75, True, 1),
         ([End(0, 75, tail=("stopped: maskwright stop: stopped at step 3",)), End(1, 75)], 75, False, 0),
         ([End(0, 75, tail=("stopped: SIGTERM: stopped at step 3",)), End(1, 75)], 75, True, 0),
         ([End(0, 0), End(1, 255)], 255, False, 1),
@@ -280,6 +281,19 @@ def test_host_that_hangs_is_ended_when_another_one_fails(hosts: Hosts) -> None:
     assert judge(ends).code == 1 and hosts.left_over() == []
 
 
+def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "ANSWER_SECONDS", 0.3)
+    once = hosts.argv
+    hosts.argv = lambda worker, command: once(worker, command.replace("sh -s", "sleep 60"))  # type: ignore[method-assign]
+    attempt = begin(hosts)
+    while not attempt.hosts[0].greeted:
+        attempt.turn(0.05)
+    attempt.tell_all()
+    [end] = finish(attempt)
+    assert (end.code, end.told, end.reason) == (None, True, "did not answer")
+    assert hosts.left_over() == []
+
+
 def orphaned(hosts: Hosts, job: str) -> None:
     """A job whose launcher is gone without the host having noticed."""
     hosts.plan(0, CATCH)
@@ -383,8 +397,11 @@ def test_budget_of_restarts_and_what_is_final(
     assert hosts.file(0, "n").read_text() == f"{attempts}\n"
 
 
-def test_slice_that_is_not_ready(hosts: Hosts) -> None:
+def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     submit(hosts, "CREATING", "STARTING", "READY")
+    monkeypatch.setattr(slice_module, "READY_SECONDS", 0.05)
+    with pytest.raises(StoppedEarly, match="is still REPAIRING"):
+        submit(hosts, *["REPAIRING"] * 100)
     with pytest.raises(InputError, match="is STOPPED, not READY"):
         submit(hosts, "STOPPED")
     hosts.plan(0, "exit 75")

@@ -132,6 +132,8 @@ def test_dry_run_prints_every_command_and_no_value(pod: Pod) -> None:
     assert "# slice pod: v4-32, READY, 2 hosts" in out and "export HF_TOKEN='***'" in out and "git pull" in out
     commands = [line for line in out.splitlines() if line.startswith("gcloud ")]
     assert [f"--worker={worker} " in line for worker, line in enumerate(commands)] == [True, True]
+    _, out_by_tunnel, _ = pod.submit("--dry-run", "--via=iap")
+    assert "gcloud alpha compute tpus tpu-vm ssh pod" in out_by_tunnel and "--tunnel-through-iap" in out_by_tunnel
     assert "main maskwright pretrain a.yaml --run runs/a" in out and "hf_made_up_secret" not in out + err
     assert pod.ssh_log(0) == ""
 

@@ -248,7 +248,8 @@ class Attempt:
             if host.end is None and not host.greeted and now > self._connect_by:
                 self._ended(host, None, host.complaint("cannot be reached"))
             if host.end is None and host.told_at is not None:
-                limit = (self.spec.grace_seconds if host.ready else 0.0) + ANSWER_SECONDS
+                limit = ANSWER_SECONDS if host.greeted else 0.0
+                limit += self.spec.grace_seconds if host.ready else 0.0
                 if now - host.told_at > limit:
                     self._ended(host, None, "did not answer")
 

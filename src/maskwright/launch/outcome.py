@@ -73,7 +73,8 @@ def judge(ends: Sequence[End], *, asked: bool = False) -> Verdict:
     if not early:
         return Verdict(0, False, None)
     wished = next((end for end in early if any(ASKED.match(line) for line in end.tail)), None)
-    return Verdict(EARLY, wished is None, wished or early[0])
+    silent = next((end for end in ends if end.code is None), None)  # told to end, and did not answer: died before
+    return Verdict(EARLY, wished is None, wished or silent or early[0])
 
 
 def report(ends: Sequence[End], verdict: Verdict) -> list[str]:

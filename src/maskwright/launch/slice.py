@@ -27,7 +27,7 @@ TPU_VM = ("compute", "tpus", "tpu-vm")
 PASSING = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
 """States of a slice (TPU API v2, `Node.State`) after which READY comes without anyone doing anything."""
 DESCRIBE_SECONDS = 120.0
-LOOK_EVERY_SECONDS = 5.0
+LOOK_EVERY_SECONDS, READY_SECONDS = 5.0, 1800.0
 SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
 """A host that has gone is noticed after a minute; ssh alone would wait for hours."""
 
@@ -60,7 +60,7 @@ class Slice:
         try:
             done = subprocess.run(
                 self.describe_words(), capture_output=True, text=True, timeout=DESCRIBE_SECONDS, check=False,
-                stdin=subprocess.DEVNULL, errors="replace",
+                stdin=subprocess.DEVNULL, errors="replace", start_new_session=True,
             )  # fmt: skip
         except FileNotFoundError:
             fix = "install the Google Cloud CLI, or let the hosts fetch the job: --spec gs://bucket/folder"
@@ -121,8 +121,9 @@ def submit(
     job = secrets.token_hex(8)
     with Stop().on_signals() as stop:
         for number in range(spec.restarts + 1):
-            workers = _wait_until_ready(place, connect_seconds, stop, again=number > 0)
-            say(f"slice {place.name}: attempt {number + 1} on {workers} hosts: {' '.join(spec.command)}")
+            workers = _wait_until_ready(place, stop, again=number > 0)
+            hosts = "1 host" if workers == 1 else f"{workers} hosts"
+            say(f"slice {place.name}: attempt {number + 1} on {hosts}: {' '.join(spec.command)}")
             attempt = Attempt(
                 spec,
                 range(workers),
@@ -164,21 +165,23 @@ def _pause(seconds: float, stop: Stop) -> None:
         time.sleep(min(0.2, seconds))
 
 
-def _wait_until_ready(place: Slice, seconds: float, stop: Stop, again: bool) -> int:
+def _wait_until_ready(place: Slice, stop: Stop, again: bool) -> int:
     """The number of hosts. A slice that is being made or repaired is waited for; one that is gone is not."""
     began, told = time.monotonic(), False
     while True:
         state, kind, workers = place.look()
-        if state == "READY" and workers:
+        if state == "READY" and workers and not stop.asked:
             return workers
         where = f"slice {place.name} ({kind})"
+        if stop.asked:
+            raise StoppedEarly("the same command continues the run", where=where)
         if state not in PASSING:
             kind_of_error = StoppedEarly if again else InputError
             fix = "start it, or create one with the same name, and submit again: the run continues"
             raise kind_of_error(f"is {state}, not READY", where=where, fix=fix)
-        if stop.asked or time.monotonic() - began > seconds:
-            raise StoppedEarly(f"{where} is still {state}; submit again when it is READY")
+        if time.monotonic() - began > READY_SECONDS:
+            raise StoppedEarly(f"is still {state}; submit again when it is READY", where=where)
         if not told:
-            say(f"{where} is {state}: waiting up to {seconds:g} s for READY")
+            say(f"{where} is {state}: waiting up to {READY_SECONDS / 60:.0f} minutes for READY")
             told = True
         _pause(LOOK_EVERY_SECONDS, stop)
