@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import time
 import urllib.request
 from collections import deque
@@ -174,10 +175,11 @@ class Agent:
             self._put_exit(End(self.worker, 2, reason=f"{missing[0]} is not set for the agent on this host"))
             return
         say(f"{place}: {' '.join(spec.command)}")
+        home = shlex.quote(os.path.expanduser("~"))  # a start-up script may have no HOME
         self._attempt = Attempt(
             spec,
             [self.worker],
-            lambda _, command: ["sh", "-c", f'cd "$HOME" && {command}'],
+            lambda _, command: ["sh", "-c", f"export HOME={home} && cd && {command}"],
             values={name: os.environ[name] for name in spec.environment},
             job=f"{self.folder.location}#{spec.submission}".replace(" ", "-"),
             setup=self._set_up != spec.submission,
