@@ -72,7 +72,9 @@ def plan(
 
 @app.command("stop")
 def stop(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory of a run that is going on.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Run directory of a run that is going on, or a submitted job.json.")
+    ],
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
     wait_seconds: Annotated[float, typer.Option(help="How long to wait for it to happen.", min=0.0)] = 120.0,
 ) -> None:
@@ -80,6 +82,10 @@ def stop(
     from maskwright.core.run_directory import RunDirectory
     from maskwright.tasks import stop as task
 
+    if run.endswith("/job.json"):
+        from maskwright.launch.pull import stop_spec
+
+        return stop_spec(run)
     print(task.stop(RunDirectory(run), "checkpoint" if checkpoint else "stop", wait_seconds))
 
 

@@ -33,6 +33,7 @@ LAYERS = {
     "model": {"core"},
     "engines": {"core", "data", "model"},
     "training": {"core", "data", "model", "engines"},
+    "launch": {"core"},
     "tasks": {"core", "text", "data", "model", "engines", "training"},
 }
 # Files that may import a heavy library, each with its reason.

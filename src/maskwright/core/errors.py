@@ -9,6 +9,7 @@
     │   └── ModelError           2     a model folder: missing file, unknown shape, pickled weights
     ├── CheckpointError          1   no usable checkpoint where one was needed
     ├── VerificationError        1   an exported model does not give the same numbers
+    ├── JobError                 —   a job on other machines: what its host that failed first ended with
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
     └── StoppedEarly            75   stopped on request; running the same command again continues
 
@@ -65,6 +66,12 @@ class CheckpointError(MaskwrightError):
 
 class VerificationError(MaskwrightError):
     pass
+
+
+class JobError(MaskwrightError):
+    def __init__(self, what: str, exit_code: int, *, where: str | None = None, fix: str | None = None) -> None:
+        self.exit_code = exit_code
+        super().__init__(what, where=where, fix=fix)
 
 
 class HealthError(MaskwrightError):

@@ -1,0 +1,85 @@
+"""The commands that start a job on other machines. The job is the very command that a person would type there."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from maskwright.cli_options import Config, Set, app
+
+
+@app.command("submit")
+def submit(
+    config: Config,
+    run: Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")],
+    on: Annotated[str | None, typer.Option("--on", help="slice:NAME, a Cloud TPU VM slice: over gcloud's ssh.")] = None,
+    spec: Annotated[
+        str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
+    ] = None,
+    set_: Set = None,
+    workdir: Annotated[str, typer.Option(help="Folder on the hosts to run in; its .venv is used.")] = "maskwright",
+    setup: Annotated[str | None, typer.Option(help="Shell command for each host, before the first attempt.")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", help="Name of a variable that the job gets too.")] = None,
+    restarts: Annotated[int, typer.Option(help="How often to begin again after a host was lost.", min=0)] = 3,
+    grace_seconds: Annotated[float, typer.Option(help="Between SIGTERM and SIGKILL.", min=1.0)] = 30.0,
+    zone: Annotated[str | None, typer.Option(help="Of the slice; gcloud's own when not given.")] = None,
+    project: Annotated[str | None, typer.Option(help="Of the slice; gcloud's own when not given.")] = None,
+    via: Annotated[Literal["external", "internal", "iap"], typer.Option(help="How to reach the hosts.")] = "external",
+    connect_seconds: Annotated[float, typer.Option(help="For a host to answer.", min=1.0)] = 300.0,
+    restart_wait_seconds: Annotated[float, typer.Option(help="Before an attempt after the first.", min=0.0)] = 10.0,
+    replace: Annotated[bool, typer.Option("--replace", help="End another job that holds a host.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, start nothing.")] = False,
+) -> None:
+    """Run `maskwright pretrain` on every host of a slice, with all logs here and one exit code."""
+    from maskwright.core.errors import InputError
+    from maskwright.launch import pull, slice
+    from maskwright.launch.job import JobSpec, parse_target
+
+    if (on is None) == (spec is None):
+        raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
+    overrides = [word for override in set_ or [] for word in ("--set", override)]
+    job = JobSpec(
+        command=("maskwright", "pretrain", config, "--run", run, *overrides),
+        environment=tuple(env or ()),
+        folder=workdir,
+        setup=setup,
+        restarts=restarts,
+        grace_seconds=grace_seconds,
+    )
+    if spec is not None:
+        if dry_run:
+            print(job.to_json(), end="")
+        else:
+            pull.submit_spec(spec, job)
+        return
+    _, name = parse_target(on or "")
+    place = slice.Slice(name, zone, project, via)
+    if missing := [variable for variable in job.environment if variable not in os.environ]:
+        raise InputError("is not set here", where=f"--env {missing[0]}", fix=f"export {missing[0]}=…")
+    if dry_run:
+        print(slice.dry_run(place, job))
+        return
+    slice.submit(
+        place,
+        job,
+        {variable: os.environ[variable] for variable in job.environment},
+        replace=replace,
+        connect_seconds=connect_seconds,
+        restart_wait_seconds=restart_wait_seconds,
+    )
+
+
+@app.command("agent")
+def agent(
+    spec: Annotated[str, typer.Option("--spec", help="gs://bucket/folder/job.json that `submit --spec` writes.")],
+    worker: Annotated[int | None, typer.Option(help="Number of this host, from 0; a TPU VM knows.", min=0)] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of hosts; a TPU VM knows.", min=1)] = None,
+    once: Annotated[bool, typer.Option("--once", help="End with the first submission, by its exit code.")] = False,
+    poll_seconds: Annotated[float, typer.Option(help="How often to look.", min=0.1)] = 5.0,
+) -> None:
+    """Wait on a host for jobs that `submit --spec` leaves in a bucket, and run them. For a host's start-up script."""
+    from maskwright.launch import pull
+
+    pull.run_agent(spec, worker, workers, once=once, poll_seconds=poll_seconds)

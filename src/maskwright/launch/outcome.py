@@ -1,0 +1,108 @@
+"""How hosts that ran the same command ended, and what that means for the job.
+
+On a slice one host's end is every host's end: the others lose their partner in the next collective operation and end
+with 75, are ended by the launcher, or fail in some other way. So the job's exit code is that of the first host in time
+that ended badly of its own accord with something else than 75; all that came later may be its consequence.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from maskwright.core.errors import JobError, StoppedEarly
+
+EARLY = StoppedEarly.exit_code
+ASKED = re.compile(r"^stopped: (maskwright stop|--max-(hours|steps))\b")
+"""How a run that someone asked to stop says so in its last lines; such a one is not begun again."""
+
+
+@dataclass(frozen=True)
+class End:
+    """`code`: None when the host was lost, so that nobody knows. `told`: the launcher ended it. `reason`: what is known
+    besides `tail`, the last lines of its output."""
+
+    worker: int
+    code: int | None
+    told: bool = False
+    reason: str = ""
+    tail: tuple[str, ...] = ()
+
+    @property
+    def killed(self) -> bool:
+        return self.code is not None and 128 < self.code < 128 + signal.NSIG
+
+    @property
+    def failed(self) -> bool:
+        """Ended with a code that says that trying again gives the same."""
+        return self.code not in (None, 0, EARLY) and not self.killed
+
+    def describe(self) -> str:
+        if self.code is None:
+            words = "lost"
+        elif self.killed:
+            words = f"killed by {_signal(self.code - 128)}"
+        else:
+            words = {0: "done", EARLY: f"exit {EARLY}, stopped early"}.get(self.code, f"exit {self.code}")
+        return f"worker {self.worker}: {words}{', told to end' if self.told else ''}" + (
+            f" ({self.reason})" if self.reason else ""
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`code` is the job's exit code when it is not begun again. `cause` is the host to look at first."""
+
+    code: int
+    restart: bool
+    cause: End | None
+
+
+def judge(ends: Sequence[End], *, asked: bool = False) -> Verdict:
+    """`ends` in the order in which they came, one for each host. `asked`: the user ended the job."""
+    if asked:
+        cause = next((end for end in ends if end.failed), None)
+        return Verdict(_code(cause) if cause else EARLY if any(end.code for end in ends) else 0, False, cause)
+    own = [end for end in ends if not end.told]
+    cause = next((end for end in own if end.code not in (0, EARLY)), None)
+    if cause is not None:
+        return Verdict(_code(cause), not cause.failed, cause)
+    early = [end for end in own if end.code == EARLY] or [end for end in ends if end.code != 0]
+    if not early:
+        return Verdict(0, False, None)
+    wished = next((end for end in early if any(ASKED.match(line) for line in end.tail)), None)
+    silent = next((end for end in ends if end.code is None), None)  # told to end, and did not answer: died before
+    return Verdict(EARLY, wished is None, wished or silent or early[0])
+
+
+def report(ends: Sequence[End], verdict: Verdict) -> list[str]:
+    """The last lines of the host to look at, then a line for each other host."""
+    first = verdict.cause
+    lines = []
+    if first is not None:
+        lines = [f"first: {first.describe()}", *(f"worker {first.worker} | {line}" for line in first.tail)]
+    return lines + [end.describe() for end in sorted(ends, key=lambda end: end.worker) if end is not first]
+
+
+def conclude(code: int, cause: str, where: str) -> None:
+    """Returns when the job is done; raises what gives the process the job's exit code."""
+    if code == EARLY:
+        raise StoppedEarly("the same command continues the run", where=where)
+    if code:
+        raise JobError(f"the job failed: {cause or f'exit {code}'}", code, where=where)
+
+
+def _code(end: End) -> int:
+    """A lost host leaves a run that can be continued; one whose process is killed every time has failed."""
+    if end.code is None:
+        return EARLY
+    return 1 if end.killed else end.code
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

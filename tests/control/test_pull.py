@@ -1,0 +1,273 @@
+"""Jobs that hosts fetch: agents in processes of their own, a folder in the place of a bucket, a metadata server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_tpu import Hosts, metadata_server
+
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.launch import pull
+from maskwright.launch.folder import Folder
+from maskwright.launch.job import JobSpec
+
+COMMAND = [sys.executable, "-m", "maskwright"]
+
+
+@dataclass
+class Bucket:
+    folder: Path
+    hosts: Hosts
+    metadata: list[str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def spec(self) -> str:
+        return f"file://{self.folder}/job.json"
+
+    def process(self, *arguments: str, worker: int | None = None, **more: str) -> subprocess.Popen[str]:
+        environment = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "PATH": self.hosts.path, **more}
+        if worker is not None:
+            environment |= {"HOME": str(self.hosts.home(worker)), "GCE_METADATA_HOST": self.metadata[worker]}
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], env=environment, stdout=pipe, stderr=pipe, text=True, cwd=self.folder.parent
+        )
+        self.started.append(process)
+        return process
+
+    def agent(self, worker: int, *arguments: str, **more: str) -> subprocess.Popen[str]:
+        return self.process("agent", "--spec", self.spec, "--poll-seconds=0.2", *arguments, worker=worker, **more)
+
+    def submit(self, *arguments: str) -> subprocess.Popen[str]:
+        words = ["a.yaml", "--run", "runs/a", "--spec", self.spec, "--grace-seconds=3"]
+        return self.process("submit", *words, *arguments)
+
+    def json(self, name: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.folder / name).read_text())
+        return value
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(metadata_server(worker, 2)) for worker in (0, 1)]
+        bucket = Bucket(tmp_path / "bucket", Hosts(tmp_path / "hosts", 2), servers)
+        yield bucket
+        for process in bucket.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def end(process: subprocess.Popen[str], code: int) -> tuple[list[str], str]:
+    out, err = process.communicate(timeout=40)
+    assert process.returncode == code, out + err
+    return out.splitlines(), err
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until, path
+        time.sleep(0.05)
+
+
+def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
+    """A host's process is killed, both begin again, and end well; then a second submission is stopped."""
+    for worker in (0, 1):
+        plan = (
+            f'echo "w{worker} n$n $HF_TOKEN"; [ $n = 1 ] && {{ [ {worker} = 1 ] && kill -KILL $$; exit 75; }}; exit 0'
+        )
+        bucket.hosts.plan(worker, plan)
+    agents = [bucket.agent(worker, HF_TOKEN="hf_made_up_secret") for worker in (0, 1)]
+    out, err = end(bucket.submit("--env", "HF_TOKEN", "--set", "a.b='c d'"), 0)
+    assert {f"worker {w} | w{w} n{n} ***" for w in (0, 1) for n in (1, 2)} == {line for line in out if line.strip()}
+    assert "attempt 2 begins on 2 hosts" in err and bucket.json("0001/result.json")["code"] == 0
+    assert bucket.json("0001/attempt-001/worker-1/exit.json")["code"] == 137
+    for file in bucket.folder.rglob("*.*"):
+        assert "hf_made_up_secret" not in file.read_text()
+
+    for worker in (0, 1):
+        bucket.hosts.plan(worker, "trap 'echo saving; exit 75' TERM; touch up; sleep 60 & wait")
+    submitted = bucket.submit("--env", "HF_TOKEN", "--restarts=0")
+    wait_for(bucket.hosts.file(0, "up"))
+    wait_for(bucket.hosts.file(1, "up"))
+    other = bucket.submit()
+    _, err = end(other, 2)
+    assert "another job is not over yet" in err
+    end(bucket.process("stop", bucket.spec), 75)
+    out, err = end(submitted, 75)
+    assert "worker 1 | saving" in out and bucket.json("job.json")["submission"] == 2
+    assert all(agent.poll() is None for agent in agents)  # they wait for the next one
+    for agent in agents:
+        agent.terminate()
+        end(agent, 75)
+    assert bucket.hosts.left_over() == []
+
+
+def test_first_error_is_final_and_the_others_are_ended(bucket: Bucket) -> None:
+    bucket.hosts.plan(0, "trap 'exit 75' TERM; touch up; sleep 60 & wait")
+    bucket.hosts.plan(1, "while ! [ -e ../../worker-0/maskwright/up ]; do sleep 0.1; done; echo 'error: bad'; exit 3")
+    agents = [bucket.agent(worker, "--once") for worker in (0, 1)]
+    out, err = end(bucket.submit(), 3)
+    lines = err.splitlines()
+    first = lines.index("first: worker 1: exit 3")
+    assert lines[first + 1 :][:2] == ["worker 1 | error: bad", "worker 0: exit 75, stopped early, told to end"]
+    assert lines[-1].endswith("the job failed: worker 1: exit 3") and "worker 1 | error: bad" in out
+    for agent in agents:
+        end(agent, 3)
+    assert not (bucket.folder / "0001" / "attempt-002").exists()
+
+
+def test_host_that_dies_and_comes_back_is_taken_in_with_the_next_attempt(bucket: Bucket) -> None:
+    """Its agent is killed with it: the one that is started at the next boot must not join what went on without it."""
+    for worker in (0, 1):
+        bucket.hosts.plan(worker, "[ $n = 2 ] && exit 0; trap 'exit 75' TERM; touch up; sleep 60 & wait")
+    agents = [bucket.agent(worker, "--once") for worker in (0, 1)]
+    submitted = bucket.submit()
+    wait_for(bucket.hosts.file(1, "up"))
+    wait_for(bucket.hosts.file(0, "up"))
+    agents[1].kill()
+    agents[1].communicate()
+    again = bucket.agent(1, "--once")
+    _, err = end(submitted, 0)
+    assert "attempt 2 begins" in err
+    end(again, 0)
+    end(agents[0], 0)
+    said = bucket.json("0001/attempt-001/worker-1/exit.json")
+    assert said["code"] is None and "started again" in said["reason"]
+    assert bucket.json("0001/attempt-001/worker-0/exit.json")["told"]
+    assert bucket.hosts.left_over() == []
+
+
+def test_submitter_may_leave_and_come_back(bucket: Bucket) -> None:
+    bucket.hosts.plan(0, "while ! [ -e go ]; do sleep 0.1; done")
+    agents = [bucket.agent(0, "--once", "--worker=0", "--workers=1")]
+    first = bucket.submit()
+    wait_for(bucket.hosts.file(0, "n"))
+    first.terminate()
+    _, err = end(first, 75)
+    assert "the job goes on" in err and agents[0].poll() is None
+    second = bucket.submit()
+    assert second.stderr and "submitted before, following it" in second.stderr.readline()
+    bucket.hosts.file(0, "go").touch()
+    end(second, 0)
+    assert bucket.json("job.json")["submission"] == 1
+    end(agents[0], 0)
+
+
+def test_variable_that_a_host_lacks_is_a_final_error(bucket: Bucket) -> None:
+    agent = bucket.agent(0, "--once", "--workers=1")
+    _, err = end(bucket.submit("--env", "NOT_HERE"), 2)
+    assert "NOT_HERE is not set for the agent on this host" in err
+    end(agent, 2)
+
+
+def test_agent_needs_a_place_and_a_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with metadata_server(3, 8) as host:
+        monkeypatch.setenv("GCE_METADATA_HOST", host)
+        assert pull.metadata("agent-worker-number") == "3"
+        with pytest.raises(InputError, match="--worker: 3 is not in"):
+            pull.run_agent(f"file://{tmp_path}/job.json", None, 2, once=True, poll_seconds=1)
+    with pytest.raises(InputError, match=r"does not tell agent-worker-number.* Fix: .*--worker"):
+        pull.run_agent(f"file://{tmp_path}/job.json", None, None, once=True, poll_seconds=1)
+    for wrong in ("gs://bucket/jobs/", "job.json"):
+        with pytest.raises(InputError, match=r"is not job\.json in a folder"):
+            pull.spec_folder(wrong)
+    with pytest.raises(InputError, match="holds a secret"):
+        Folder("https://me:hunter2@host/jobs")
+    with pytest.raises(InputError, match="cannot be opened"):
+        Folder("nosuch://bucket/jobs")
+
+
+def test_files_of_a_bucket(tmp_path: Path) -> None:
+    for location in (f"file://{tmp_path}/deep/er", "memory://jobs/a"):
+        folder = Folder(location)
+        assert folder.get("a/b.json") is None and folder.names("a") == []
+        folder.put_json("a/b.json", {"c": "é"})
+        folder.put("a/sub/x", b"1")
+        assert folder.get_json("a/b.json") == {"c": "é"} and folder.names("a") == ["b.json", "sub"]
+        folder.put("a/b.json", b"[1]")
+        assert folder.get_json("a/b.json") is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MaskwrightError, match="file"):
+        Folder(f"file://{tmp_path}/file").put("a", b"")
+
+
+def test_files_of_a_bucket_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    pytest.importorskip("gcsfs", reason="needs the gcs extra")
+    import fsspec
+    from fake_gcs import fake_gcs
+
+    with fake_gcs() as store:
+        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": store.url})
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        folder, other = Folder("gs://bucket/jobs/one"), Folder("gs://bucket/jobs/one")
+        assert folder.get("job.json") is None and folder.names("0001") == []
+        other.put("0001/attempt-001/start.json", b"{}")
+        other.put("0001/result.json", b"{}")
+        assert folder.names("0001") == ["attempt-001", "result.json"]
+        for content in (b"1", b"22"):
+            other.put("job.json", content)
+            assert folder.get("job.json") == content
+        store.failures += [403] * 20
+        with pytest.raises(MaskwrightError, match=r"gs://bucket/jobs/one/job.json: cannot be read"):
+            folder.get("job.json")
+
+
+def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    folder.put("job.json", JobSpec(("true",)).to_json().encode())
+    folder.put_json("hosts/worker-1.json", {"beat": 9, "submission": 1, "idle": True})
+    agent = pull.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
+    for _ in range(5):
+        agent._speak_with_the_bucket()
+    assert pull.last_attempt(folder, 1) == 0
+    folder.put_json("hosts/worker-1.json", {"beat": 10, "submission": 1, "idle": True})
+    agent._speak_with_the_bucket()
+    assert pull.last_attempt(folder, 1) == 1
+
+
+def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    folder.put("job.json", JobSpec(("true",), restarts=0).to_json().encode())
+    agent = pull.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
+    for beat in (1, 2):
+        folder.put_json("hosts/worker-1.json", {"beat": beat, "submission": 1, "idle": True})
+        agent._speak_with_the_bucket()
+    exit_ = {"code": 75, "told": False, "reason": "", "tail": [], "time": 0.0}
+    folder.put_json("0001/attempt-001/worker-0/exit.json", exit_)
+    folder.put_json("hosts/worker-1.json", {"beat": 3, "submission": 1, "idle": False})
+    agent._speak_with_the_bucket()
+    assert folder.get_json("0001/result.json") is None
+    monkeypatch.setattr(pull, "LOST_SECONDS", 0.0)
+    agent._speak_with_the_bucket()
+    result = folder.get_json("0001/result.json")
+    assert result is not None and result["code"] == 75 and "worker 1: lost (no sign of life" in result["report"][0]
+
+
+def test_log_of_a_bucket_that_cannot_be_reached_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pull, "LOG_BYTES", 100)
+    agent = pull.Agent(Folder(f"file://{tmp_path}"), 0, 1, once=True, poll_seconds=1)
+    for number in range(1000):
+        agent._take_line(0, f"line {number}")
+    assert sum(map(len, agent._log)) <= 100 and agent._log[-1] == b"line 999\n"
+
+
+def test_spec_of_another_version_is_refused(tmp_path: Path) -> None:
+    text = JobSpec(("a",)).to_json().replace('"format": 1', '"format": 2')
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(InputError, match="format 2, this version reads 1"):
+        pull.submit_spec(f"file://{tmp_path}/job.json", JobSpec(("a",)))

@@ -1,0 +1,204 @@
+"""`submit --on slice:NAME` as a user runs it: the real gcloud, a made-up Google Cloud on loopback, a stub for ssh."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fake_tpu import PROJECT, ZONE, FakeCloud, Hosts, fake_cloud, gcloud_environment
+
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.launch.slice import Slice
+
+needs_gcloud = pytest.mark.skipif(not shutil.which("gcloud"), reason="needs gcloud on the path")
+
+
+@dataclass
+class Pod:
+    cloud: FakeCloud
+    hosts: Hosts
+    environment: dict[str, str]
+
+    def start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
+        words = ["submit", "a.yaml", "--run", "runs/a", "--on", "slice:pod", f"--zone={ZONE}", "--grace-seconds=5"]
+        environment = self.environment | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")} | more
+        return subprocess.Popen(
+            [sys.executable, "-m", "maskwright", *words, "--restart-wait-seconds=0", *arguments],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def submit(self, *arguments: str, **more: str) -> tuple[int, str, str]:
+        process = self.start(*arguments, **more)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    def ssh_log(self, worker: int) -> str:
+        path = self.hosts.home(worker) / "ssh.log"
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    hosts = Hosts(tmp_path / "hosts", 2)
+    with fake_cloud(2) as cloud:
+        yield Pod(cloud, hosts, gcloud_environment(cloud, tmp_path, hosts.path))
+
+
+@needs_gcloud
+def test_first_error_comes_first_and_its_code_is_the_jobs(pod: Pod) -> None:
+    """Also: what may be seen of a variable's value, in the command lines of ssh and in what is printed."""
+    pod.hosts.plan(0, 'echo "token $HF_TOKEN here"; while [ ! -e ../../worker-1/late ]; do sleep 0.1; done; exit 75')
+    pod.hosts.plan(1, 'printf "<%s>" "$@" "$HF_TOKEN" > seen; echo "error: loss is nan" >&2; touch ../late; exit 3')
+    secret = "hf_made_up_secret"
+    code, out, err = pod.submit("--set", "a.b='c d'", "--env", "HF_TOKEN", HF_TOKEN=secret)
+    assert code == 3, err
+    lines = err.splitlines()
+    first = lines.index("first: worker 1: exit 3")
+    assert lines[first + 1 : first + 3] == ["worker 1 | error: loss is nan", "worker 0: exit 75, stopped early"]
+    assert lines[-1] == "error: slice pod: the job failed: worker 1: exit 3"
+    assert "worker 0 | token *** here" in out.splitlines() and secret not in out + err
+    words = ["pretrain", "a.yaml", "--run", "runs/a", "--set", "a.b='c d'", secret]
+    assert pod.hosts.file(1, "seen").read_text() == "".join(f"<{word}>" for word in words)
+    for worker in (0, 1):
+        log = pod.ssh_log(worker)
+        assert log.count("\n") == 1 and f"@192.0.2.{worker}" in log and "'exec', 'sh', '-s'" in log
+        assert secret not in log and "ServerAliveInterval=15" in log
+    # gcloud made the user's key and gave it to the hosts once: the first host was asked before the others.
+    assert sum(call.startswith("PATCH") for call in pod.cloud.calls) == 1
+    assert pod.hosts.left_over() == []
+
+
+@needs_gcloud
+def test_lost_connection_is_noticed_and_the_job_begun_again_once_the_old_one_has_ended(pod: Pod) -> None:
+    """The host lives on without the launcher, which must not start a second job beside the first."""
+    trap = "trap 'echo $n ended >> events; exit 75' TERM; touch up; sleep 60 & wait"
+    pod.hosts.plan(1, f"echo $n begun >> events; [ $n = 2 ] && exit 0; {trap}")
+    pod.hosts.plan(0, "[ $n = 2 ] && exit 0; while [ ! -e ../../worker-1/cut.done ]; do sleep 0.1; done; exit 75")
+    process = pod.start("--via", "internal")
+    wait_for(pod.hosts.file(1, "up"))
+    (pod.hosts.home(1) / "cut").touch()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert pod.hosts.file(1, "events").read_text() == "1 begun\n1 ended\n2 begun\n"
+    assert pod.hosts.file(0, "n").read_text() == "2\n"
+    assert "worker 1: lost (the connection was lost)" in err and "restart 1 of 3" in err
+    assert "worker 1 | (ending what is left of an earlier attempt)" in out
+    assert pod.ssh_log(1).count("\n") == 2 and "@10.0.0.1" in pod.ssh_log(1)  # gcloud's own tries were stopped
+    assert pod.hosts.left_over() == []
+
+
+@needs_gcloud
+def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
+    """A terminal sends it to the whole process group, and gcloud and ssh would end before the job has saved."""
+    plan = "trap 'echo saving; exit 75' TERM; touch up; sleep 60 & wait"
+    for worker in (0, 1):
+        pod.hosts.plan(worker, plan)
+    process = pod.start()
+    for worker in (0, 1):
+        wait_for(pod.hosts.file(worker, "up"))
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "the hosts are told to save and stop" in err and "restart" not in err
+    assert {"worker 0 | saving", "worker 1 | saving"} <= set(out.splitlines())
+    assert err.splitlines()[-1] == "stopped: slice pod: the same command continues the run"
+    assert pod.hosts.left_over() == []
+
+
+@needs_gcloud
+def test_host_that_cannot_be_reached_is_lost(pod: Pod) -> None:
+    (pod.hosts.home(1) / "unreachable").touch()
+    code, out, err = pod.submit("--connect-seconds=6", "--restarts=0")
+    assert code == 75, err
+    assert "first: worker 1: lost (ssh: connect to host 192.0.2.1 port 22: Connection timed out)" in err
+    assert "worker 1 | (ssh: connect to host 192.0.2.1 port 22: Connection timed out; gcloud tries again)" in out
+    assert not pod.hosts.file(0, "n").exists()  # the other one was ready and never began
+    assert pod.hosts.left_over() == []
+
+
+@needs_gcloud
+def test_dry_run_prints_every_command_and_no_value(pod: Pod) -> None:
+    code, out, err = pod.submit("--dry-run", "--setup", "git pull", "--env", "HF_TOKEN", HF_TOKEN="hf_made_up_secret")
+    assert code == 0, err
+    assert "# slice pod: v4-32, READY, 2 hosts" in out and "export HF_TOKEN='***'" in out and "git pull" in out
+    commands = [line for line in out.splitlines() if line.startswith("gcloud ")]
+    assert [f"--worker={worker} " in line for worker, line in enumerate(commands)] == [True, True]
+    _, out_by_tunnel, _ = pod.submit("--dry-run", "--via=iap")
+    assert "gcloud alpha compute tpus tpu-vm ssh pod" in out_by_tunnel and "--tunnel-through-iap" in out_by_tunnel
+    assert "main maskwright pretrain a.yaml --run runs/a" in out and "hf_made_up_secret" not in out + err
+    assert pod.ssh_log(0) == ""
+
+
+@needs_gcloud
+def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("CLOUDSDK_"):
+            monkeypatch.delenv(name)
+    for name, value in pod.environment.items():
+        monkeypatch.setenv(name, value)
+    assert Slice("pod", ZONE).look() == ("READY", "v4-32", 2)
+
+    def complaint(place: Slice) -> str:
+        with pytest.raises(InputError) as caught:
+            place.look()
+        assert "\n" not in str(caught.value) and ". Fix: " in str(caught.value)
+        return str(caught.value)
+
+    assert "slice other: no such TPU VM slice" in complaint(Slice("other", ZONE))
+    assert "no zone is given. Fix: give --zone" in complaint(Slice("pod"))
+    monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", ZONE)
+    assert Slice("pod").look()[0] == "READY"
+    monkeypatch.delenv("CLOUDSDK_CORE_PROJECT")
+    assert Slice("pod", ZONE, PROJECT).look()[0] == "READY"
+    assert "no project is given. Fix: give --project" in complaint(Slice("pod", ZONE))
+    monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
+    assert "gcloud is not logged in. Fix: `gcloud auth login`" in complaint(Slice("pod", ZONE, PROJECT))
+    pod.cloud.node["networkEndpoints"] = None
+    monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "made-up-token")
+    with pytest.raises(MaskwrightError, match="does not know"):
+        Slice("pod", ZONE, PROJECT).look()
+
+
+def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"gcloud: is not installed.* Fix: .*--spec"):
+        Slice("pod", ZONE).look()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--on", "ray:x"], "'ray' is no place to run on. Fix: slice:NAME is "),
+        (["--on", "slice:"], "is no name of a slice"),
+        ([], "give --on or --spec"),
+        (["--on", "slice:a", "--spec", "gs://b/job.json"], "give --on or --spec"),
+        (["--on", "slice:a", "--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: is not set here"),
+        (["--on", "slice:a", "--env", "A=b"], "is no name of a variable"),
+        (["--spec", "gs://bucket/other.json"], "is not job.json in a folder"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from maskwright.cli import run
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
+    assert run(["submit", "a.yaml", "--run", "runs/a", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert complaint in err and err.startswith("error: ") and err.count("\n") == 1
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until, path
+        time.sleep(0.05)

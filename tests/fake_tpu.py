@@ -1,0 +1,238 @@
+"""A TPU slice of its own on loopback: the few calls of Google's TPU and Compute APIs that `gcloud compute tpus tpu-vm`
+makes, a stub `ssh` that runs what it is given with the local shell, and a metadata server such as TPU hosts have.
+
+The real `gcloud` is the client. Hosts are told apart by their address; each has a home folder of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+PROJECT, ZONE, NAME = "lab", "us-central2-b", "pod"
+
+STUB_SSH = """#!{python}
+import os, subprocess, sys, threading, time
+words = sys.argv[1:]
+host = next(word for word in words if "@" in word and "=" not in word).split("@")[1]
+worker = host.rsplit(".", 1)[1]
+home = os.path.join(os.environ["STUB_HOSTS"], "worker-" + worker)
+os.makedirs(home, exist_ok=True)
+with open(os.path.join(home, "ssh.log"), "a") as log:
+    log.write(repr(words) + chr(10))
+if os.path.exists(os.path.join(home, "unreachable")):
+    print("ssh: connect to host " + host + " port 22: Connection timed out", file=sys.stderr)
+    sys.exit(255)
+environment = dict(HOME=home, PATH=os.environ["STUB_PATH"], WORKER=worker, LANG="C.UTF-8")
+# As with sshd, what runs there does not end with the connection: only its input does.
+pipe = subprocess.PIPE
+shell = subprocess.Popen(
+    ["/bin/sh", "-c", " ".join(words[words.index("--") + 1 :])],
+    cwd=home, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True,
+)
+
+def relay(source, target):
+    while data := os.read(source, 65536):
+        os.write(target, data)
+    if target != 1:
+        os.close(target)
+
+threading.Thread(target=relay, args=(0, shell.stdin.fileno()), daemon=True).start()
+output = threading.Thread(target=relay, args=(shell.stdout.fileno(), 1), daemon=True)
+output.start()
+cut = os.path.join(home, "cut")  # when a file of this name appears, the connection is lost
+while (code := shell.poll()) is None:
+    if os.path.exists(cut):
+        os.rename(cut, cut + ".done")
+        # The host has not noticed: somebody there still holds the job's pipes, for as long as its shell lives.
+        subprocess.Popen(
+            ["tail", "--pid", str(shell.pid), "-f", "/dev/null"], stderr=subprocess.DEVNULL, start_new_session=True,
+            stdin=shell.stdout, stdout=shell.stdin,
+        )
+        print("client_loop: send disconnect: Broken pipe", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(255)
+    time.sleep(0.02)
+output.join(5)
+sys.exit(code)
+"""
+
+
+class FakeCloud:
+    """`node` is what the TPU API says of the slice; `calls` are the requests that came."""
+
+    def __init__(self, workers: int) -> None:
+        self.calls: list[str] = []
+        self.url = ""
+        self.states: list[str] = []
+        """What the next looks at the slice find; READY when there are no more."""
+        self.node: dict[str, Any] = {
+            "name": f"projects/{PROJECT}/locations/{ZONE}/nodes/{NAME}",
+            "acceleratorType": "v4-32",
+            "apiVersion": "V2",
+            "id": "4711",
+            "health": "HEALTHY",
+            "networkEndpoints": [
+                {"ipAddress": f"10.0.0.{n}", "port": 8470, "accessConfig": {"externalIp": f"192.0.2.{n}"}}
+                for n in range(workers)
+            ],
+        }
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.calls.append(f"{method} {path}")
+        if path == f"/tpu/v2/{self.node['name']}":
+            if method == "PATCH":
+                self.node["metadata"] = body["metadata"]
+                return 200, {"name": f"projects/{PROJECT}/locations/{ZONE}/operations/1", "done": True}
+            return 200, {**self.node, "state": self.states.pop(0) if self.states else "READY"}
+        if path == f"/tpu/v2/projects/{PROJECT}/locations/{ZONE}/operations/1":
+            return 200, {"name": path.removeprefix("/tpu/v2/"), "done": True, "response": self.node}
+        if path == f"/compute/v1/projects/{PROJECT}":
+            return 200, {"name": PROJECT, "kind": "compute#project", "commonInstanceMetadata": {"items": []}}
+        return 404, {"error": {"code": 404, "status": "NOT_FOUND", "message": f"Resource '{path}' was not found"}}
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def fake_cloud(workers: int) -> Iterator[FakeCloud]:
+    cloud = FakeCloud(workers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            code, value = cloud.answer(self.command, self.path.partition("?")[0], json.loads(sent or b"{}"))
+            body = json.dumps(value).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_PATCH = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with serving(Handler) as url:
+        cloud.url = url
+        yield cloud
+
+
+def gcloud_environment(cloud: FakeCloud, folder: Path, path: str) -> dict[str, str]:
+    """For a `gcloud` that talks to `cloud` only, with a home of its own in `folder` and the stub as `ssh`. `path`: the
+    PATH of hosts."""
+    home, tools = folder / "home", folder / "tools"
+    home.mkdir()
+    tools.mkdir()
+    (tools / "ssh").write_text(STUB_SSH.format(python=sys.executable))
+    (tools / "ssh").chmod(0o755)
+    kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
+    return kept | {
+        "HOME": str(home),
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "STUB_HOSTS": str(folder / "hosts"),
+        "STUB_PATH": path,
+        "CLOUDSDK_CONFIG": str(home / "gcloud"),
+        "CLOUDSDK_CORE_PROJECT": PROJECT,
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": "made-up-token",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{cloud.url}/tpu/",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{cloud.url}/compute/v1/",
+        # An API that is not overridden must not be reached: this proxy is a closed port.
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
+
+
+class Hosts:
+    """Home folders of hosts on this machine. What `maskwright` does on a host is the shell text of its plan, in which
+    `$n` is the number of the attempt there."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.folder, self.workers = folder, range(workers)
+        (folder / "bin").mkdir(parents=True)
+        command = folder / "bin" / "maskwright"
+        command.write_text("#!/bin/sh\nn=$(($(cat n 2>/dev/null || echo 0) + 1))\necho $n > n\n. ./plan\n")
+        command.chmod(0o755)
+        self.path = f"{folder / 'bin'}:/usr/bin:/bin"
+        for worker in self.workers:
+            (self.home(worker) / "maskwright").mkdir(parents=True)
+            self.plan(worker, "exit 0")
+
+    def home(self, worker: int) -> Path:
+        return self.folder / f"worker-{worker}"
+
+    def file(self, worker: int, name: str) -> Path:
+        """In the folder where the job runs."""
+        return self.home(worker) / "maskwright" / name
+
+    def plan(self, worker: int, text: str) -> None:
+        self.file(worker, "plan").write_text(text + "\n")
+
+    def argv(self, worker: int, command: str) -> list[str]:
+        """Runs `command` on a host without gcloud and ssh."""
+        return ["env", "-i", f"HOME={self.home(worker)}", f"PATH={self.path}", "sh", "-c", f"cd && {command}"]
+
+    def left_over(self) -> list[str]:
+        """Command lines of processes that run in a host's folder and go on doing so."""
+        until = time.monotonic() + 5.0
+        while (found := self.running()) and time.monotonic() < until:
+            time.sleep(0.05)
+        return found
+
+    def running(self) -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                inside = (process / "cwd").readlink().is_relative_to(self.folder)
+                words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if inside and words:
+                found.append(words)
+        return found
+
+
+@contextmanager
+def metadata_server(worker: int, workers: int) -> Iterator[str]:
+    """Host and port of one that tells a TPU VM which host of its slice it is."""
+    endpoints = ",".join(f"uid{n}:8470:10.0.0.{n}" for n in range(workers))
+    known = {"agent-worker-number": str(worker), "worker-network-endpoints": endpoints}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            value = known.get(self.path.removeprefix("/computeMetadata/v1/instance/attributes/"))
+            asked_well = value is not None and self.headers.get("Metadata-Flavor") == "Google"
+            body = (value or "").encode() if asked_well else b""
+            self.send_response(200 if asked_well else 403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with serving(Handler) as url:
+        yield url.removeprefix("http://")
