@@ -58,6 +58,7 @@ HEAVY = {
         "model/networks_jax.py",
         "model/parts_jax.py",
         "model/roberta_jax.py",
+        "engines/jax_ahead.py",
         "engines/jax_engine.py",
         "engines/jax_layout.py",
         "engines/jax_optimizers.py",

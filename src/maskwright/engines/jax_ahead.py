@@ -55,8 +55,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Result:
-    """Bytes are of one device. `temporaries_bytes` is None where the program did not fit; `needed_bytes` then is what
-    the compiler asked for."""
+    """Bytes are of one device, at the moment when most are in use. `temporaries_bytes` is None where the program did not
+    fit; `needed_bytes` then is what the compiler asked for."""
 
     device_kind: str
     devices: int
@@ -129,12 +129,12 @@ def compile_ahead(request: Request) -> Result:
         )
     seconds = round(time.perf_counter() - began, 1)
     memory, text = compiled.memory_analysis(), compiled.as_text()
-    own = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return Result(
         fits=True,
-        needed_bytes=own + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes,
+        # Not the sum of all temporaries, which also counts those that never live at the same time.
+        needed_bytes=memory.peak_memory_in_bytes,
         arguments_bytes=memory.argument_size_in_bytes,
-        temporaries_bytes=memory.temp_size_in_bytes,
+        temporaries_bytes=memory.peak_memory_in_bytes - memory.argument_size_in_bytes,
         collectives={name: count for name in COLLECTIVES if (count := _count(name, text))},
         compile_seconds=seconds,
         **found,
