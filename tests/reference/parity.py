@@ -24,6 +24,7 @@ from maskwright.engines import jax_optimizers
 from maskwright.engines.base import EvalStats, TrainState
 from maskwright.engines.jax_engine import JaxEngine
 from maskwright.engines.jax_optimizers import Rates
+from maskwright.engines.jax_processes import CPU_DEVICES
 from maskwright.engines.jax_step import Program
 from maskwright.engines.optimizers import AdamW, Layout, Muon, numel, views
 from maskwright.engines.schedules import learning_rate
@@ -99,8 +100,8 @@ NOT_COMPARED = {
 def use_virtual_devices() -> None:
     """Before JAX computes anything in this process; all tests agree on it."""
     jax.config.update("jax_platforms", "cpu")
-    if jax.config.read("jax_num_cpu_devices") < 8:
-        jax.config.update("jax_num_cpu_devices", 8)
+    if getattr(jax.config, CPU_DEVICES) < 8:
+        jax.config.update(CPU_DEVICES, 8)
 
 
 @dataclass(frozen=True)

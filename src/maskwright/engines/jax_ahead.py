@@ -55,8 +55,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Result:
-    """Bytes are of one device, at the moment when most are in use. `temporaries_bytes` is None where the program did not
-    fit; `needed_bytes` then is what the compiler asked for."""
+    """Bytes are of one device, at the moment when most are in use. `temporaries_bytes` is None where the program did
+    not fit; `needed_bytes` then is what the compiler asked for."""
 
     device_kind: str
     devices: int
@@ -94,7 +94,6 @@ def compile_ahead(request: Request) -> Result:
     from maskwright.engines.jax_step import Program
     from maskwright.model.networks_jax import shapes
 
-    jax.config.update("jax_default_matmul_precision", "highest")
     devices = sorted(topology(request.slice).devices, key=lambda device: (device.process_index, device.id))
     devices = devices[: request.devices]
     model = ModelConfig(**request.model)

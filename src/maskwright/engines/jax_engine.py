@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -99,7 +100,7 @@ class JaxEngine:
 
         def multiply(m: int, k: int, n: int) -> Callable[[], object]:
             a, b = (jax.device_put(jnp.ones(shape, self.dtype_name), here) for shape in ((m, k), (k, n)))
-            product = jax.jit(jnp.matmul)
+            product = jax.jit(partial(jnp.matmul, precision="highest" if self.dtype_name == "float32" else None))
             return lambda: product(a, b).block_until_ready()
 
         return self.spread * gemm_ceiling(multiply)
@@ -171,6 +172,9 @@ class JaxEngine:
             began = time.perf_counter()
             jitted = program.jitted_update() if what == "update" else program.jitted_score()
             self._programs[wanted] = jitted.lower(*arguments).compile()
+            if any(made.what == what for made in self.compiles):
+                shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
+                warn(f"step {self._step}: compiling {what} again, for other shapes: {shown}")
             self.compiles.append(Compiled(what, sizes, round(time.perf_counter() - began, 2), self._step))
         return self._programs[wanted]
 

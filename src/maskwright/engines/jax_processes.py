@@ -23,6 +23,7 @@ from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.engines.jax_layout import Platform
 from maskwright.engines.processes import Alone, Processes
 
+CPU_DEVICES = "jax_num_cpu_devices"
 CONNECT_SECONDS = 300
 DEAD_AFTER_SECONDS = 30
 """Without a sign of life from another host, which then counts as dead."""
@@ -103,8 +104,6 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
         raise MaskwrightError(
             f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="see the driver's own message"
         ) from None
-    # The products of fp32 runs in fp32: a TPU's default, and a GPU's, is less.
-    jax.config.update("jax_default_matmul_precision", "highest")
     if engine.devices is not None or device == "cpu":
         devices = _first(devices, engine.devices or jax.process_count())
     processes: Processes = Hosts() if jax.process_count() > 1 else Alone()
@@ -116,9 +115,9 @@ def _set_up_cpu(engine: run.Engine) -> None:
     threads = engine.threads or hardware.spread_over_cores()
     os.environ.setdefault("PJRT_NPROC", str(threads))
     here = (engine.devices or 1) // int(os.environ.get("WORLD_SIZE", "1"))
-    if here > jax.config.read("jax_num_cpu_devices"):
+    if here > getattr(jax.config, CPU_DEVICES):
         with suppress(RuntimeError):  # this process's are made already; `_first` says so when they are too few
-            jax.config.update("jax_num_cpu_devices", here)
+            jax.config.update(CPU_DEVICES, here)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
 

@@ -77,7 +77,8 @@ class Program:
         weight = jax.lax.psum(batches["weights"].sum(), AXIS)
 
         def loss_of(weights: Weights, batch: dict[str, Array], number: Array) -> tuple[Array, Array]:
-            loss = (losses(self._logits(weights, batch, self._key(step, number)), batch["labels"])) @ batch["weights"]
+            found = self._logits(weights, batch, self._key(step, number))
+            loss = jnp.sum(losses(found, batch["labels"]) * batch["weights"])  # not a product: those may be in bf16
             return loss / jnp.maximum(weight, 1.0), loss
 
         def add(before: tuple[Weights, Array], here: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
@@ -122,9 +123,9 @@ class Program:
             right = (found.argmax(-1) == batch["labels"]).astype(jnp.float32)
             weights = batch["weights"]
             return {
-                "loss_sum": losses(found, batch["labels"]) @ weights,
+                "loss_sum": jnp.sum(losses(found, batch["labels"]) * weights),
                 "weight": weights.sum(),
-                "correct": right @ weights,
+                "correct": jnp.sum(right * weights),
             }
 
         here = jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
@@ -140,8 +141,15 @@ class Program:
         return state, dict.fromkeys(BATCH_FIELDS, PartitionSpec(None, AXIS))
 
     def _on_mesh(self, inside: Any, takes: Any, gives: Any, donate: tuple[int, ...]) -> Any:
+        # fp32 runs in fp32: what a TPU or a GPU takes by default is less. bf16 as it is: TPU kernels take nothing else.
+        precision = "highest" if self.layout.dtype == jnp.float32 else "default"
+
+        def traced(*arguments: Any) -> Any:
+            with jax.default_matmul_precision(precision):
+                return inside(*arguments)
+
         # check_vma would let autodiff sum a micro-batch's gradient over all devices at once; here that comes last.
-        outside = jax.shard_map(inside, mesh=self.layout.mesh, in_specs=takes, out_specs=gives, check_vma=False)
+        outside = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=takes, out_specs=gives, check_vma=False)
         return jax.jit(outside, donate_argnums=donate)
 
     def jitted_update(self) -> Any:

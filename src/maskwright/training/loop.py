@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.console import Progress, note, progress, warn
 from maskwright.core.errors import HealthError, StoppedEarly
@@ -24,6 +26,7 @@ from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest
 
 STATUS_EVERY_SECONDS = 2.0
+REPORT_EVERY_SECONDS = 30.0
 MOST_EMPTY_STEPS = 10
 WISH_STEPS = 2
 """Between a process's wish and the step after which all know of it."""
@@ -53,6 +56,7 @@ class Job:
     speed: Speed = field(default_factory=Speed)
     status: Status = field(default_factory=Status)
     status_written: float = 0.0
+    reported: float = 0.0
 
     def __post_init__(self) -> None:
         self.watch = LossWatch(self.model.vocab_size, self.config.schedule.warmup_steps)
@@ -105,6 +109,7 @@ def train(job: Job, stop: StopRequest) -> None:
         save(job)
         _finish(job, board, stop)
     finally:
+        write_report(job)
         if job.saver:
             job.saver.wait()
         if board:
@@ -128,6 +133,16 @@ def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
         raise StoppedEarly(f"{stop.reason}: trained to the end and saved; the same command evaluates")
     if job.saver and (failed := job.saver.wait_for_copy()):
         raise failed
+
+
+def write_report(job: Job) -> None:
+    """`engine.json`: what was compiled, memory, and where the host's time went since this start."""
+    if not job.first:
+        return
+    seconds = {name: round(value, 3) for name, value in job.speed.parts.items()}
+    report = {"engine": job.engine.description, "seconds": seconds, **job.engine.report()}
+    with suppress(OSError):  # a full disk is for the next save to speak of
+        storage.write_json(job.directory.path("engine.json"), report)
 
 
 def _update(job: Job, workers: list[int], stop: StopRequest, wish: int) -> StepStats | None:
@@ -195,6 +210,9 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
     }
     job.status.loss, job.status.tokens_per_second = record["loss"], record["tokens_per_second"]
     _write(job, board, record)
+    if time.monotonic() - job.reported >= REPORT_EVERY_SECONDS:
+        job.reported = time.monotonic()
+        write_report(job)
     bar.note = f"loss {record['loss']:.3f}  {tokens_per_second:,.0f} tokens/s  {record['ceiling_share']:.0%} of GEMM"
     return job.watch.look(job.step, record["loss"]) and job.config.health.on_spike == "rollback"
 
@@ -287,6 +305,7 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
     _beat(job, "evaluating", force=True)
     job.engine.check()
     stats = EvalStats()
+    began = time.perf_counter()
     together = job.engine.spread
     with progress("validate", len(job.validation), "batches") as bar:
         for begin in range(0, len(job.validation), together):
@@ -296,6 +315,7 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
             stats += job.engine.evaluate(batches)
             bar.advance(len(batches))
             _beat(job, "evaluating")
+    job.speed.add("evaluate", time.perf_counter() - began)
     if not math.isfinite(stats.loss_sum):
         raise HealthError(f"step {job.step}: the held-out loss is {stats.loss_sum}", fix=HEALTH_FIX)
     record = {
@@ -313,7 +333,8 @@ def save(job: Job) -> None:
     """Hands the state over to be written; training goes on meanwhile."""
     _beat(job, "saving", force=True)
     job.engine.check()
-    state = job.engine.read()
+    with job.speed.part("save"):
+        state = job.engine.read()
     if job.saver:
         counters = job.counters.to_json()
         job.saver.begin(state, {**job.record, "counters": counters, "rows_at_once": job.engine.rows_at_once})

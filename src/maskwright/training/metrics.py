@@ -72,7 +72,10 @@ class Speed:
         try:
             yield
         finally:
-            self.parts[name] = self.parts.get(name, 0.0) + self._clock() - begin
+            self.add(name, self._clock() - begin)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.parts[name] = self.parts.get(name, 0.0) + seconds
 
     def stop(self, tokens: int, flops: float) -> None:
         seconds = self._clock() - self._mark
