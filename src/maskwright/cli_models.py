@@ -33,6 +33,7 @@ def pretrain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would happen, stop.")] = False,
     max_hours: Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)] = None,
     max_steps: Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)] = None,
+    profile_steps: Annotated[int, typer.Option(help="Trace so many early steps, to RUN/profile.", min=0)] = 0,
 ) -> None:
     """Train a masked language model. Run again with the same folder: it continues, exactly."""
     from maskwright.core.config import read_config
@@ -47,7 +48,7 @@ def pretrain(
         for doubt in preflight.doubts(resolved):
             warn(doubt)
     else:
-        limits = StopRequest(max_hours=max_hours, max_steps=max_steps)
+        limits = StopRequest(max_hours=max_hours, max_steps=max_steps, profile_steps=profile_steps)
         task.pretrain(resolved, run, config_file=config, stop_request=limits)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, SupportsFloat
 
@@ -118,6 +119,10 @@ class Engine(Protocol):
 
     def report(self) -> dict[str, object]:
         """What was compiled, and memory: for `engine.json` of the run directory."""
+        ...
+
+    def profile(self, folder: str) -> AbstractContextManager[object]:
+        """Inside it, what host and device do is traced; at its end the trace is in `folder`."""
         ...
 
     def close(self) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -251,6 +252,10 @@ class JaxEngine:
         wanted = {"bytes_in_use": "in_use", "peak_bytes_in_use": "peak", "bytes_limit": "there"}
         found = (device.memory_stats() or {} for device in self.program.layout.mesh.local_devices)
         return [{name: stats[key] for key, name in wanted.items() if key in stats} for stats in found]
+
+    def profile(self, folder: str) -> AbstractContextManager[object]:
+        """For TensorBoard's profile page, or Perfetto."""
+        return jax.profiler.trace(folder, create_perfetto_trace=False)
 
     def close(self) -> None:
         self._programs, self._state = {}, {}

@@ -1,7 +1,7 @@
 """What each device of a mesh has of the parameters, and how it gets the rest.
 
 One mesh axis: every device has micro-batches of its own. `data`: each has all parameters, gradients are summed once an
-update. `fsdp`: each has a part of every parameter, gradient and moment; a layer is gathered just before it is computed
+update. `fsdp`: each has a part of every matrix, its gradient and moments; a layer is gathered just before it is computed
 (in the dtype that is multiplied in), again in the backward pass, and its gradient is summed and cut apart at once
 (reduce-scatter, in fp32).
 
@@ -87,7 +87,10 @@ class Layout:
 
 
 def _cut(shape: tuple[int, ...], devices: int, *, begin: int) -> int | None:
-    """The first dimension that the devices divide; a layer's own when those of all layers are in one."""
+    """The first dimension of a matrix that the devices divide; a layer's own when those of all layers are in one.
+    Vectors stay whole: they take no memory, and a gather for each of them would take time."""
+    if len(shape) - begin < 2:
+        return None
     return next((dim for dim in range(begin, len(shape)) if shape[dim] % devices == 0), None)
 
 

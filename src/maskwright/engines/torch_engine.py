@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -334,6 +335,14 @@ class TorchEngine:
         if self.device == "cpu":
             return {}
         return {"memory_bytes": {"peak": torch.cuda.max_memory_allocated(), "there": torch.cuda.mem_get_info()[1]}}
+
+    @contextmanager
+    def profile(self, folder: str) -> Iterator[object]:
+        """As `trace.json`, for Perfetto or chrome://tracing."""
+        with torch.profiler.profile() as profiler:
+            yield profiler
+        os.makedirs(folder, exist_ok=True)
+        profiler.export_chrome_trace(os.path.join(folder, "trace.json"))
 
     def close(self) -> None:
         self._optimizers = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -27,7 +28,7 @@ from maskwright.model.hf_config import read_hf_config
 
 KINDS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 GIB = 2**30
-MOST_TRIES = 6
+MOST_TRIES = 8
 """Compilations in the search for the largest micro-batch: tens of seconds each."""
 
 
@@ -166,26 +167,32 @@ def largest_that_fits(rows: int, first: Result, attempt: Callable[[int], Result]
         return results[candidate].fits
 
     low = high = None
-    candidate = rows * 2 if first.fits else max(rows // 2, 1)
+    candidate = rows * 2 if first.fits else _next(results, None, rows)
     for _ in range(MOST_TRIES):
         fits(candidate)
         low = max((r for r, found in results.items() if found.fits), default=None)
         high = min((r for r, found in results.items() if not found.fits), default=None)
-        if (low is None and high == 1) or (low is not None and high is not None and high - low <= max(1, low // 16)):
+        if (low is None and high == 1) or (low is not None and high is not None and high - low <= _closely(low)):
             break
         candidate = _next(results, low, high)
     return low
 
 
+def _closely(rows: int) -> int:
+    """Above 16 rows, multiples of 8 are exact enough."""
+    return 8 if rows >= 16 else 1
+
+
 def _next(results: dict[int, Result], low: int | None, high: int | None) -> int:
     """Between `low`, which fits, and `high`, which does not; where the line through the two largest known ones says."""
-    if low is None:
-        return max(1, (high or 2) // 2)
+    if low is None:  # as if all of its memory grew with the rows, which is more than true
+        least = results[high or 1]
+        return max(1, min((high or 2) // 2, int((high or 2) * least.limit_bytes / least.needed_bytes)))
     known = sorted(results.items())[-2:]
     (r1, f1), (r2, f2) = known if len(known) == 2 else (known[0], known[0])
     slope = (f2.needed_bytes - f1.needed_bytes) / max(r2 - r1, 1)
     guess = int(r1 + (f1.limit_bytes - f1.needed_bytes) / slope) if slope > 0 else low * 2
-    guess = guess // 8 * 8 if guess > 16 else guess  # rows that chips like
+    guess = guess // _closely(guess) * _closely(guess)
     top = high - 1 if high is not None else guess
     return max(low + 1, min(guess, top)) if low < guess else (low + (high or 4 * low)) // 2
 
@@ -239,6 +246,7 @@ def cache_folder() -> str:
     return os.path.join(base, "maskwright", "plan")
 
 
+@functools.cache
 def _code() -> str:
     """Of all that decides what is compiled: our own code, and the compilers."""
     package = Path(maskwright.__file__).parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from maskwright.training.stop import StopRequest
 
 STATUS_EVERY_SECONDS = 2.0
 REPORT_EVERY_SECONDS = 30.0
+PROFILE_AFTER_STEPS = 5
 MOST_EMPTY_STEPS = 10
 WISH_STEPS = 2
 """Between a process's wish and the step after which all know of it."""
@@ -85,8 +86,10 @@ def train(job: Job, stop: StopRequest) -> None:
             evaluate(job, board, stop)
         _beat(job, "training", force=True)  # before the first step, which may compile for a minute
         own = agreed = _wish(job, stop, saved_at) if job.alone else 0
-        with progress("pretrain", steps, "steps", done=job.step) as bar:
+        profile = _Profile(job, stop.profile_steps)
+        with profile, progress("pretrain", steps, "steps", done=job.step) as bar:
             while job.step < steps and agreed != STOP:
+                profile.look(job.step - first)
                 stats = _update(job, workers, stop, own)
                 if stats is None:  # nothing has changed: the step is made after the restart
                     break
@@ -114,6 +117,24 @@ def train(job: Job, stop: StopRequest) -> None:
             job.saver.wait()
         if board:
             board.close()
+
+
+class _Profile(ExitStack):
+    """A trace of some steps, once those that compile are over, in `profile/` of the run directory."""
+
+    def __init__(self, job: Job, steps: int) -> None:
+        super().__init__()
+        self._job, self._steps = job, steps if job.first else 0
+
+    def look(self, done: int) -> None:
+        """Before each step; `done` of this start."""
+        if self._steps and done == PROFILE_AFTER_STEPS:
+            self._job.engine.check()
+            self.enter_context(self._job.engine.profile(self._job.directory.path("profile")))
+        if self._steps and done == PROFILE_AFTER_STEPS + self._steps:
+            self._job.engine.check()  # so that the device has done what the host asked for
+            self.close()
+            note(f"profile of {self._steps} steps: {self._job.directory.path('profile')}")
 
 
 def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:

@@ -34,7 +34,7 @@ def end_now() -> None:
 class StopRequest:
     """`reason`: why to stop, None to go on. `urgent`: a signal asked, so the step under way is given up.
     `save_wanted`: a checkpoint was asked for and is not yet saved. `everywhere`: the reason is one that every process
-    finds after the same step."""
+    finds after the same step. `profile_steps`: how many early steps of this start to trace."""
 
     when_grace_ends: Callable[[], None]
     """Called in a thread of its own `grace_seconds` after the first signal, if the process still runs."""
@@ -44,6 +44,7 @@ class StopRequest:
         *,
         max_hours: float | None = None,
         max_steps: int | None = None,
+        profile_steps: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.reason: str | None = None
@@ -53,6 +54,7 @@ class StopRequest:
         self.grace_seconds, self.when_grace_ends = DEFAULT_GRACE_SECONDS, end_now
         self._clock, self._began, self._looked = clock, clock(), clock()
         self._max_hours, self._max_steps = max_hours, max_steps
+        self.profile_steps = profile_steps
 
     @property
     def requested(self) -> bool:

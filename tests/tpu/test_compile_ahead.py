@@ -1,0 +1,74 @@
+"""Google's own TPU compiler on the very step, without a TPU. Run by `scripts/test-tpu`, which installs libtpu."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from maskwright.core.config import RunConfig
+from maskwright.tasks import plan as task
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="needs libtpu (700 MB): scripts/test-tpu installs it and runs these",
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def base(config: Callable[..., RunConfig], **keys: object) -> RunConfig:
+    values = {"model.size": "base", "model.hidden_size": None, "model.num_attention_heads": None, "data.seq_len": 512}
+    workers = {"batch.micro_batch_rows": 32, "batch.virtual_workers": 16, "engine.dtype": "bf16"}
+    return config(**values | workers | keys)
+
+
+@pytest.mark.parametrize(
+    ("slice_", "devices", "hosts", "sharding"), [("v5e:2x4", 8, 2, "data"), ("v6e:4x4", 16, 4, "fsdp")]
+)
+def test_base_compiles_for_a_slice_and_fits(
+    config: Callable[..., RunConfig], slice_: str, devices: int, hosts: int, sharding: str
+) -> None:
+    """32 rows of 512 tokens a chip. The bounds on memory are what keeps activations local: without it one layout
+    took 13.9 GiB a chip at 2 rows."""
+    found = task.plan(base(config, **{"engine.sharding": sharding}), slice_, vocab_size=50_265, search=False)
+    result = found.asked
+    assert (result.fits, result.devices, result.hosts) == (True, devices, hosts)
+    whole = 12 * 124.7e6  # weight and two moments
+    share = devices if sharding == "fsdp" else 1
+    assert whole / share < result.arguments_bytes < 1.1 * whole / share + 16e6
+    assert 2e9 < (result.temporaries_bytes or 0) < 7e9
+    # For v6e the compiler makes some reduce-scatters into an all-reduce and a slice.
+    assert "all-gather" in result.collectives if sharding == "fsdp" else set(result.collectives) == {"all-reduce"}
+    assert found.advice == []
+
+
+@pytest.mark.parametrize("slice_", ["v4:2x2x2", "v5p:2x2x1", "tpu7x:2x2x1"])
+@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
+def test_other_chips_take_other_models(config: Callable[..., RunConfig], slice_: str, kind: str) -> None:
+    """Muon, several micro-batches, real dropout or none: small, since only whether it compiles is asked."""
+    run = config(
+        **{"model.architecture": kind, "optimizer.kind": "muon", "data.seq_len": 128, "engine.dtype": "bf16"}
+        | {"batch.virtual_workers": 16, "model.hidden_dropout": 0.1 if kind == "roberta" else 0.0}
+    )
+    result = task.plan(run, slice_, search=False).asked
+    assert result.fits and result.compile_seconds > 0.0
+
+
+def test_what_does_not_fit_comes_with_the_compilers_own_numbers(config: Callable[..., RunConfig]) -> None:
+    run = base(config, **{"batch.micro_batch_rows": 256})
+    found = task.plan(run, "v5e:2x4", vocab_size=50_265, search=False).asked
+    assert not found.fits
+    assert 15.0 * 2**30 < found.limit_bytes < 16.0 * 2**30 < found.needed_bytes
+
+
+def test_a_topology_that_is_not_made_is_refused_in_the_compilers_words(config: Callable[..., RunConfig]) -> None:
+    from maskwright.core.errors import MaskwrightError
+
+    with pytest.raises(MaskwrightError, match="v5e:3x3: the TPU compiler refuses it: .*not divisible"):
+        task.plan(base(config), "v5e:3x3", vocab_size=50_265, search=False)

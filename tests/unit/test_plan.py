@@ -1,0 +1,139 @@
+"""What `maskwright plan` makes of what the compiler says; the compiler itself is in tests/tpu."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.data.store import TokenStore
+from maskwright.engines.jax_ahead import Request, Result
+from maskwright.tasks import plan as task
+
+GIB = 2**30
+
+
+class Compiler:
+    """A stand-in whose memory grows in a straight line with the rows; remembers what it was asked."""
+
+    def __init__(self, limit_gib: float, fixed_gib: float, row_gib: float) -> None:
+        self.limit, self.fixed, self.row, self.asked = limit_gib, fixed_gib, row_gib, list[int]()
+
+    def __call__(self, request: Request) -> Result:
+        self.asked.append(request.rows)
+        return self.result(request.rows)
+
+    def result(self, rows: int) -> Result:
+        needed = self.fixed + self.row * rows
+        fits = needed <= self.limit
+        sizes = {"limit_bytes": round(self.limit * GIB), "needed_bytes": round(needed * GIB), "arguments_bytes": GIB}
+        temporaries = round((needed - 1) * GIB) if fits else None
+        collectives = {"all-reduce": 6} if fits else {}
+        return Result(
+            "TPU v5 lite", 8, 2, fits, temporaries_bytes=temporaries, collectives=collectives, compile_seconds=1.0,
+            versions={"jax": "0"}, **sizes
+        )  # fmt: skip
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    made = Compiler(limit_gib=15.75, fixed_gib=1.5, row_gib=0.131)
+    monkeypatch.setattr(task, "_compile", made)
+    monkeypatch.setattr(task, "_code", lambda: "the same")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    return made
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("first", [1, 3, 32, 64, 104, 128, 500, 4096])
+@pytest.mark.parametrize(("fixed", "row"), [(1.5, 0.131), (0.2, 0.9), (14.0, 1.7), (15.0, 3.0)])
+def test_the_search_ends_at_the_largest_micro_batch_that_fits(first: int, fixed: float, row: float) -> None:
+    stand_in = Compiler(15.75, fixed, row)
+    found = task.largest_that_fits(first, stand_in.result(first), stand_in.result)
+    truth = int((15.75 - fixed) / row)
+    if truth == 0:
+        assert found is None
+    else:
+        assert found is not None and found <= truth
+        assert found == truth or (truth >= 16 and truth - found < 8)
+
+
+def test_a_plan_that_does_not_fit_says_by_how_much_and_what_does(
+    config: Callable[..., RunConfig], compiler: Compiler
+) -> None:
+    run = config(**{"batch.micro_batch_rows": 128, "batch.virtual_workers": 8, "data.seq_len": 512})
+    found = task.plan(run, "v5e:2x4")
+    assert (found.asked.fits, found.largest_rows, found.micro_batches) == (False, 104, 1)
+    report = found.report()
+    assert "micro-batch of 128 rows: does not fit: 18.27 of 15.75 GiB a device" in report
+    assert "micro-batch of 104 rows: fits: 15.12 of 15.75 GiB" in report
+    # 1,024 rows a step: 64 x 16 is the nearest that keeps them, on 8 devices
+    assert "Set batch.micro_batch_rows: 64 and batch.virtual_workers: 16 (the same rows a step)" in report
+    again = task.plan(
+        config(**{"batch.micro_batch_rows": 64, "batch.virtual_workers": 16, "data.seq_len": 512}), "v5e:2x4"
+    )
+    assert (again.asked.fits, again.advice, again.micro_batches) == (True, [], 2)
+
+
+def test_virtual_workers_that_the_slice_does_not_divide_are_named(
+    config: Callable[..., RunConfig], compiler: Compiler
+) -> None:
+    found = task.plan(config(**{"batch.micro_batch_rows": 16, "batch.virtual_workers": 1}), "v6e:4x4", search=False)
+    assert found.advice == [
+        "1 virtual workers cannot be shared out evenly over 8 devices. Set batch.micro_batch_rows: 2 and "
+        "batch.virtual_workers: 8 (the same rows a step)"
+    ]
+
+
+def test_where_not_one_row_fits_it_says_what_else(config: Callable[..., RunConfig], compiler: Compiler) -> None:
+    compiler.fixed = 16.0
+    run = config(**{"batch.micro_batch_rows": 8, "batch.virtual_workers": 8})
+    assert "Not one row fits: try engine.sharding: fsdp" in task.plan(run, "v5e:2x4").report()
+    run = config(**{"batch.micro_batch_rows": 8, "batch.virtual_workers": 8, "engine.sharding": "fsdp"})
+    assert "Not one row fits: take a larger slice" in task.plan(run, "v5e:2x4").report()
+
+
+def test_what_was_compiled_is_not_compiled_again(config: Callable[..., RunConfig], compiler: Compiler) -> None:
+    run = config(**{"batch.micro_batch_rows": 32, "batch.virtual_workers": 8})
+    one = task.plan(run, "v5e:2x4")
+    asked = list(compiler.asked)
+    assert task.plan(run, "v5e:2x4") == one
+    assert compiler.asked == asked
+    task.plan(config(**{"batch.micro_batch_rows": 32, "batch.virtual_workers": 8, "optimizer.beta1": 0.8}), "v5e:2x4")
+    assert len(compiler.asked) == 2 * len(asked)
+
+
+@pytest.mark.parametrize("on", ["v6e", "v9:2x2", "v6e:4", "v6e:4xx4", "slice:mine", ""])
+def test_what_is_no_slice_is_refused(config: Callable[..., RunConfig], on: str) -> None:
+    with pytest.raises(ConfigError, match="is no slice.*KIND:TOPOLOGY"):
+        task.plan(config(), on)
+
+
+def test_without_the_compiler_it_says_what_to_install(
+    config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="TPU compiler is not installed.*maskwright.tpu."):
+        task.plan(config(), "v6e:4x4")
+
+
+def test_a_store_that_is_not_here_needs_the_vocabulary(
+    config: Callable[..., RunConfig], compiler: Compiler, store: TokenStore
+) -> None:
+    run: Any = config(**{"batch.virtual_workers": 8})
+    away = run.model_copy(update={"data": run.data.model_copy(update={"store": "nowhere"})})
+    with pytest.raises(InputError, match="nowhere: .*give --vocab-size"):
+        task.plan(away, "v5e:2x4")
+    size = store.vocabulary.size
+    here, there = task.plan(run, "v5e:2x4"), task.plan(away, "v5e:2x4", vocab_size=size)
+    assert replace(there, asked=here.asked) == here
