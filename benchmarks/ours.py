@@ -17,7 +17,7 @@ from maskwright.core.config import build_config
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.choose import make_engine
 from maskwright.model.config import model_config, training_flops
 from maskwright.model.hf_names import initial_parameters
 
@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--engine", choices=("torch", "jax"), default="torch")
+    parser.add_argument("--dtype", choices=("auto", "bf16", "fp32"), default="auto")
     arguments = parser.parse_args()
     run = build_config(
         {
@@ -36,24 +38,25 @@ def main() -> None:
             "model": {"size": arguments.size},
             "schedule": {"steps": 1_000_000},
             "batch": {"micro_batch_rows": arguments.rows},
+            "engine": {"kind": arguments.engine, "dtype": arguments.dtype},
         },
         "benchmark",
     )
     store = TokenStore(arguments.store)
     shape = model_config(run.model, store.vocabulary.size, arguments.seq_len)
     loader = Loader(run, store)
-    engine = TorchEngine(shape, run.optimizer, run.engine, seed=0, run_flops=1e18)  # that of a long run
+    engine = make_engine(shape, run.optimizer, run.engine, 0, run_flops=1e18)  # that of a long run
     engine.write(TrainState(0, initial_parameters(shape, 0)))
     ceiling = engine.ceiling()
     seconds, loading, tokens, flops = [], [], [], []
-    together = 10 if engine.device == "cuda" else 1
+    together = 10 if engine.device != "cpu" else 1
     for first in range(0, arguments.steps, together):
         begin, load, taken = time.perf_counter(), 0.0, []
         for step in range(first, first + together):
             start = time.perf_counter()
             taken += loader.batches(step)
             load += time.perf_counter() - start
-            engine.step(taken[-1:], 1e-4)
+            engine.step(taken[-1:], 1e-4, lambda: False)
         engine.check()
         seconds.append((time.perf_counter() - begin) / together)
         loading.append(load / together)

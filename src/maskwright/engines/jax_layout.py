@@ -1,9 +1,9 @@
 """What each device of a mesh has of the parameters, and how it gets the rest.
 
 One mesh axis: every device has micro-batches of its own. `data`: each has all parameters, gradients are summed once an
-update. `fsdp`: each has a part of every matrix, its gradient and moments; a layer is gathered just before it is computed
-(in the dtype that is multiplied in), again in the backward pass, and its gradient is summed and cut apart at once
-(reduce-scatter, in fp32).
+update. `fsdp`: each has a part of every matrix, its gradient and moments; a layer is gathered just before it is
+computed (in the dtype that is multiplied in), again in the backward pass, and its gradient is summed and cut apart at
+once (reduce-scatter, in fp32).
 
 Everything runs inside one `jax.shard_map`, so what is local and what is sent is written here and decided by nobody
 else: activations are local by construction.
