@@ -116,7 +116,7 @@ def _set_up_cpu(engine: run.Engine) -> None:
     threads = engine.threads or hardware.spread_over_cores()
     os.environ.setdefault("PJRT_NPROC", str(threads))
     here = (engine.devices or 1) // int(os.environ.get("WORLD_SIZE", "1"))
-    if here > jax.config.read("jax_num_cpu_devices"):
+    if here > jax.config.jax_num_cpu_devices:
         with suppress(RuntimeError):  # this process's are made already; `_first` says so when they are too few
             jax.config.update("jax_num_cpu_devices", here)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
