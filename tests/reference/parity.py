@@ -40,7 +40,7 @@ CURVE_STEPS = 50
 def use_virtual_devices() -> None:
     """Before JAX computes anything in this process; all tests agree on it."""
     jax.config.update("jax_platforms", "cpu")
-    if jax.config.jax_num_cpu_devices < 8:
+    if jax.config.values["jax_num_cpu_devices"] < 8:
         jax.config.update("jax_num_cpu_devices", 8)
 
 

@@ -88,6 +88,7 @@ def train(job: Job, stop: StopRequest) -> None:
                     break
                 log = job.step % config.logging.every_steps == 0 or job.step == steps
                 if log and _log(job, board, bar, stats) and _roll_back(job, bar):
+                    saved_step = job.step
                     continue
                 bar.advance()
                 _beat(job, "training")
