@@ -298,7 +298,7 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
             bar.advance(len(batches))
             _beat(job, "evaluating")
     if not math.isfinite(stats.loss_sum):
-        raise HealthError(f"step {job.step}: the held-out loss is {stats.loss_sum}", fix=HEALTH_FIX)
+        raise HealthError(f"step {job.step}: the held-out loss is not finite ({stats.loss_sum})", fix=HEALTH_FIX)
     record = {
         "step": job.step,
         "valid_loss": stats.loss,
