@@ -122,9 +122,11 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
 
 def _set_up_cpu(engine: run.Engine) -> None:
     """`engine.devices` on a CPU are virtual devices in one process: what is sharded over chips, without any."""
-    threads = engine.threads or hardware.spread_over_cores()
+    threads, hosts = engine.threads or hardware.spread_over_cores(), int(os.environ.get("WORLD_SIZE", "1"))
+    here = (engine.devices or 1) // hosts
+    if hosts > 1:
+        threads = max(threads, here)  # a device that waits for another process takes a thread, and all wait at once
     os.environ.setdefault("PJRT_NPROC", str(threads))
-    here = (engine.devices or 1) // int(os.environ.get("WORLD_SIZE", "1"))
     if here > jax.config.values["jax_num_cpu_devices"]:
         with suppress(RuntimeError):  # this process's are made already; `_first` says so when they are too few
             jax.config.update("jax_num_cpu_devices", here)
