@@ -211,7 +211,9 @@ class JaxEngine:
         result: Stacked = {}
         for name, array in named.items():
             if self.processes.count > 1 and not array.is_fully_replicated:
-                array = self._gather(array)
+                # One at a time in every process: a device never holds two whole, and processes that would compute
+                # several of them in different orders would wait for each other for ever.
+                array = self._gather(array).block_until_ready()
             if self.processes.number == 0:
                 result[name] = np.asarray(array)
         return result
