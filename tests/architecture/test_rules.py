@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import pytest
+from reference.parity_rows import NOT_COMPARED, ROWS
 from safetensors.numpy import save_file
 
-from maskwright.core.config import ALL_KEYS, read_config
+from maskwright.core.config import ALL_KEYS, RunConfig, read_config
 from maskwright.core.config_page import markdown
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
@@ -137,6 +139,32 @@ def test_help_and_import_load_nothing_heavy() -> None:
 def test_number_of_configuration_keys_is_pinned() -> None:
     """Each key is a promise. Adding one is a decision: change this number, CHANGELOG and docs with it."""
     assert len(ALL_KEYS) == 53
+
+
+ENGINES_SECTIONS = ("data", "masking", "model", "optimizer", "schedule", "batch", "engine", "seed")
+"""Of the configuration: those whose keys can make torch and JAX differ."""
+
+
+def words(key: str) -> set[str]:
+    """What a key of the configuration may say, when that is one of a few words."""
+    kind = RunConfig
+    for name in key.split("."):
+        kind = kind.model_fields[name].annotation
+    kinds = [kind, *get_args(kind)]
+    return {word for one in kinds if get_origin(one) is Literal for word in get_args(one)}
+
+
+def test_every_option_is_compared_between_torch_and_jax() -> None:
+    keys = {key for key in ALL_KEYS if key.split(".")[0] in ENGINES_SECTIONS}
+    compared: dict[str, set[object]] = {}
+    for row in ROWS.values():
+        for key, value in row.items():
+            compared.setdefault(key, set()).add(value)
+    assert keys - set(NOT_COMPARED) == set(compared), "a row in tests/reference/parity_rows.py for each"
+    assert set(NOT_COMPARED) <= keys - set(compared)
+    for key in compared:
+        assert words(key) <= compared[key], f"{key}: no row says {words(key) - compared[key]}"
+    assert words("optimizer.kind") == {"adamw", "muon"}  # that it finds any
 
 
 def test_repository_speaks_of_the_product_alone() -> None:

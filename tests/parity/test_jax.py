@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("jax", reason="needs the extra jax")
 
 from reference import parity
+from reference.parity_rows import ROWS
 
 from maskwright.core.config import RunConfig
 from maskwright.data.store import TokenStore
@@ -16,7 +17,7 @@ from maskwright.data.store import TokenStore
 parity.use_virtual_devices()
 
 
-@pytest.mark.parametrize("row", parity.ROWS)
+@pytest.mark.parametrize("row", ROWS)
 def test_torch_and_jax_give_the_same_numbers(store: TokenStore, config: Callable[..., RunConfig], row: str) -> None:
-    found = parity.compare(store, config, parity.ROWS[row])
+    found = parity.compare(store, config, ROWS[row])
     assert found.largest < parity.TOLERANCE, found

@@ -1,6 +1,6 @@
 """Torch against JAX, option by option: the same run in both, in fp32 on the CPU, compared number by number.
 
-`ROWS` names the options; a test keeps it complete. `benchmarks/parity.py` prints what `compare` finds.
+`parity_rows.py` names the options. `benchmarks/parity.py` prints what `compare` finds.
 """
 
 from __future__ import annotations
@@ -36,65 +36,6 @@ from maskwright.model.networks_jax import stack, unstack
 
 TOLERANCE = 1e-5
 CURVE_STEPS = 50
-
-ROWS: dict[str, dict[str, Any]] = {
-    "roberta": {"model.architecture": "roberta", "masking.kind": "token", "optimizer.kind": "adamw"},
-    "modernbert": {"model.architecture": "modernbert"},
-    "packing: full_sentences": {"data.packing": "full_sentences"},
-    "packing: documents, 64 tokens": {"data.packing": "documents", "data.seq_len": 64},
-    "masking: whole words": {"masking.kind": "whole_word"},
-    "masking: spans, rising rate": {"masking.kind": "span", "masking.rate": 0.1, "masking.final_rate": 0.4},
-    "masking: shares": {"masking.mask_share": 0.5, "masking.random_share": 0.4},
-    "model: another shape": {
-        "model.size": "nano",
-        "model.hidden_size": 48,
-        "model.num_hidden_layers": 3,
-        "model.num_attention_heads": 3,
-        "model.intermediate_size": 80,
-        "model.max_seq_len": 40,
-    },
-    "dropout, roberta": {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.2},
-    "dropout, modernbert": {
-        "model.architecture": "modernbert",
-        "model.hidden_dropout": 0.1,
-        "model.attention_dropout": 0.2,
-    },
-    "adamw: its constants": {
-        "optimizer.learning_rate": 1e-3,
-        "optimizer.beta1": 0.8,
-        "optimizer.beta2": 0.95,
-        "optimizer.eps": 1e-5,
-        "optimizer.weight_decay": 0.2,
-    },
-    "no clipping": {"optimizer.max_grad_norm": None},
-    "clipping hard": {"optimizer.max_grad_norm": 0.05},
-    "muon, roberta": {"optimizer.kind": "muon", "optimizer.momentum": 0.9},
-    "muon, modernbert": {"optimizer.kind": "muon", "model.architecture": "modernbert"},
-    "schedule: cosine": {"schedule.kind": "cosine", "schedule.final_lr_share": 0.1},
-    "schedule: wsd": {"schedule.kind": "wsd", "schedule.decay_steps": 20, "schedule.warmup_steps": 5},
-    "schedule: linear": {"schedule.kind": "linear", "schedule.steps": 60},
-    "one large micro-batch": {"batch.virtual_workers": 1, "batch.micro_batch_rows": 8},
-    "another seed": {"seed": 7},
-    "4 devices, data": {"engine.devices": 4, "engine.sharding": "data", "batch.virtual_workers": 8},
-    "4 devices, fsdp": {"engine.devices": 4, "engine.sharding": "fsdp", "batch.virtual_workers": 4},
-    "4 devices, fsdp, muon": {
-        "engine.devices": 4,
-        "engine.sharding": "fsdp",
-        "optimizer.kind": "muon",
-        "batch.virtual_workers": 4,
-    },
-}
-
-NOT_COMPARED = {
-    "data.store": "where the rows come from, before any engine",
-    "model.init_from": "weights enter both engines by the same arrays",
-    "engine.kind": "what is compared",
-    "engine.device": "cpu in both; on others nothing but the compiler differs",
-    "engine.dtype": "fp32 in both; bf16 has a test of its own, rounding differs",
-    "engine.compile": "torch alone",
-    "engine.threads": "the machine's",
-}
-"""Keys that no row sets, with the reason. The sections checkpoint, health, evaluation and logging are the loop's."""
 
 
 def use_virtual_devices() -> None:

@@ -80,6 +80,7 @@ class JaxEngine:
         self._step = 0
         self._state: dict[str, Any] = {}
         self._wish: Array | None = None
+        self._gather = jax.jit(lambda array: array, out_shardings=self.program.sharding(EVERYWHERE))
         hosts = f" on {self.processes.count} hosts" if self.processes.count > 1 else ""
         self.description = (
             f"JAX {jax.__version__} on {layout.devices} x {devices[0].device_kind}{hosts}, {self.dtype_name}, "
@@ -144,11 +145,14 @@ class JaxEngine:
 
     def _run(self, what: str, state: Any, batches: Sequence[Batch], *rest: Array) -> Any:
         while True:
+            compiled = False
             try:
                 arguments = (state, self._put(batches), *rest)
-                return self._compiled(what, arguments, rows=len(batches[0].input_ids))(*arguments)
+                program = self._compiled(what, arguments, rows=len(batches[0].input_ids))
+                compiled = True
+                return program(*arguments)
             except (jax.errors.JaxRuntimeError, MemoryError) as error:
-                self._compute_fewer_at_once(batches[0], error)
+                self._compute_fewer_at_once(batches[0], error, alone=compiled)
 
     def _put(self, batches: Sequence[Batch]) -> dict[str, Array]:
         """This process's micro-batches on its devices, in pieces when they do not fit at once."""
@@ -179,16 +183,18 @@ class JaxEngine:
             self.compiles.append(Compiled(what, sizes, round(time.perf_counter() - began, 2), self._step))
         return self._programs[wanted]
 
-    def _compute_fewer_at_once(self, batch: Batch, error: Exception) -> None:
+    def _compute_fewer_at_once(self, batch: Batch, error: Exception, *, alone: bool) -> None:
         """After running out of memory: half of the rows, aloud. Raises the error when it is another one, or when
-        nothing can be done."""
+        nothing can be done. `alone`: the compiler says the same in all processes, a device may say it in one alone."""
         M, T = batch.input_ids.shape
         rows = largest_divisor(M, self.rows_at_once or M)
         if not is_out_of_memory(error):
             raise error
-        if any(array.is_deleted() for array in jax.tree.leaves(self._state)):
+        gone = any(array.is_deleted() for array in jax.tree.leaves(self._state))
+        if gone or (alone and self.processes.count > 1):
             raise MaskwrightError(
-                "out of memory in the middle of an update, whose weights are gone with it",
+                "out of memory in the middle of an update, which cannot be made again"
+                + ("" if gone else " in one process alone"),
                 where=self.device,
                 fix="lower batch.micro_batch_rows in a new run; `maskwright plan` says what fits",
             ) from None
@@ -208,10 +214,11 @@ class JaxEngine:
     def _fetch(self, named: dict[str, Array]) -> Stacked:
         """On process 0; the others take part and get nothing."""
         result: Stacked = {}
-        gather = jax.jit(lambda array: array, out_shardings=self.program.sharding(EVERYWHERE))
         for name, array in named.items():
             if self.processes.count > 1 and not array.is_fully_replicated:
-                array = gather(array)
+                # One at a time in every process: a device never holds two whole, and processes that would compute
+                # several of them in different orders would wait for each other for ever.
+                array = self._gather(array).block_until_ready()
             if self.processes.number == 0:
                 result[name] = np.asarray(array)
         return result
@@ -220,7 +227,7 @@ class JaxEngine:
         """Process 0 gives it to all; what the others bring does not matter."""
         header = json.loads(self.processes.share(json.dumps([state.step, bool(state.moments)]).encode()))
         self._step, with_moments = header
-        self._wish = None
+        self._wish, self._state = None, {}  # first, so that the devices never hold two
         self._state = {
             "parameters": self._send(stack(state.parameters, self.config, NEVER_PREDICTED), self.program.layout.shapes),
             "moments": {},

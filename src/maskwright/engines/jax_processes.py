@@ -21,7 +21,7 @@ from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.engines.jax_layout import Platform
-from maskwright.engines.processes import Alone, Processes
+from maskwright.engines.processes import LONGEST_MESSAGE, Alone, Processes
 
 CPU_DEVICES = "jax_num_cpu_devices"
 CONNECT_SECONDS = 300
@@ -44,12 +44,21 @@ class Hosts:
         given = np.frombuffer(data, np.uint8) if self.number == 0 else np.zeros(length, np.uint8)
         return np.asarray(multihost_utils.broadcast_one_to_all(given)).astype(np.uint8).tobytes()
 
+    def gather(self, data: bytes) -> list[bytes]:
+        sizes = multihost_utils.process_allgather(np.int32(len(data)))
+        given = np.zeros(LONGEST_MESSAGE, np.uint8)
+        given[: len(data)] = np.frombuffer(data, np.uint8)
+        found = np.asarray(multihost_utils.process_allgather(given)).astype(np.uint8)
+        return [row[:size].tobytes() for row, size in zip(found, np.asarray(sizes), strict=True)]
+
     def lost(self, error: Exception) -> bool:
+        # Where a collective fails at once, JAX raises its error as a ValueError.
         text = str(error).lower()
-        return isinstance(error, jax.errors.JaxRuntimeError | RuntimeError) and any(sign in text for sign in LOST)
+        return isinstance(error, RuntimeError | ValueError) and any(sign in text for sign in LOST)
 
     def close(self) -> None:
-        with suppress(RuntimeError):
+        with suppress(RuntimeError, ValueError):
+            self.share(b"")  # for as long as process 0 still copies its last checkpoint; what follows waits 30 seconds
             jax.distributed.shutdown()
 
 
@@ -112,9 +121,11 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
 
 def _set_up_cpu(engine: run.Engine) -> None:
     """`engine.devices` on a CPU are virtual devices in one process: what is sharded over chips, without any."""
-    threads = engine.threads or hardware.spread_over_cores()
+    threads, hosts = engine.threads or hardware.spread_over_cores(), int(os.environ.get("WORLD_SIZE", "1"))
+    here = (engine.devices or 1) // hosts
+    if hosts > 1:
+        threads = max(threads, here)  # a device that waits for another process takes a thread, and all wait at once
     os.environ.setdefault("PJRT_NPROC", str(threads))
-    here = (engine.devices or 1) // int(os.environ.get("WORLD_SIZE", "1"))
     if here > getattr(jax.config, CPU_DEVICES):
         with suppress(RuntimeError):  # this process's are made already; `_first` says so when they are too few
             jax.config.update(CPU_DEVICES, here)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from maskwright.core.errors import StoppedEarly
+from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly
+
+LONGEST_MESSAGE = 1000
+"""Bytes of what a process says when it fails."""
 
 
 class Processes(Protocol):
@@ -21,6 +24,11 @@ class Processes(Protocol):
 
     def share(self, data: bytes) -> bytes:
         """What process 0 gave, for all; every process calls it, at the same point."""
+        ...
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """What each process gave, at most `LONGEST_MESSAGE` bytes, for all; every process calls it, at the same
+        point."""
         ...
 
     def lost(self, error: Exception) -> bool:
@@ -40,10 +48,48 @@ class Alone:
     def share(self, data: bytes) -> bytes:
         return data
 
+    def gather(self, data: bytes) -> list[bytes]:
+        return [data]
+
     def lost(self, error: Exception) -> bool:
         return False
 
     def close(self) -> None: ...
+
+
+class Agree(Protocol):
+    def __call__(self, *, last: bool = False) -> None: ...
+
+
+@contextmanager
+def starting(processes: Processes) -> Iterator[Agree]:
+    """Gives `agree`, which waits until all processes have come to the same call of it. What fails in one before the
+    last call ends the others there, in its words: without it they would wait for one that is gone."""
+    waited_for = True
+
+    def meet(said: bytes, last: bool) -> None:
+        nonlocal waited_for
+        found = processes.gather(said)
+        waited_for = not last and not any(found)
+        if not any(found):
+            return
+        processes.close()
+        number, first = next((number, failure) for number, failure in enumerate(found) if failure)
+        code, message = first[0], f"process {number}: {first[1:].decode(errors='replace')}"
+        raise StoppedEarly(message) if code == StoppedEarly.exit_code else JobError(message, code)
+
+    meet(b"", False)  # at once: a connection waits 30 seconds for the other side to be there, what goes over it longer
+    try:
+        yield lambda *, last=False: meet(b"", last)
+    except Exception as error:
+        if processes.lost(error):
+            raise _gone(error) from None
+        if waited_for:
+            code = error.exit_code if isinstance(error, MaskwrightError) else 1
+            text = str(error) if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {error}"
+            with suppress(Exception):  # of what the others say to it; this one has its own error
+                meet((bytes([code]) + text.encode())[:LONGEST_MESSAGE], True)
+        raise
 
 
 @contextmanager
@@ -57,8 +103,12 @@ def together(processes: Processes) -> Iterator[None]:
     except Exception as error:
         if not processes.lost(error):
             raise
-        raise StoppedEarly(
-            f"another process of this run is gone ({str(error).splitlines()[0][:200]}); start the same command on all "
-            "hosts again, it continues from the last checkpoint"
-        ) from None
+        raise _gone(error) from None
     processes.close()
+
+
+def _gone(error: Exception) -> StoppedEarly:
+    return StoppedEarly(
+        f"another process of this run is gone ({str(error).splitlines()[0][:200]}); start the same command on all "
+        "hosts again, it continues from the last checkpoint"
+    )

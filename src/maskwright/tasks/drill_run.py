@@ -27,16 +27,26 @@ from maskwright.training import checkpoint
 
 GRACE_SECONDS, LONG_ENOUGH_SECONDS = 1.0, 120.0
 DOCUMENTS = 200
-LOOP, ENGINE = "maskwright.training.loop", "maskwright.engines.torch_engine:TorchEngine"
+LOOP = "maskwright.training.loop"
 SAVE = "maskwright.training.checkpoint:_write"
-# (phase, the call in which SIGTERM comes, which call it is)
-PHASES = (
-    ("reading the configuration's data", "maskwright.tasks.pretrain:prepare_run", 1),
-    ("start", "maskwright.tasks.pretrain:make_job", 1),
-    ("a step", f"{ENGINE}._accumulate", 3),
-    ("validation", f"{ENGINE}.evaluate", 1),
-    ("a save", SAVE, 1),
-)
+STEP = {
+    "torch": "maskwright.engines.torch_engine:TorchEngine._accumulate",
+    "jax": "maskwright.engines.jax_engine:JaxEngine.step",
+}
+"""The call that makes an update or a part of it, by `engine.kind`."""
+EVALUATE = {
+    "torch": "maskwright.engines.torch_engine:TorchEngine.evaluate",
+    "jax": "maskwright.engines.jax_engine:JaxEngine.evaluate",
+}
+
+
+def phases(kind: str) -> Iterator[tuple[str, str, int]]:
+    """(phase, the call in which SIGTERM comes, which call it is)."""
+    yield "reading the configuration's data", "maskwright.tasks.pretrain:prepare_run", 1
+    yield "start", "maskwright.tasks.pretrain:make_job", 1
+    yield "a step", STEP[kind], 3
+    yield "validation", EVALUATE[kind], 1
+    yield "a save", SAVE, 1
 
 
 class Place:
@@ -45,6 +55,7 @@ class Place:
     def __init__(self, folder: str, config: RunConfig) -> None:
         storage.make_folder(folder)
         self.folder, self.config, self.store = folder, config, TokenStore(config.data.store)
+        self.step = STEP[config.engine.kind]
         self.straight, self.bothered = (RunDirectory(os.path.join(folder, n)) for n in ("straight", "bothered"))
         self.file = os.path.join(folder, "config.yaml")
         storage.write_json(self.file, config.model_dump())  # JSON is YAML
@@ -106,7 +117,7 @@ def _last_line(text: str) -> str:
 def drills(folder: str, config: RunConfig) -> Iterator[tuple[str, Callable[[], str]]]:
     place = Place(folder, config)
     yield "the job left alone", lambda: place.train(place.straight).require(0)
-    for phase, call, number in PHASES:
+    for phase, call, number in phases(config.engine.kind):
         if phase == "validation" and not place.store.split("valid").documents:
             continue
         yield f"SIGTERM in {phase}", partial(_terminated, place, call, number, "terminate")
@@ -134,7 +145,7 @@ def _terminated(place: Place, call: str, number: int, do: str) -> str:
 
 
 def _hung(place: Place) -> str:
-    fault = {"call": f"{ENGINE}._accumulate", "number": 2, "do": "hang"}
+    fault = {"call": place.step, "number": 2, "do": "hang"}
     before = place.newest()
     grace = ("--set", f"checkpoint.grace_seconds={GRACE_SECONDS}")
     process = place.start(*place.pretrain(place.bothered, *grace), fault=fault)
@@ -173,7 +184,7 @@ def _killed(place: Place) -> str:
 
 
 def _second(place: Place) -> str:
-    fault = {"call": f"{ENGINE}._accumulate", "number": 1, "do": "hang"}
+    fault = {"call": place.step, "number": 1, "do": "hang"}
     first = place.start(*place.pretrain(place.bothered), fault=fault)
     try:
         _wait_for_training(place, first)

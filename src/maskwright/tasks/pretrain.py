@@ -31,7 +31,7 @@ from maskwright.core.secrets import redact
 from maskwright.data.loader import validation_batches
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import find_processes, make_engine
-from maskwright.engines.processes import together
+from maskwright.engines.processes import Agree, Processes, starting, together
 from maskwright.engines.schedules import learning_rate
 from maskwright.model.hf import read_hf_parameters
 from maskwright.model.hf_names import Parameters, initial_parameters
@@ -54,10 +54,20 @@ def pretrain(
     """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds
     (2). `stop_request` may carry limits of this start."""
     processes = find_processes(config.engine)
-    if processes.number > 0:
+    request = stop_request or StopRequest()
+    request.grace_seconds = config.checkpoint.grace_seconds
+    with starting(processes) as agree:
+        if processes.number == 0:
+            return _lead(config, run, config_file, request, processes, agree)
         from maskwright.tasks.follow import follow
 
-        return follow(config, processes, stop_request or StopRequest(), run)
+        return follow(config, run, request, processes, agree)
+
+
+def _lead(
+    config: RunConfig, run: str, config_file: str | None, request: StopRequest, processes: Processes, agree: Agree
+) -> None:
+    """What process 0 does, or the only one."""
     directory = RunDirectory(run)
     copies = _fetched(config, directory)
     before = directory.read_config() if directory.exists() else None
@@ -68,11 +78,11 @@ def pretrain(
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
     require_room(ready, directory)
-    processes.share(json.dumps([before, ready.store.fingerprint]).encode())
+    agree()
+    processes.share(json.dumps(known_to_all(ready, request, before)).encode())
     engine = start_engine(ready, before)
     record = _record(ready, dtype=engine.dtype_name)
-    request = stop_request or StopRequest()
-    request.grace_seconds = config.checkpoint.grace_seconds
+    agree()  # before the folder is made
     with stop_on_signals(request) as stop, directory.locked(lambda: stop.requested) as lease:
         if directory.exists() != (before is not None):
             raise InputError("another start began here meanwhile", where=run, fix="start the same command again")
@@ -81,10 +91,14 @@ def pretrain(
         saver = Saver(directory, config.checkpoint, copies, lease, planned)
         job = make_job(ready, directory, engine, record, saver)
         stop.when_grace_ends = partial(_grace_ended, job)
-        if before is None:
-            _begin(job, beginning, config_file)
+        loaded = None if before is None else _load(job, ready, before)
+        if before is not None and loaded is None:
+            beginning, config_file = starting_parameters(ready), None
+        agree(last=True)
+        if loaded:
+            _continue(job, *loaded)
         else:
-            _resume(job, ready, before)
+            _begin(job, beginning, config_file)
         update_status(job, "starting")
         say(describe(ready))
         for doubt in doubts(config):
@@ -93,6 +107,17 @@ def pretrain(
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
         saver.copy_newest()
         _run(job, stop, ready)
+
+
+def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] | None) -> dict[str, Any]:
+    """What process 0 tells the others of the run."""
+    return {
+        "before": before,
+        "config": flat(ready.config),
+        "model": asdict(ready.model),
+        "store_fingerprint": ready.store.fingerprint,
+        "max_steps": request.max_steps,
+    }
 
 
 def start_engine(ready: Prepared, before: dict[str, Any] | None) -> Engine:
@@ -259,7 +284,8 @@ def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
         storage.write_json(directory.path("environment.json"), environment())
 
 
-def _resume(job: Job, ready: Prepared, before: dict[str, Any]) -> None:
+def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
+    """The newest checkpoint of the run that is continued; None when it was stopped before its first."""
     directory, now = job.directory, job.record
     changes = refuse_changes(before["config"], now["config"], directory.location)
     for key, name in (
@@ -292,9 +318,10 @@ def _resume(job: Job, ready: Prepared, before: dict[str, Any]) -> None:
             )
         say("the run was stopped before its first checkpoint: starting again")
         directory.forget_metrics_after(-1)
-        _begin(job, starting_parameters(ready), None)
-        return
-    state, record = loaded
+    return loaded
+
+
+def _continue(job: Job, state: TrainState, record: dict[str, Any]) -> None:
     job.engine.processes.share(RESTORE)
     again = restore(job, state, record)
     if job.step == job.config.schedule.steps:

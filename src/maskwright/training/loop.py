@@ -95,6 +95,7 @@ def train(job: Job, stop: StopRequest) -> None:
                     break
                 log = job.step % config.logging.every_steps == 0 or job.step == steps
                 if log and _log(job, board, bar, stats) and _roll_back(job, bar):
+                    saved_step = job.step
                     continue
                 bar.advance()
                 _beat(job, "training")
@@ -338,7 +339,7 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
             _beat(job, "evaluating")
     job.speed.add("evaluate", time.perf_counter() - began)
     if not math.isfinite(stats.loss_sum):
-        raise HealthError(f"step {job.step}: the held-out loss is {stats.loss_sum}", fix=HEALTH_FIX)
+        raise HealthError(f"step {job.step}: the held-out loss is not finite ({stats.loss_sum})", fix=HEALTH_FIX)
     record = {
         "step": job.step,
         "valid_loss": stats.loss,

@@ -53,7 +53,7 @@ class StopRequest:
         self.everywhere = False
         self.grace_seconds, self.when_grace_ends = DEFAULT_GRACE_SECONDS, end_now
         self._clock, self._began, self._looked = clock, clock(), clock()
-        self._max_hours, self._max_steps = max_hours, max_steps
+        self._max_hours, self.max_steps = max_hours, max_steps
         self.profile_steps = profile_steps
 
     @property
@@ -67,8 +67,8 @@ class StopRequest:
         """After each step; `steps_done` since this start. The folder, if it is this process's to read, is looked at
         once a second."""
         now = self._clock()
-        if self._max_steps is not None and steps_done >= self._max_steps:
-            self.ask(f"--max-steps {self._max_steps}")
+        if self.max_steps is not None and steps_done >= self.max_steps:
+            self.ask(f"--max-steps {self.max_steps}")
             self.everywhere = True
         if self._max_hours is not None and now - self._began >= self._max_hours * 3600.0:
             self.ask(f"--max-hours {self._max_hours:g}")

@@ -1,0 +1,206 @@
+"""One run trained by two processes, as on two hosts of a slice: started, stopped, killed and refused together."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from command_line import COMMAND
+
+from maskwright.core.run_directory import RunDirectory
+from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.store import TokenStore
+from maskwright.tasks.verify_resume import compare
+from maskwright.text.sources import Sources
+from maskwright.training import checkpoint
+
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
+
+STEP = "maskwright.engines.jax_engine:JaxEngine.step"
+LONG_ENOUGH_SECONDS = 60.0
+CONFIG: dict[str, dict[str, Any]] = {
+    "data": {"seq_len": 32},
+    "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
+    "optimizer": {"learning_rate": 1e-3},
+    "schedule": {"steps": 12, "warmup_steps": 3},
+    "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
+    "engine": {"kind": "jax", "device": "cpu", "devices": 2, "dtype": "fp32", "threads": 1},
+    "checkpoint": {"save_every_steps": 4, "save_every_seconds": None, "keep": 9},
+    "evaluation": {"max_rows": 8, "every_steps": 5},
+    "logging": {"every_steps": 1, "tensorboard": False},
+}
+
+
+@dataclass
+class Ended:
+    code: int
+    said: str
+
+    @property
+    def last(self) -> str:
+        return self.said.strip().splitlines()[-1]
+
+
+@dataclass
+class Hosts:
+    """Two folders that the processes stand in, so that what each writes can be told apart."""
+
+    folder: Path
+    store: str
+    environment: dict[str, str]
+
+    def start(
+        self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
+    ) -> list[Ended]:
+        """`own`: arguments of each process alone; `fault`: what process 1 meets (`maskwright.tasks.injection`)."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        processes = []
+        for rank, arguments in enumerate(own):
+            command = COMMAND
+            if fault and rank == 1:
+                command = [sys.executable, "-m", "maskwright.tasks.injection", json.dumps(fault)]
+            (self.folder / f"host{rank}").mkdir(exist_ok=True)
+            several = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
+            processes.append(self._start([*command, *self._pretrain(run), *both, *arguments], f"host{rank}", several))
+        return self._ended(processes)
+
+    def alone(self, run: str, *arguments: str) -> Ended:
+        (self.folder / "alone").mkdir()
+        return self._ended([self._start([*COMMAND, *self._pretrain(run), *arguments], "alone", {})])[0]
+
+    def _pretrain(self, run: str) -> list[str]:
+        return ["pretrain", str(self.folder / "run.yaml"), "--run", run, "--set", f"data.store={self.store}"]
+
+    def _start(self, command: list[str], folder: str, several: dict[str, str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=self.folder / folder,
+            env={**os.environ, **self.environment, **several},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _ended(self, processes: list[subprocess.Popen[str]]) -> list[Ended]:
+        """All of them; who does not end in time is killed, and has the code of that."""
+        deadline, ended = time.monotonic() + LONG_ENOUGH_SECONDS, []
+        for process in processes:
+            with process:
+                while process.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                process.kill()
+                ended.append(Ended(process.wait(), process.stderr.read() if process.stderr else ""))
+        return ended
+
+    def run(self, name: str) -> RunDirectory:
+        return RunDirectory(str(self.folder / name))
+
+
+@pytest.fixture(scope="module")
+def hosts(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    folder = tmp_path_factory.mktemp("hosts")
+    (folder / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": {**CONFIG["data"], "store": store.location}}))
+    # JAX's own cache of compiled programs: each start of a run has the same.
+    kept = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
+    yield Hosts(folder, store.location, kept)
+
+
+def codes(ended: list[Ended]) -> list[int]:
+    return [process.code for process in ended]
+
+
+def same(one: RunDirectory, other: RunDirectory) -> None:
+    tensors, lines, differences = compare(one, other)
+    assert tensors > 50 and lines > 5 and differences == []
+
+
+def test_two_processes_of_four_devices_end_like_one_of_eight(hosts: Hosts) -> None:
+    keys = ("engine.devices=8", "engine.sharding=fsdp", "batch.virtual_workers=8", "batch.micro_batch_rows=1")
+    arguments = [word for key in (*keys, "schedule.steps=6") for word in ("--set", key)]
+    assert hosts.alone("run", *arguments).code == 0
+    ended = hosts.start("cut", tuple(arguments))
+    assert codes(ended) == [0, 0], ended
+    assert "JAX" in ended[0].said and "on 8 x cpu on 2 hosts" in ended[0].said
+
+    one, two = hosts.run("alone/run"), hosts.run("host0/cut")
+    losses = [[line.get("loss", line.get("valid_loss")) for line in run.read_metrics()] for run in (one, two)]
+    assert len(losses[0]) == 9 and losses[1] == pytest.approx(losses[0], rel=1e-5)
+    ends = [checkpoint.load_newest(run.checkpoints, set_aside=False) for run in (one, two)]
+    assert ends[0] and ends[1]
+    for name, weight in ends[0][0].parameters.items():
+        assert np.abs(weight - ends[1][0].parameters[name]).max() < 1e-4 * max(np.abs(weight).max(), 0.02), name
+
+    # Process 1 wrote nothing and told only what went wrong.
+    assert list((hosts.folder / "host1").iterdir()) == []
+    assert "pretrain" not in ended[1].said and "held-out" not in ended[1].said
+
+
+def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
+    assert codes(hosts.start("straight")) == [0, 0]
+    straight, bothered = hosts.run("host0/straight"), hosts.run("host0/bothered")
+
+    # SIGTERM to process 1 alone: its wish reaches the other, and both stop after the same step.
+    ended = hosts.start("bothered", fault={"call": STEP, "number": 3, "do": "terminate"})
+    assert codes(ended) == [75, 75], ended
+    stopped = checkpoint.whole_steps(bothered.checkpoints)[-1]
+    assert 3 <= stopped < 12
+    for process in ended:
+        assert f"stopped at step {stopped} of 12, saved" in process.last
+    assert "another host was asked to" in ended[0].last and "SIGTERM" in ended[1].last
+
+    # SIGKILL of process 1: the other notices, and what was saved before goes on.
+    ended = hosts.start("bothered", fault={"call": STEP, "number": 5, "do": "kill"})
+    assert codes(ended) == [75, -9], ended
+    assert "another process of this run is gone" in ended[0].last
+    assert checkpoint.whole_steps(bothered.checkpoints)[-1] in (stopped, 8)
+    status = bothered.read_status()
+    assert status and (status.phase, status.exit) == ("stopped", 75)
+
+    # The limit is process 0's, for all.
+    ended = hosts.start("bothered", own=(("--max-steps", "1"), ()))
+    assert codes(ended) == [75, 75], ended
+
+    assert codes(hosts.start("bothered")) == [0, 0]
+    same(straight, bothered)
+
+    # Process 0 refuses after all have started: the other ends with it.
+    ended = hosts.start("bothered", ("--set", "optimizer.learning_rate=0.1"))
+    assert codes(ended) == [2, 2], ended
+    for process in ended:
+        assert "was started with another configuration (optimizer.learning_rate: 0.001 -> 0.1)" in process.last
+    assert ended[1].last.startswith("error: process 0: ")
+    assert list((hosts.folder / "host1").iterdir()) == []
+
+
+def test_what_fails_in_one_ends_both_before_anything_is_written(
+    hosts: Hosts, corpus: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    other = str(tmp_path / "other")
+    prepare(Sources([str(corpus)], layout="sentences"), tokenizer, other, PrepareOptions(valid_fraction=0.2))
+    cases = [
+        (0, "data.store=nowhere", "nowhere: is not a token store"),
+        (1, "data.store=nowhere", "nowhere: is not a token store"),
+        (1, f"data.store={other}", f"{other}: is not the store that process 0 reads"),
+        (1, "seed=5", "seed: is not the configuration of process 0 (seed: 5, there 0)"),
+    ]
+    for rank, key, said in cases:
+        own = [("--set", key) if rank == number else () for number in range(2)]
+        ended = hosts.start("refused", own=tuple(own))
+        assert codes(ended) == [2, 2], ended
+        assert said in ended[rank].last and f"process {rank}: " in ended[1 - rank].last
+        assert said in ended[1 - rank].last
+    assert not list(hosts.folder.glob("host*/refused"))

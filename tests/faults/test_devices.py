@@ -1,0 +1,59 @@
+"""Devices and frameworks that are asked for and not there: one line, with what to do, and nothing left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import Cli, ConfigFile
+
+HAS_JAX = importlib.util.find_spec("jax") is not None
+if HAS_JAX:
+    from reference import parity
+
+    parity.use_virtual_devices()
+
+
+@pytest.mark.parametrize(
+    ("engine", "workers", "said"),
+    [
+        ({"kind": "jax", "device": "tpu"}, 1, "this machine has no TPU chip"),
+        ({"kind": "jax", "device": "cuda"}, 1, "no NVIDIA device that this JAX can use"),
+        ({"kind": "jax", "devices": 1000}, 1000, "1000 devices were asked for"),
+        ({"kind": "jax", "devices": 4}, 6, "6 virtual workers cannot be shared out evenly over 4 devices"),
+        ({"kind": "torch", "devices": 2}, 2, "engine.devices: engine.kind torch computes on one device"),
+        ({"kind": "torch", "sharding": "fsdp"}, 2, "engine.sharding: engine.kind torch computes on one device"),
+        ({"kind": "torch", "device": "tpu"}, 1, "torch does not know TPUs"),
+    ],
+)
+def test_a_device_that_is_not_there(
+    cli: Cli,
+    config_file: ConfigFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: dict[str, Any],
+    workers: int,
+    said: str,
+) -> None:
+    if engine["kind"] == "jax":
+        if not HAS_JAX:
+            pytest.skip("needs the extra jax")
+        # As on a machine that has neither.
+        monkeypatch.setattr("maskwright.engines.jax_processes.tpu_chips", lambda: 0)
+        monkeypatch.setattr("maskwright.engines.jax_processes.glob.glob", lambda path: [])
+    path = config_file(engine={"device": "cpu", **engine}, batch={"micro_batch_rows": 1, "virtual_workers": workers})
+    result = cli("pretrain", path, "--run", tmp_path / "run")
+    assert result.code == 2 and said in result.error
+    assert not (tmp_path / "run").exists()
+
+
+def test_jax_that_is_not_installed(
+    cli: Cli, config_file: ConfigFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "jax" else find(name, *rest))
+    result = cli("pretrain", config_file(engine={"kind": "jax"}), "--run", tmp_path / "run")
+    assert result.code == 2 and "JAX is not installed. Fix: install maskwright[jax]" in result.error
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,345 @@
+"""The JAX engine beside its numbers (tests/parity): what stopping, devices, dropout, memory and faults do to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="needs the extra jax")
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+from reference import parity
+
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import HealthError, MaskwrightError, StoppedEarly
+from maskwright.core.run_directory import RunDirectory
+from maskwright.data.batch import Batch
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
+from maskwright.engines.jax_engine import JaxEngine
+from maskwright.engines.torch_engine import TorchEngine
+from maskwright.model.config import model_config
+from maskwright.model.hf_names import initial_parameters
+from maskwright.tasks import pretrain as task
+from maskwright.tasks.replay import replay
+from maskwright.training import checkpoint
+from maskwright.training.stop import StopRequest
+
+parity.use_virtual_devices()
+
+Make = Callable[..., RunConfig]
+JAX: dict[str, Any] = {"engine.kind": "jax"}
+RATE = 1e-3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Starts of one run have the same programs: JAX's own cache on disk keeps them, which saves a minute."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(autouse=True)
+def known_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring what the machine can do takes a second, in each start of a run."""
+    monkeypatch.setattr(JaxEngine, "ceiling", lambda self: 1e12)
+
+
+def make(kind: type[Any], config: Make, store: TokenStore, **keys: Any) -> tuple[Any, Loader]:
+    """An engine at step 0, and what feeds it."""
+    run = config(**keys)
+    shape = model_config(run.model, store.vocabulary.size, run.data.seq_len)
+    engine = kind(shape, run.optimizer, run.engine, run.seed)
+    engine.write(TrainState(0, initial_parameters(shape, run.seed)))
+    return engine, Loader(run, store)
+
+
+def loss_of(engine: Any, batches: list[Batch]) -> float:
+    stats = engine.step(batches, RATE)
+    assert stats is not None
+    return float(stats.loss_sum) / float(stats.weight)
+
+
+def train(folder: Path, *starts: RunConfig, each: int) -> tuple[TrainState, dict[str, Any], list[float]]:
+    """The run at its end, its record, and its losses: all `starts` but the last are stopped after `each` steps."""
+    for number, config in enumerate(starts, 1):
+        if number < len(starts):
+            with pytest.raises(StoppedEarly):
+                task.pretrain(config, str(folder), stop_request=StopRequest(max_steps=each))
+        else:
+            task.pretrain(config, str(folder))
+    loaded = checkpoint.load_newest(str(folder / "checkpoints"), set_aside=False)
+    assert loaded and loaded[0].step == starts[-1].schedule.steps
+    return *loaded, [line["loss"] for line in RunDirectory(str(folder)).read_metrics() if "loss" in line]
+
+
+def same_bits(one: TrainState, other: TrainState) -> None:
+    for kind, arrays in {"": one.parameters, **one.moments}.items():
+        for name, value in arrays.items():
+            there = other.moments[kind] if kind else other.parameters
+            assert value.tobytes() == there[name].tobytes(), (kind, name)
+
+
+def furthest(one: TrainState, other: TrainState) -> float:
+    """Largest difference of any weight as a share of the largest in its array. Of a key's bias, whose true gradient is
+    0, of the query's instead: what moved it is rounding alone."""
+    shares = []
+    for name, value in one.parameters.items():
+        scale = np.abs(one.parameters[name.replace("key.bias", "query.bias")]).max()
+        shares.append(float(np.abs(value - other.parameters[name]).max() / scale))
+    return max(shares)
+
+
+# ---- on the way from engine to engine, start to start, device to device ---------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path, optimizer: str) -> None:
+    keys = {"optimizer.kind": optimizer, "optimizer.learning_rate": RATE}
+    torch_run, jax_run = config(**keys), config(**keys, **JAX)
+    alone = [train(tmp_path / run.engine.kind, run, each=12) for run in (torch_run, jax_run)]
+    mixed = train(tmp_path / "mixed", torch_run, jax_run, torch_run, each=4)
+    for state, _, losses in alone:
+        assert mixed[2] == pytest.approx(losses, rel=1e-5)
+        assert furthest(state, mixed[0]) < 1e-4
+    assert "changed: engine.kind: torch -> jax" in (tmp_path / "mixed/log.txt").read_text()
+
+
+def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: Path) -> None:
+    """With dropout, which is drawn for each virtual worker, and a masking rate that moves."""
+    keys = {
+        "model.hidden_dropout": 0.1,
+        "model.attention_dropout": 0.1,
+        "masking.final_rate": 0.3,
+        "batch.virtual_workers": 4,
+        "batch.micro_batch_rows": 2,
+        "optimizer.learning_rate": RATE,
+        "schedule.steps": 9,
+        **JAX,
+    }
+
+    def on(devices: int, sharding: str) -> RunConfig:
+        return config(**keys, **{"engine.devices": devices, "engine.sharding": sharding})
+
+    one, cut = on(1, "data"), on(4, "fsdp")
+    straight = train(tmp_path / "one", one, each=9)
+    straight_cut = train(tmp_path / "cut", cut, each=9)
+    for run, wanted in ((one, straight), (cut, straight_cut)):
+        found = train(tmp_path / f"stopped {run.engine.devices}", run, run, each=4)
+        same_bits(wanted[0], found[0])
+        assert wanted[2] == found[2] and wanted[1]["counters"] == found[1]["counters"]
+
+    moved = train(tmp_path / "moved", one, cut, on(2, "data"), each=3)
+    for _, _, losses in (straight_cut, moved):
+        assert losses == pytest.approx(straight[2], rel=1e-5)
+    assert furthest(straight[0], moved[0]) < 1e-4
+
+
+def test_dropout_is_drawn_by_seed_step_and_virtual_worker(config: Make, store: TokenStore) -> None:
+    keys = {"model.hidden_dropout": 0.2, "model.attention_dropout": 0.2, "batch.virtual_workers": 4, **JAX}
+    one, loader = make(JaxEngine, config, store, **keys)
+    batches, start = loader.batches(0), one.read()
+    plain, _ = make(TorchEngine, config, store)
+    drawn = loss_of(one, batches)
+    assert abs(drawn - plain.evaluate(batches).loss) > 1e-3
+
+    def at(step: int, given: list[Batch]) -> float:
+        one.write(TrainState(step, start.parameters, one_moments))
+        return loss_of(one, given)
+
+    one_moments = {kind: {n: np.zeros_like(a) for n, a in named.items()} for kind, named in one.read().moments.items()}
+    assert at(0, batches) == drawn
+    assert abs(at(1, batches) - drawn) > 1e-4
+    assert abs(at(0, [batches[1], batches[0], *batches[2:]]) - drawn) > 1e-4  # each by another worker
+
+    four, _ = make(JaxEngine, config, store, **keys, **{"engine.devices": 4})
+    assert loss_of(four, batches) == pytest.approx(drawn, rel=1e-6)
+    other, _ = make(JaxEngine, config, store, **keys, seed=1)
+    other.write(TrainState(0, start.parameters))
+    assert abs(loss_of(other, batches) - drawn) > 1e-4
+
+
+# ---- what the host does while the device works ----------------------------------------------------------------------
+
+
+def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
+    config: Make, store: TokenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, loader = make(JaxEngine, config, store, **JAX)
+    plain, _ = make(TorchEngine, config, store)
+    held_out = loader.batches(100)
+    first = loss_of(engine, loader.batches(0))
+    # Without dropout, what is trained on is what is scored.
+    assert first == pytest.approx(plain.evaluate(loader.batches(0)).loss, rel=1e-5)
+    engine.evaluate(held_out)
+    engine.read()
+
+    def asked(self: jax.Array, *_: Any) -> None:
+        raise AssertionError("the host waits for the device")
+
+    array = type(engine._state["first_bad"])
+    with monkeypatch.context() as patch:
+        for name in ("__float__", "__int__", "__bool__", "__index__", "__array__", "block_until_ready", "item"):
+            patch.setattr(array, name, asked)
+        patch.setattr(array, "_value", property(asked))
+        stats = engine.step(loader.batches(1), RATE)
+        with pytest.raises(AssertionError, match="waits"):  # so it is seen where somebody does ask
+            float(stats.loss_sum)
+
+    with jax.log_compiles():
+        for step in range(2, 22):
+            engine.step(loader.batches(step), RATE)
+            if step % 5 == 0:
+                engine.evaluate(held_out)
+                engine.read()
+        engine.check()
+        assert "Compiling" not in caplog.text
+        assert [made.what for made in engine.compiles] == ["update", "evaluate"]
+        engine.step([batch.part(0, 2) for batch in loader.batches(22)], RATE)
+    assert "Compiling" in caplog.text
+    last = engine.compiles[-1]
+    assert (last.what, last.step, last.shapes["input_ids"]) == ("update", 22, (2, 1, 2, 32))
+    assert json.loads(json.dumps(engine.report()))["compiles"][-1]["what"] == "update"
+
+
+def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, store: TokenStore) -> None:
+    keys = {"batch.virtual_workers": 8, "engine.devices": 4, "engine.sharding": "fsdp", "optimizer.kind": "muon"}
+    engine, _ = make(JaxEngine, config, store, **keys, **JAX)
+    layout = engine.program.layout
+    for named in (engine._state["parameters"], *engine._state["moments"].values()):
+        for name, array in named.items():
+            assert layout.dims[name] is not None or array.size < 1000, name
+            parts = 1 if layout.dims[name] is None else 4
+            assert {part.data.size * parts for part in array.addressable_shards} == {array.size}, name
+
+    deep = {"model.hidden_size": 256, "model.num_attention_heads": 4, "model.num_hidden_layers": 8}
+
+    def compiled(devices: int, sharding: str) -> tuple[int, int, str]:
+        """Bytes of the arguments and of what is made on the way, on one device, and the program."""
+        given = {**deep, **JAX, "engine.devices": devices, "engine.sharding": sharding}
+        run = config(**given)
+        shape = model_config(run.model, store.vocabulary.size, 32)
+        program = JaxEngine(shape, run.optimizer, run.engine, 0).program
+        made = program.jitted_update().lower(*program.update_shapes(micro_batches=1, rows=4, tokens=32, slots=20))
+        executable = made.compile()
+        memory = executable.memory_analysis()
+        return memory.argument_size_in_bytes, memory.temp_size_in_bytes, executable.as_text()
+
+    whole, few, many = compiled(8, "data"), compiled(2, "fsdp"), compiled(8, "fsdp")
+    assert "reduce-scatter" in many[2] and "all-gather" in many[2]
+    assert "reduce-scatter" not in whole[2] and "all-gather" not in whole[2]
+    assert many[0] < whole[0] / 6 and many[0] < few[0] / 3
+    assert sum(many[:2]) < sum(whole[:2]) / 2
+    assert many[1] <= few[1]
+
+
+# ---- faults -------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_step_that_is_not_finite_nothing_changes(
+    config: Make, store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device runs ahead: what is bad is found at the next log line, named by its step, and has changed nothing."""
+    batch = Loader.batch
+
+    def poisoned(self: Loader, step: int, worker: int, data_step: int | None = None) -> Batch:
+        found = batch(self, step, worker, data_step)
+        return replace(found, weights=found.weights * np.float32(np.nan)) if (step, worker) == (5, 1) else found
+
+    monkeypatch.setattr(Loader, "batch", poisoned)
+    run = config(**{"logging.every_steps": 4, "checkpoint.save_every_steps": 4}, **JAX)
+    states, step = [], JaxEngine.step
+
+    def watched(self: JaxEngine, *arguments: Any) -> Any:
+        stats = step(self, *arguments)
+        states.append(self.read().parameters)
+        return stats
+
+    monkeypatch.setattr(JaxEngine, "step", watched)
+    with pytest.raises(HealthError, match="step 5: the loss or its gradient is not finite") as failure:
+        task.pretrain(run, str(tmp_path / "run"))
+    assert (failure.value.exit_code, failure.value.step, len(states)) == (3, 5, 8)
+    moved = [
+        any((one[name] != other[name]).any() for name in one) for one, other in zip(states, states[1:], strict=False)
+    ]
+    assert moved == [True] * 4 + [False] * 3
+    assert (tmp_path / "run/replay/step-00000005/replay.json").exists()
+
+    monkeypatch.setattr(JaxEngine, "step", step)
+    again = replay(str(tmp_path / "run"), 5)
+    assert again.error and again.loss is None and (again.start, again.again) == ("step-00000004", 1)
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
+    """A device on which programs of more than `rows` rows at once end without memory; rows of each that ran."""
+    compiled, seen = JaxEngine._compiled, []
+
+    def limited(self: JaxEngine, what: str, arguments: tuple[Any, ...], **options: Any) -> Any:
+        at_once = arguments[1]["input_ids"].shape[2]
+
+        def exhausted(*_: Any) -> Any:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
+
+        if at_once > rows:
+            return exhausted
+        seen.append(at_once)
+        return compiled(self, what, arguments, **options)
+
+    monkeypatch.setattr(JaxEngine, "_compiled", limited)
+    return seen
+
+
+@pytest.mark.parametrize(("rows", "fit", "left"), [(6, 5, 3), (7, 5, 1)])
+def test_fewer_rows_at_once_give_the_same_loss(
+    config: Make,
+    store: TokenStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    rows: int,
+    fit: int,
+    left: int,
+) -> None:
+    keys = {"batch.micro_batch_rows": rows, "masking.kind": "span"}
+    plain, loader = make(TorchEngine, config, store, **keys)
+    engine, _ = make(JaxEngine, config, store, **keys, **JAX)
+    small_memory(monkeypatch, fit)
+    for step in range(2):
+        assert loss_of(engine, loader.batches(step)) == pytest.approx(loss_of(plain, loader.batches(step)), rel=1e-5)
+    assert engine.rows_at_once == left
+    warnings = capfd.readouterr().err.splitlines()
+    assert len(warnings) == 1 and f"with {rows} rows of 32 tokens at once: computing {left} at a time" in warnings[0]
+
+
+def test_fewer_rows_at_once_go_through_a_checkpoint(
+    config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = config(**{"schedule.steps": 4}, **JAX)
+    with monkeypatch.context() as patch:
+        small_memory(patch, 2)
+        straight = train(tmp_path / "straight", run, each=4)
+        with pytest.raises(StoppedEarly):
+            task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(max_steps=2))
+    seen = small_memory(monkeypatch, 4)  # more would fit now, with other low bits
+    parts = train(tmp_path / "parts", run, each=4)
+    assert set(seen) == {2}
+    same_bits(straight[0], parts[0])
+
+
+def test_one_row_too_many_is_an_error_of_one_line(
+    config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_memory(monkeypatch, 0)
+    with pytest.raises(MaskwrightError, match="out of memory with one row of 32 tokens"):
+        task.pretrain(config(**JAX), str(tmp_path / "run"))

@@ -1,0 +1,86 @@
+"""The options that torch and JAX are compared in, one run a row (`parity.py`); an architecture test keeps it complete.
+
+Options that only decide what both engines are fed (masking, packing, rates) share a row with others, since each row
+costs a compilation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ROWS: dict[str, dict[str, Any]] = {
+    "roberta": {
+        "model.architecture": "roberta",
+        "data.packing": "documents",
+        "masking.kind": "token",
+        "optimizer.kind": "adamw",
+        "schedule.kind": "linear",
+        "schedule.steps": 60,
+    },
+    "modernbert with dropout, masking words": {
+        "model.architecture": "modernbert",
+        "model.hidden_dropout": 0.1,
+        "model.attention_dropout": 0.2,
+        "masking.kind": "whole_word",
+    },
+    "roberta with dropout, another seed": {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.2, "seed": 7},
+    "full sentences, masking spans at a rising rate": {
+        "data.packing": "full_sentences",
+        "masking.kind": "span",
+        "masking.rate": 0.1,
+        "masking.final_rate": 0.4,
+        "masking.mask_share": 0.5,
+        "masking.random_share": 0.4,
+    },
+    "another shape, cosine": {
+        "model.hidden_size": 48,
+        "model.num_hidden_layers": 3,
+        "model.num_attention_heads": 3,
+        "model.intermediate_size": 80,
+        "model.max_seq_len": 40,
+        "schedule.kind": "cosine",
+        "schedule.final_lr_share": 0.1,
+    },
+    "adamw's constants, no clipping": {
+        "optimizer.learning_rate": 1e-3,
+        "optimizer.beta1": 0.8,
+        "optimizer.beta2": 0.95,
+        "optimizer.eps": 1e-5,
+        "optimizer.weight_decay": 0.2,
+        "optimizer.max_grad_norm": None,
+    },
+    "one large micro-batch of 64 tokens, clipping hard": {
+        "data.seq_len": 64,
+        "batch.virtual_workers": 1,
+        "batch.micro_batch_rows": 8,
+        "optimizer.max_grad_norm": 0.05,
+    },
+    "muon, roberta, wsd": {
+        "optimizer.kind": "muon",
+        "optimizer.momentum": 0.9,
+        "schedule.kind": "wsd",
+        "schedule.decay_steps": 20,
+        "schedule.warmup_steps": 5,
+    },
+    "muon, modernbert": {"optimizer.kind": "muon", "model.architecture": "modernbert"},
+    "4 devices, data": {"engine.devices": 4, "engine.sharding": "data", "batch.virtual_workers": 8},
+    "4 devices, fsdp": {"engine.devices": 4, "engine.sharding": "fsdp", "batch.virtual_workers": 4},
+    "4 devices, fsdp, muon": {
+        "engine.devices": 4,
+        "engine.sharding": "fsdp",
+        "optimizer.kind": "muon",
+        "batch.virtual_workers": 4,
+    },
+}
+
+NOT_COMPARED = {
+    "data.store": "where the rows come from, before any engine",
+    "model.init_from": "weights enter both engines by the same arrays",
+    "model.size": "a name for a shape, whose own keys are compared",
+    "engine.kind": "what is compared",
+    "engine.device": "cpu in both; on others nothing but the compiler differs",
+    "engine.dtype": "fp32 in both; bf16 has a test of its own, rounding differs",
+    "engine.compile": "torch alone",
+    "engine.threads": "the machine's",
+}
+"""Keys that no row sets, with the reason. The sections checkpoint, health, evaluation and logging are the loop's."""
