@@ -67,7 +67,7 @@ def write_result(row: str, ratios: dict[str, float], **details: Any) -> None:
     record = {
         "row": row,
         "date": datetime.date.today().isoformat(),
-        "ratios": {name: round(value, 3) for name, value in ratios.items()},
+        "ratios": {name: float(f"{value:.4g}") for name, value in ratios.items()},
         **details,
         "machine": {key: value for key, value in here["hardware"].items() if key != "host"},
         "versions": {"python": sys.version.split()[0], **_versions()},

@@ -11,7 +11,7 @@ from faults_table import table as faults_table
 HERE = Path(__file__).parent
 NOT_ON_A_GPU = "not run on a GPU yet"
 #   result file, where, against, key of its ratios, unit, target, whether less is better
-ROWS: list[tuple[str, str, str, str, str, float, bool]] = [
+ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("cpu-base", "CPU, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 1.7, False),
     ("cpu-base", "CPU, base, 512 tokens", "measured bf16 GEMM", "ceiling_share", "of it", 0.7, False),
     ("cpu-base", "CPU, base, 512 tokens", "HF Trainer's defaults", "over_hf_defaults", "x", 5.0, False),
@@ -37,6 +37,28 @@ ROWS: list[tuple[str, str, str, str, str, float, bool]] = [
     ("saving", "a save every 600 s, base, 8 rows a step", "training", "share_of_training", "of it", 0.02, True),
     ("kills", "204 kills at random moments", "ends of runs that differ", "different_ends", "ends", 0.0, True),
     ("kills", "a kill, with a save every second", "training lost", "most_seconds_lost", "s", 2.0, True),
+    ("parity", "JAX, fp32, 50 steps and gradients", "torch", "largest", "apart", 1e-5, True),
+    (
+        "engines-cpu-mini",
+        "JAX on a CPU, mini, 128 tokens",
+        "torch, each at its best dtype",
+        "over_torch",
+        "x",
+        None,
+        False,
+    ),
+    ("engines-cpu-mini", "JAX on a CPU, mini, 128 tokens", "torch, both fp32", "over_torch_fp32", "x", None, False),
+    (
+        "engines-cpu-small",
+        "JAX on a CPU, small, 512 tokens",
+        "torch, each at its best dtype",
+        "over_torch",
+        "x",
+        None,
+        False,
+    ),
+    ("engines-cpu-small", "JAX on a CPU, small, 512 tokens", "torch, both fp32", "over_torch_fp32", "x", None, False),
+    ("engines-gpu-base", "JAX on one H200, base", "torch", "over_torch", "x", None, False),
     ("start", "`maskwright --help`", "-", "help_seconds", "s", 0.2, True),
     ("start", "first step after start, mini", "-", "first_step_seconds", "s", 5.0, True),
     ("start", "batch at step 10^6", "batch at step 0", "batch_at_step_1000000_over_step_0", "x", 2.0, True),
@@ -54,6 +76,8 @@ python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --prege
 python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 python benchmarks/saving.py --text 'corpus/*.txt'
+python benchmarks/engines.py cpu-mini --text 'corpus/*.txt'   # JAX beside torch; also cpu-small gpu-base
+python benchmarks/parity.py                                   # JAX's numbers beside torch's, two minutes
 python benchmarks/kills.py --store data/store                 # a quarter of an hour
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
 ```
@@ -76,17 +100,17 @@ def value(number: float, unit: str) -> str:
     return f"{number:.1%} {unit}" if unit == "of it" else f"{number:.3g} {unit}"
 
 
-def line(row: tuple[str, str, str, str, str, float, bool]) -> str:
+def line(row: tuple[str, str, str, str, str, float | None, bool]) -> str:
     name, where, against, key, unit, target, less = row
     path = HERE / "results" / f"{name}.json"
-    wanted = f"{'≤' if less else '≥'} {value(target, unit)}"
+    wanted = "-" if target is None else f"{'≤' if less else '≥'} {value(target, unit)}"
     if not path.exists():
-        found = NOT_ON_A_GPU if name.startswith("gpu") else "not run yet"
+        found = NOT_ON_A_GPU if "gpu-" in name else "not run yet"
         return f"| {where} | {against} | {wanted} | {found} | | |"
     record: dict[str, Any] = json.loads(path.read_text())
     number = record["ratios"][key]
-    reached = number <= target if less else number >= target
-    cells = [where, against, wanted, f"**{value(number, unit)}**", "yes" if reached else "no", record["date"]]
+    reached = "-" if target is None else "yes" if (number <= target if less else number >= target) else "no"
+    cells = [where, against, wanted, f"**{value(number, unit)}**", reached, record["date"]]
     return f"| {' | '.join(cells)} |"
 
 
