@@ -19,6 +19,9 @@ from maskwright.engines.base import TrainState
 from maskwright.tasks import drill_save
 from maskwright.training import checkpoint
 
+# Another test of this process may have started JAX, which warns of every fork. The child writes files and ends.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+
 
 def test_every_drill_passes(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location)

@@ -24,6 +24,8 @@ from maskwright.engines.jax_layout import Platform
 from maskwright.engines.processes import LONGEST_MESSAGE, Alone, Processes
 
 CPU_DEVICES = "jax_num_cpu_devices"
+MOST_VIRTUAL_DEVICES = 64
+"""Each has a thread, and all wait for each other; a thousand end the process."""
 CONNECT_SECONDS = 300
 DEAD_AFTER_SECONDS = 30
 """Without a sign of life from another host, which then counts as dead."""
@@ -101,11 +103,11 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     Raises `ConfigError` where a device is absent, `MaskwrightError` where the other hosts are not to be found.
     """
     device = choose_device(engine.device)
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    said = os.environ.get("WORLD_SIZE")
     if device == "cpu":
         _set_up_cpu(engine)
-    if several or device == "tpu":
-        _find_hosts(several)
+    if int(said or 1) > 1 or (device == "tpu" and said is None):
+        _find_hosts(said is not None)
     try:
         jax.config.update("jax_platforms", device)
         devices = sorted(jax.devices(), key=lambda found: (found.process_index, found.id))
@@ -123,6 +125,12 @@ def _set_up_cpu(engine: run.Engine) -> None:
     """`engine.devices` on a CPU are virtual devices in one process: what is sharded over chips, without any."""
     threads, hosts = engine.threads or hardware.spread_over_cores(), int(os.environ.get("WORLD_SIZE", "1"))
     here = (engine.devices or 1) // hosts
+    if here > MOST_VIRTUAL_DEVICES:
+        raise ConfigError(
+            f"{here} devices were asked for; on a CPU they are virtual, and at most {MOST_VIRTUAL_DEVICES}",
+            where="engine.devices",
+            fix="take fewer; `maskwright plan` compiles for large slices",
+        )
     if hosts > 1:
         threads = max(threads, here)  # a device that waits for another process takes a thread, and all wait at once
     os.environ.setdefault("PJRT_NPROC", str(threads))
@@ -159,8 +167,8 @@ def _find_hosts(by_variables: bool) -> None:
         raise MaskwrightError(
             f"the hosts of this run did not find each other: {error}",
             where="jax.distributed",
-            fix="start the same command on every host of the slice; without a slice, set MASTER_ADDR, MASTER_PORT, "
-            "WORLD_SIZE and RANK on each",
+            fix="start the same command on every host of the slice; elsewhere set MASTER_ADDR, MASTER_PORT, WORLD_SIZE "
+            "and RANK on each, or WORLD_SIZE=1 where there is one host",
         ) from None
 
 
