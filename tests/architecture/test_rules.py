@@ -42,6 +42,7 @@ LAYERS = {
 HEAVY = {
     "torch": {
         "model/attention.py",
+        "model/embedding.py",
         "model/roberta_torch.py",
         "model/modernbert_torch.py",
         "model/networks.py",

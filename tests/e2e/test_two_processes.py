@@ -204,3 +204,27 @@ def test_what_fails_in_one_ends_both_before_anything_is_written(
         assert said in ended[rank].last and f"process {rank}: " in ended[1 - rank].last
         assert said in ended[1 - rank].last
     assert not list(hosts.folder.glob("host*/refused"))
+
+
+def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": "1"}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": {"store": hosts.store, "seq_len": 32}}))
+    process = subprocess.Popen(
+        [*COMMAND, "pretrain", "run.yaml", "--run", "run"],
+        cwd=tmp_path,
+        env={**os.environ, **hosts.environment, **alone},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        time.sleep(4.0)  # imported, and waiting
+        assert process.poll() is None
+        process.terminate()
+        _, errors = process.communicate(timeout=15.0)
+    finally:
+        process.kill()
+    assert process.returncode == 75 and "stopped: by SIGTERM" in errors
+    assert not (tmp_path / "run").exists()

@@ -57,3 +57,30 @@ def test_jax_that_is_not_installed(
     result = cli("pretrain", config_file(engine={"kind": "jax"}), "--run", tmp_path / "run")
     assert result.code == 2 and "JAX is not installed. Fix: install maskwright[jax]" in result.error
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"WORLD_SIZE": "two"}, "invalid literal for int"),
+        ({"WORLD_SIZE": "2"}, "MASTER_ADDR: WORLD_SIZE is 2, but MASTER_ADDR is not set"),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "2"}, "RANK 2 is not one of 2"),
+    ],
+)
+def test_launch_variables_that_are_none(
+    cli: Cli,
+    config_file: ConfigFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    said: str,
+) -> None:
+    if not HAS_JAX:
+        pytest.skip("needs the extra jax")
+    for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    result = cli("pretrain", config_file(engine={"kind": "jax", "device": "cpu"}), "--run", tmp_path / "run")
+    assert result.code == 2 and said in result.error
+    assert not (tmp_path / "run").exists()

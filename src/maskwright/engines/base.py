@@ -157,6 +157,6 @@ def one_row_too_long(tokens: int, device: str) -> MaskwrightError:
 def fewer_at_once(before: int, now: int, tokens: int) -> str:
     return (
         f"out of memory with {before} rows of {tokens} tokens at once: computing {now} at a time from here on, "
-        "which changes the last bits only. To have it so from the start, lower batch.micro_batch_rows and raise "
-        "batch.virtual_workers"
+        "which changes the last bits only, and with dropout what is dropped. To have it so from the start, lower "
+        "batch.micro_batch_rows and raise batch.virtual_workers"
     )

@@ -99,13 +99,16 @@ class JaxEngine:
 
     def ceiling(self) -> float:
         here = self.program.layout.mesh.local_devices[0]
+        # An accelerator is done with one of these shapes before the host has asked for it; virtual devices share cores.
+        many, chips = (1, 1) if self.device == "cpu" else (32, self.spread)
 
         def multiply(m: int, k: int, n: int) -> Callable[[], object]:
-            a, b = (jax.device_put(jnp.ones(shape, self.dtype_name), here) for shape in ((m, k), (k, n)))
+            shapes = ((many * m, k), (k, n))
+            a, b = (jax.device_put(jnp.ones(shape, self.dtype_name), here) for shape in shapes)
             product = jax.jit(partial(jnp.matmul, precision="highest" if self.dtype_name == "float32" else None))
             return lambda: product(a, b).block_until_ready()
 
-        return self.spread * gemm_ceiling(multiply)
+        return chips * many * gemm_ceiling(multiply)
 
     # ---- one update ------------------------------------------------------------------------------------------
 
@@ -126,9 +129,10 @@ class JaxEngine:
         )
         self._state, stats = self._run("update", self._state, batches, *rest)
         self._step += 1
-        # Of the step before, so that nobody waits for this one.
+        # Of the step before: nobody waits for this one, and the host is never further ahead than that.
         before, self._wish = self._wish, stats["wish"]
-        agreed = wish if self.processes.count == 1 else int(before) if before is not None else 0
+        known = 0 if before is None else int(before)
+        agreed = wish if self.processes.count == 1 else known
         return StepStats(stats["loss_sum"], stats["weight"], stats["grad_norm"], agreed)
 
     def check(self) -> None:
@@ -196,7 +200,8 @@ class JaxEngine:
                 "out of memory in the middle of an update, which cannot be made again"
                 + ("" if gone else " in one process alone"),
                 where=self.device,
-                fix="lower batch.micro_batch_rows in a new run; `maskwright plan` says what fits",
+                fix="lower batch.micro_batch_rows in a new run that begins from an export of this one; on a GPU, "
+                "XLA_PYTHON_CLIENT_MEM_FRACTION gives JAX more than three quarters of the memory",
             ) from None
         if rows == 1:
             raise one_row_too_long(T, self.device) from None

@@ -10,7 +10,9 @@ import glob
 import importlib.util
 import ipaddress
 import os
+import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ from jax.experimental import multihost_utils
 
 from maskwright.core import config as run
 from maskwright.core import hardware
+from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.engines.jax_layout import Platform
 from maskwright.engines.processes import LONGEST_MESSAGE, Alone, Processes
@@ -87,7 +90,10 @@ def choose_device(wanted: str) -> Platform:
         if importlib.util.find_spec("libtpu") is None:
             raise ConfigError("a TPU needs libtpu", where="engine.device", fix="install maskwright[tpu]")
         return "tpu"
-    cuda = bool(glob.glob("/dev/nvidia[0-9]*")) and importlib.util.find_spec("jax_plugins") is not None
+    there = bool(glob.glob("/dev/nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
+    cuda = there and importlib.util.find_spec("jax_plugins") is not None
+    if wanted == "auto" and there and not cuda:
+        warn('there is an NVIDIA device, but this JAX cannot use it: install "jax[cuda12]"; going on with the CPU')
     if wanted == "cuda" and not cuda:
         raise ConfigError(
             "cuda was asked for, but there is no NVIDIA device that this JAX can use",
@@ -102,12 +108,11 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
 
     Raises `ConfigError` where a device is absent, `MaskwrightError` where the other hosts are not to be found.
     """
-    device = choose_device(engine.device)
-    said = os.environ.get("WORLD_SIZE")
+    device, given = choose_device(engine.device), launch_variables()
     if device == "cpu":
-        _set_up_cpu(engine)
-    if int(said or 1) > 1 or (device == "tpu" and said is None):
-        _find_hosts(said is not None)
+        _set_up_cpu(engine, given.count if given else 1)
+    if (given and given.count > 1) or (device == "tpu" and given is None):
+        _find_hosts(given)
     try:
         jax.config.update("jax_platforms", device)
         devices = sorted(jax.devices(), key=lambda found: (found.process_index, found.id))
@@ -121,9 +126,36 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     return device, devices, processes
 
 
-def _set_up_cpu(engine: run.Engine) -> None:
+@dataclass(frozen=True)
+class Launch:
+    """What `env://` says: where process 0 is, how many there are, and which one this is."""
+
+    address: str
+    count: int
+    number: int
+
+
+def launch_variables() -> Launch | None:
+    """None where WORLD_SIZE is not set. Raises `ConfigError` for what is no launch."""
+    if "WORLD_SIZE" not in os.environ:
+        return None
+    fix = "set MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK in each process, or none of them"
+    try:
+        count, number = int(os.environ["WORLD_SIZE"]), int(os.environ.get("RANK", "0"))
+        port = int(os.environ.get("MASTER_PORT", "0"))
+    except ValueError as error:
+        raise ConfigError(str(error), where="WORLD_SIZE, RANK, MASTER_PORT", fix=fix) from None
+    lacks = [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK") if name not in os.environ]
+    if count > 1 and lacks:
+        raise ConfigError(f"WORLD_SIZE is {count}, but {lacks[0]} is not set", where=lacks[0], fix=fix)
+    if not 0 <= number < count:
+        raise ConfigError(f"RANK {number} is not one of {count} processes", where="RANK", fix=fix)
+    return Launch(f"{os.environ.get('MASTER_ADDR', 'localhost')}:{port}", count, number)
+
+
+def _set_up_cpu(engine: run.Engine, hosts: int) -> None:
     """`engine.devices` on a CPU are virtual devices in one process: what is sharded over chips, without any."""
-    threads, hosts = engine.threads or hardware.spread_over_cores(), int(os.environ.get("WORLD_SIZE", "1"))
+    threads = engine.threads or hardware.spread_over_cores()
     here = (engine.devices or 1) // hosts
     if here > MOST_VIRTUAL_DEVICES:
         raise ConfigError(
@@ -140,36 +172,46 @@ def _set_up_cpu(engine: run.Engine) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
 
-def _find_hosts(by_variables: bool) -> None:
+def _find_hosts(launch: Launch | None) -> None:
     if jax.distributed.is_initialized():
         return
     given: dict[str, Any] = {}
-    if by_variables:
-        host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    if launch:
         given = {
-            "coordinator_address": f"{host}:{port}",
-            "num_processes": int(os.environ["WORLD_SIZE"]),
-            "process_id": int(os.environ["RANK"]),
+            "coordinator_address": launch.address,
+            "num_processes": launch.count,
+            "process_id": launch.number,
             "cluster_detection_method": "deactivate",
         }
-        if _is_loopback(host):  # JAX would listen on every address
-            given["coordinator_bind_address"] = f"{host}:{port}"
+        if _is_loopback(launch.address.rpartition(":")[0]):  # JAX would listen on every address
+            given["coordinator_bind_address"] = launch.address
     # SIGTERM is the run's own: the hosts agree on a step to stop at (`Program.update`'s wish).
     jax.config.update("jax_enable_preemption_service", False)
-    try:
-        jax.distributed.initialize(
-            **given,
-            initialization_timeout=CONNECT_SECONDS,
-            heartbeat_timeout_seconds=DEAD_AFTER_SECONDS,
-            shutdown_timeout_seconds=DEAD_AFTER_SECONDS,
-        )
-    except (RuntimeError, ValueError, KeyError) as error:
+    failed: list[Exception] = []
+
+    def initialize() -> None:
+        try:
+            jax.distributed.initialize(
+                **given,
+                initialization_timeout=CONNECT_SECONDS,
+                heartbeat_timeout_seconds=DEAD_AFTER_SECONDS,
+                shutdown_timeout_seconds=DEAD_AFTER_SECONDS,
+            )
+        except (RuntimeError, ValueError, OSError) as error:
+            failed.append(error)
+
+    # It waits outside of Python; the main thread must hear signals meanwhile.
+    thread = threading.Thread(target=initialize, name="find hosts", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if failed:
         raise MaskwrightError(
-            f"the hosts of this run did not find each other: {error}",
+            f"the hosts of this run did not find each other: {failed[0]}",
             where="jax.distributed",
             fix="start the same command on every host of the slice; elsewhere set MASTER_ADDR, MASTER_PORT, WORLD_SIZE "
             "and RANK on each, or WORLD_SIZE=1 where there is one host",
-        ) from None
+        )
 
 
 def _is_loopback(host: str) -> bool:
@@ -188,6 +230,7 @@ def _first(devices: list[Any], count: int) -> list[Any]:
         raise ConfigError(
             f"{count} devices were asked for, {len(devices)} on {len(hosts)} hosts are there",
             where="engine.devices",
-            fix="take a number that the hosts divide and have; leave it out for all",
+            fix="take a number that the hosts divide and have; leave it out for all; docs/tpu.md has how to take one "
+            "host or chip of a slice",
         )
     return chosen

@@ -12,7 +12,7 @@ from jax import Array
 
 from maskwright.model.attention_jax import attention
 from maskwright.model.config import ModelConfig
-from maskwright.model.parts_jax import Weights, Whole, dropout, gelu, linear, norm, run_layers, site
+from maskwright.model.parts_jax import Weights, Whole, dropout, gelu, linear, look_up, norm, run_layers, site
 
 Rotation = tuple[Array, Array]
 """Cosines and sines, each [M, T, 1, h / 2]."""
@@ -70,7 +70,8 @@ def encode(
 ) -> Array:
     """As `roberta_jax.encode`."""
     outer = {name: whole(name, weights[name]) for name in ("norm.weight", "final_norm.weight")}
-    x = norm(weights["word.weight"][input_ids], outer, "norm", config.layer_norm_eps)
+    word_VD = weights["word.weight"]
+    x = norm(look_up(word_VD, input_ids), outer, "norm", config.layer_norm_eps).astype(word_VD.dtype)
     x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
     rotation = rotation_of(config, position_ids, x.dtype)
     one = partial(layer, config=config, segment_ids=segment_ids, rotation=rotation, way=way)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from maskwright.model.attention import Borders, attention, visible
 from maskwright.model.config import ModelConfig
+from maskwright.model.embedding import look_up
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each [M, 1, T, h / 2]."""
@@ -84,7 +85,9 @@ class ModernBert(nn.Module):
 
     def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | Borders) -> Tensor:
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their borders."""
-        x_MTD = F.dropout(self.norm(self.word(input_ids)), self.config.hidden_dropout_prob, self.training)
+        x_MTD = F.dropout(
+            self.norm(look_up(self.word.weight, input_ids)), self.config.hidden_dropout_prob, self.training
+        )
         mask = visible(segments, x_MTD.dtype)
         rotation = self.rotation(position_ids, x_MTD.dtype)
         for layer in self.layers:

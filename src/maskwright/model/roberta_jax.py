@@ -12,7 +12,7 @@ from jax import Array
 
 from maskwright.model.attention_jax import attention
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
-from maskwright.model.parts_jax import Weights, Whole, dropout, gelu, linear, norm, run_layers, site
+from maskwright.model.parts_jax import Weights, Whole, dropout, gelu, linear, look_up, norm, run_layers, site
 
 
 def layer(
@@ -44,7 +44,7 @@ def encode(
     outer = {name: whole(name, weights[name]) for name in ("position.weight", "token_type.weight")}
     outer |= {name: whole(name, weights[name]) for name in ("norm.weight", "norm.bias")}
     position_PD = outer["position.weight"] + outer["token_type.weight"][0]
-    x = weights["word.weight"][input_ids] + position_PD[position_ids + POSITION_OFFSET]
-    x = norm(x, outer, "norm", config.layer_norm_eps)
+    x = look_up(weights["word.weight"], input_ids) + look_up(position_PD, position_ids + POSITION_OFFSET)
+    x = norm(x, outer, "norm", config.layer_norm_eps).astype(position_PD.dtype)
     x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
     return run_layers(partial(layer, config=config, segment_ids=segment_ids, way=way), x, weights, whole, key)

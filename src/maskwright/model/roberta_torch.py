@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from maskwright.model.attention import Borders, attention, visible
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
+from maskwright.model.embedding import look_up
 
 
 class Layer(nn.Module):
@@ -63,7 +64,7 @@ class Roberta(nn.Module):
     def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | Borders) -> Tensor:
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their borders."""
         position_PD = self.position.weight + self.token_type.weight[0]
-        x_MTD = self.norm(self.word(input_ids) + F.embedding(position_ids + POSITION_OFFSET, position_PD))
+        x_MTD = self.norm(look_up(self.word.weight, input_ids) + look_up(position_PD, position_ids + POSITION_OFFSET))
         x_MTD = F.dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
         mask = visible(segments, x_MTD.dtype)
         for layer in self.layers:
