@@ -299,7 +299,7 @@ def submit_spec(location: str, spec: JobSpec, *, poll_seconds: float = 2.0) -> N
     before = read_spec(folder)
     if before is not None and folder.get_json(f"{before.submission:04d}/result.json") is None:
         if replace(before, submission=spec.submission) != spec:
-            fix = "wait for it, end it with `maskwright submit --spec … --stop`, or use another folder"
+            fix = f"wait for it, end it with `maskwright stop {location}`, or use another folder"
             raise InputError("another job is not over yet", where=location, fix=fix)
         spec = before
         say(f"{location}: submitted before, following it")
