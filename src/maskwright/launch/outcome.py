@@ -60,18 +60,20 @@ class Verdict:
     cause: End | None
 
 
-def judge(ends: Sequence[End], *, asked: bool = False) -> Verdict:
-    """`ends` in the order in which they came, one for each host. `asked`: the user ended the job."""
+def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> Verdict:
+    """`ends` in the order in which they came, one for each of the hosts that got so far. `asked`: the user ended the
+    job."""
+    done = len(ends) == hosts and all(end.code == 0 for end in ends)
     if asked:
         cause = next((end for end in ends if end.failed), None)
-        return Verdict(_code(cause) if cause else EARLY if any(end.code for end in ends) else 0, False, cause)
+        return Verdict(_code(cause) if cause else 0 if done else EARLY, False, cause)
     own = [end for end in ends if not end.told]
     cause = next((end for end in own if end.code not in (0, EARLY)), None)
     if cause is not None:
         return Verdict(_code(cause), not cause.failed, cause)
     early = [end for end in own if end.code == EARLY] or [end for end in ends if end.code != 0]
     if not early:
-        return Verdict(0, False, None)
+        return Verdict(0 if done else EARLY, not done, None)
     wished = next((end for end in early if any(ASKED.match(line) for line in end.tail)), None)
     silent = next((end for end in ends if end.code is None), None)  # told to end, and did not answer: died before
     return Verdict(EARLY, wished is None, wished or silent or early[0])

@@ -231,7 +231,7 @@ class Agent:
             if time.monotonic() - self._failed_at > min(OTHERS_SECONDS, 4 * self.poll_seconds):
                 self.folder.put_json(f"{place}/end.json", {"time": time.time()})
             return
-        verdict = judge(ends, asked=asked)
+        verdict = judge(ends, self.workers, asked=asked)
         again = not number or (verdict.restart and number <= spec.restarts)
         if asked and not number:
             self._conclude(spec, 75, "", ["stopped before it began"])
