@@ -86,8 +86,18 @@ def test_targets() -> None:
         ([End(1, 2), End(0, 75)], 2, False, 1),
         ([End(0, 75), End(1, 3)], 3, False, 1),  # it said why, 75 is what the partner of a dead host says
         ([End(1, 1), End(0, None)], 1, False, 1),
-        ([End(1, None), End(0, 1)], 75, True, 1),  # the failure came after the loss: its consequence
-        ([End(1, 137), End(0, 1)], 1, True, 1),
+        ([End(1, None, time=0), End(0, 1, time=9)], 75, True, 1),  # the failure came after the loss: its consequence
+        ([End(1, 137, time=0), End(0, 1, time=9)], 1, True, 1),
+        (
+            [End(1, 134, time=0), End(2, None, time=0), End(0, 1, time=1)],
+            1,
+            False,
+            0,
+        ),  # at once: the error is the cause
+        ([End(0, 1, time=0), End(1, 134, time=1), End(2, None, time=1)], 1, False, 0),
+        ([End(1, 75, time=0), End(2, 134, time=5), End(0, 3, time=6)], 3, False, 0),
+        ([End(1, 134, time=0), End(0, 1, told=True, time=1)], 1, True, 1),
+        ([End(1, 134, time=0), End(0, 75, time=1)], 1, True, 1),
         ([End(1, 137, told=True), End(0, 75)], 75, True, 0),
         ([End(0, 75), End(1, 1, told=True)], 75, True, 0),
         ([End(0, 75, told=True), End(1, 75, told=True)], 75, True, 0),
@@ -306,6 +316,18 @@ def test_host_that_hangs_is_ended_when_another_one_fails(hosts: Hosts) -> None:
     ends = finish(begin(hosts, workers=2))
     assert [(end.worker, end.code, end.told) for end in ends] == [(0, 1, False), (1, 75, True)]
     assert judge(ends, 2).code == 1 and hosts.left_over() == []
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_error_wins_over_the_abort_of_another_host(hosts: Hosts, late: int) -> None:
+    """Also when it comes later than `OTHERS_SECONDS`, here 0.5: the others are told to end after 2 seconds at least."""
+    for worker, end in ((0, "exit 1"), (1, "kill -ABRT $$")):
+        wait = f"while ! [ -e ../../worker-{1 - late}/maskwright/n ]; do sleep 0.05; done; sleep 0.8; "
+        hosts.plan(worker, (wait if worker == late else "") + end)
+    ends = finish(begin(hosts, workers=2))
+    assert [end.worker for end in ends] == [1 - late, late]
+    verdict = judge(ends, 2)
+    assert (verdict.code, verdict.restart) == (1, False) and verdict.cause and verdict.cause.worker == 0
 
 
 def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
