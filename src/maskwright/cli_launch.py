@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from maskwright.cli_options import Config, Set, app
+from maskwright.cli_options import Config, MaxHours, MaxSteps, ProfileSteps, Set, app
 
 
 @app.command("submit")
@@ -19,6 +19,9 @@ def submit(
         str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
     ] = None,
     set_: Set = None,
+    max_hours: MaxHours = None,
+    max_steps: MaxSteps = None,
+    profile_steps: ProfileSteps = 0,
     workdir: Annotated[str, typer.Option(help="Folder on the hosts to run in; its .venv is used.")] = "maskwright",
     setup: Annotated[str | None, typer.Option(help="Shell command for each host, before the first attempt.")] = None,
     env: Annotated[list[str] | None, typer.Option("--env", help="Name of a variable that the job gets too.")] = None,
@@ -40,8 +43,10 @@ def submit(
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
     overrides = [word for override in set_ or [] for word in ("--set", override)]
+    limits = {"--max-hours": max_hours, "--max-steps": max_steps, "--profile-steps": profile_steps or None}
+    limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
     job = JobSpec(
-        command=("maskwright", "pretrain", config, "--run", run, *overrides),
+        command=("maskwright", "pretrain", config, "--run", run, *overrides, *limited),
         environment=tuple(env or ()),
         folder=workdir,
         setup=setup,

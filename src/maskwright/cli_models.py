@@ -13,7 +13,10 @@ from maskwright.cli_options import (
     Config,
     Device,
     Layout,
+    MaxHours,
+    MaxSteps,
     Model,
+    ProfileSteps,
     Set,
     TextColumn,
     To,
@@ -31,9 +34,9 @@ def pretrain(
     run: Annotated[str, typer.Option("--run", help="Run directory; an existing one is continued.")],
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would happen, stop.")] = False,
-    max_hours: Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)] = None,
-    profile_steps: Annotated[int, typer.Option(help="Trace so many early steps, to RUN/profile.", min=0)] = 0,
+    max_hours: MaxHours = None,
+    max_steps: MaxSteps = None,
+    profile_steps: ProfileSteps = 0,
 ) -> None:
     """Train a masked language model. Run again with the same folder: it continues, exactly."""
     from maskwright.core.config import read_config

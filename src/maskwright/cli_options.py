@@ -44,6 +44,9 @@ Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML of the run.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set schedule.steps=100")]
+MaxHours = Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)]
+MaxSteps = Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)]
+ProfileSteps = Annotated[int, typer.Option(help="Trace so many early steps, to RUN/profile.", min=0)]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 
 

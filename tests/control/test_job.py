@@ -20,7 +20,7 @@ from maskwright.launch import host as host_module
 from maskwright.launch import slice as slice_module
 from maskwright.launch.host import Attempt
 from maskwright.launch.job import JobSpec, parse_spec, parse_target
-from maskwright.launch.outcome import ASKED, End, judge, report
+from maskwright.launch.outcome import ASKED, End, Verdict, judge, report
 from maskwright.launch.script import first_command, script_for
 from maskwright.training.stop import StopRequest
 
@@ -86,8 +86,18 @@ def test_targets() -> None:
         ([End(1, 2), End(0, 75)], 2, False, 1),
         ([End(0, 75), End(1, 3)], 3, False, 1),  # it said why, 75 is what the partner of a dead host says
         ([End(1, 1), End(0, None)], 1, False, 1),
-        ([End(1, None), End(0, 1)], 75, True, 1),  # the failure came after the loss: its consequence
-        ([End(1, 137), End(0, 1)], 1, True, 1),
+        ([End(1, None, time=0), End(0, 1, time=9)], 75, True, 1),  # the failure came after the loss: its consequence
+        ([End(1, 137, time=0), End(0, 1, time=9)], 1, True, 1),
+        (
+            [End(1, 134, time=0), End(2, None, time=0), End(0, 1, time=1)],
+            1,
+            False,
+            0,
+        ),  # at once: the error is the cause
+        ([End(0, 1, time=0), End(1, 134, time=1), End(2, None, time=1)], 1, False, 0),
+        ([End(1, 75, time=0), End(2, 134, time=5), End(0, 3, time=6)], 3, False, 0),
+        ([End(1, 134, time=0), End(0, 1, told=True, time=1)], 1, True, 1),
+        ([End(1, 134, time=0), End(0, 75, time=1)], 1, True, 1),
         ([End(1, 137, told=True), End(0, 75)], 75, True, 0),
         ([End(0, 75), End(1, 1, told=True)], 75, True, 0),
         ([End(0, 75, told=True), End(1, 75, told=True)], 75, True, 0),
@@ -98,16 +108,43 @@ def test_targets() -> None:
     ],
 )
 def test_first_end_that_is_no_consequence_decides(ends: list[End], code: int, restart: bool, cause: int | None) -> None:
-    verdict = judge(ends)
+    verdict = judge(ends, len(ends))
     assert (verdict.code, verdict.restart) == (code, restart)
     assert (verdict.cause.worker if verdict.cause else None) == cause
 
 
 def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
     told = [End(0, 75, told=True), End(1, 0, told=True)]
-    assert judge(told, asked=True).code == 75 and not judge(told, asked=True).restart
-    assert judge([End(0, 0, told=True)], asked=True).code == 0
-    assert judge([*told, End(2, 1, told=True)], asked=True).code == 1  # such as a disk that was full when it saved
+    assert judge(told, 2, asked=True).code == 75 and not judge(told, 2, asked=True).restart
+    assert judge([End(0, 0, told=True)], 1, asked=True).code == 0
+    assert judge([*told, End(2, 1, told=True)], 3, asked=True).code == 1  # such as a disk that was full when it saved
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [],  # nobody was reached, or SIGTERM came twice
+        [End(0, 0)],
+        [End(0, 0), End(1, None)],
+        [End(0, None, told=True), End(1, None, told=True)],
+    ],
+)
+def test_job_that_was_stopped_before_every_host_was_done_is_not_done(ends: list[End]) -> None:
+    assert judge(ends, 2, asked=True) == Verdict(75, False, None)
+    assert judge(ends, 2).code == 75
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    def connect(*_: Any) -> list[str]:
+        for _ in range(times):
+            signal.raise_signal(signal.SIGTERM)
+        return ["sleep", "60"]
+
+    monkeypatch.setattr(slice_module.Slice, "look", lambda _: ("READY", "v4-32", 2))
+    monkeypatch.setattr(slice_module.Slice, "ssh_words", connect)
+    with pytest.raises(StoppedEarly):
+        slice_module.submit(slice_module.Slice("pod"), SPEC, {})
 
 
 def test_a_run_that_was_asked_to_stop_says_so_in_words_that_are_known(tmp_path: Path) -> None:
@@ -120,7 +157,7 @@ def test_a_run_that_was_asked_to_stop_says_so_in_words_that_are_known(tmp_path: 
 
 def test_report_begins_with_the_host_to_look_at() -> None:
     ends = [End(2, 1, tail=("a", "error: b")), End(0, 75), End(1, None, told=True, reason="did not answer")]
-    assert report(ends, judge(ends)) == [
+    assert report(ends, judge(ends, 3)) == [
         "first: worker 2: exit 1",
         "worker 2 | a",
         "worker 2 | error: b",
@@ -278,7 +315,19 @@ def test_host_that_hangs_is_ended_when_another_one_fails(hosts: Hosts) -> None:
     hosts.plan(1, CATCH)
     ends = finish(begin(hosts, workers=2))
     assert [(end.worker, end.code, end.told) for end in ends] == [(0, 1, False), (1, 75, True)]
-    assert judge(ends).code == 1 and hosts.left_over() == []
+    assert judge(ends, 2).code == 1 and hosts.left_over() == []
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_error_wins_over_the_abort_of_another_host(hosts: Hosts, late: int) -> None:
+    """Also when it comes later than `OTHERS_SECONDS`, here 0.5: the others are told to end after 2 seconds at least."""
+    for worker, end in ((0, "exit 1"), (1, "kill -ABRT $$")):
+        wait = f"while ! [ -e ../../worker-{1 - late}/maskwright/n ]; do sleep 0.05; done; sleep 0.8; "
+        hosts.plan(worker, (wait if worker == late else "") + end)
+    ends = finish(begin(hosts, workers=2))
+    assert [end.worker for end in ends] == [1 - late, late]
+    verdict = judge(ends, 2)
+    assert (verdict.code, verdict.restart) == (1, False) and verdict.cause and verdict.cause.worker == 0
 
 
 def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
     wait_for(bucket.hosts.file(1, "up"))
     other = bucket.submit()
     _, err = end(other, 2)
-    assert "another job is not over yet" in err
+    assert "another job is not over yet" in err and f"`maskwright stop {bucket.spec}`" in err
     end(bucket.process("stop", bucket.spec), 75)
     out, err = end(submitted, 75)
     assert "worker 1 | saving" in out and bucket.json("job.json")["submission"] == 2

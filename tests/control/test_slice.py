@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -195,6 +196,20 @@ def test_bad_usage_is_one_line(
     assert run(["submit", "a.yaml", "--run", "runs/a", *arguments]) == 2
     err = capsys.readouterr().err
     assert complaint in err and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_limits_of_a_run_are_in_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from maskwright.cli import run
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
+    words = ["submit", "a.yaml", "--run", "runs/a", "--spec", "gs://b/job.json", "--dry-run"]
+    limits = ["--max-hours", "0.5", "--max-steps", "100", "--profile-steps", "3"]
+    for more in ([], limits):
+        assert run([*words, *more]) == 0
+        command = json.loads(capsys.readouterr().out)["command"]
+        assert command == ["maskwright", "pretrain", "a.yaml", "--run", "runs/a", *more]
 
 
 def wait_for(path: Path) -> None:

@@ -21,7 +21,7 @@ from maskwright.core.console import lost_terminal_is_no_error, say
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 from maskwright.launch.job import JobSpec
-from maskwright.launch.outcome import End
+from maskwright.launch.outcome import MOMENTS_SECONDS, End
 from maskwright.launch.script import first_command, script_for
 
 TAIL_LINES = 20
@@ -240,7 +240,7 @@ class Attempt:
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
-        if self._failed_at and (not self._going or now - self._failed_at > OTHERS_SECONDS):
+        if self._failed_at and (not self._going or now - self._failed_at > max(OTHERS_SECONDS, MOMENTS_SECONDS)):
             self.tell_all()
         for host in self.hosts:
             if host.end is None and host.closed_at is not None and now - host.closed_at > CLOSED_SECONDS:

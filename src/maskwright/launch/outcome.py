@@ -1,8 +1,9 @@
 """How hosts that ran the same command ended, and what that means for the job.
 
 On a slice one host's end is every host's end: the others lose their partner in the next collective operation and end
-with 75, are ended by the launcher, or fail in some other way. So the job's exit code is that of the first host in time
-that ended badly of its own accord with something else than 75; all that came later may be its consequence.
+with 75, are killed (SIGABRT, by JAX's coordination service), are ended by the launcher, or fail in some other way. So
+the job's exit code is that of the first host in time that ended badly of its own accord with something else than 75;
+all that came later may be its consequence. A few moments are no order of time: in them an error goes before a kill.
 """
 
 from __future__ import annotations
@@ -10,25 +11,30 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import time as clock
 
 from maskwright.core.errors import JobError, StoppedEarly
 
 EARLY = StoppedEarly.exit_code
 ASKED = re.compile(r"^stopped: (maskwright stop|--max-(hours|steps))\b")
 """How a run that someone asked to stop says so in its last lines; such a one is not begun again."""
+MOMENTS_SECONDS = 2.0
+"""Ends so close have no order: the others abort within milliseconds of one host's error, and each end is seen some
+0.1 s late (`tail` in `script.py`), or more over a slow network. Of two so close an error says more than a kill."""
 
 
 @dataclass(frozen=True)
 class End:
     """`code`: None when the host was lost, so that nobody knows. `told`: the launcher ended it. `reason`: what is known
-    besides `tail`, the last lines of its output."""
+    besides `tail`, the last lines of its output. `time`: when it was seen."""
 
     worker: int
     code: int | None
     told: bool = False
     reason: str = ""
     tail: tuple[str, ...] = ()
+    time: float = field(default_factory=clock, compare=False)
 
     @property
     def killed(self) -> bool:
@@ -60,18 +66,23 @@ class Verdict:
     cause: End | None
 
 
-def judge(ends: Sequence[End], *, asked: bool = False) -> Verdict:
-    """`ends` in the order in which they came, one for each host. `asked`: the user ended the job."""
+def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> Verdict:
+    """`ends` in the order in which they came, one for each of the hosts that got so far. `asked`: the user ended the
+    job."""
+    done = len(ends) == hosts and all(end.code == 0 for end in ends)
     if asked:
         cause = next((end for end in ends if end.failed), None)
-        return Verdict(_code(cause) if cause else EARLY if any(end.code for end in ends) else 0, False, cause)
+        return Verdict(_code(cause) if cause else 0 if done else EARLY, False, cause)
     own = [end for end in ends if not end.told]
     cause = next((end for end in own if end.code not in (0, EARLY)), None)
+    if cause is not None and not cause.failed:
+        since = cause.time
+        cause = next((end for end in own if end.failed and end.time - since <= MOMENTS_SECONDS), cause)
     if cause is not None:
         return Verdict(_code(cause), not cause.failed, cause)
     early = [end for end in own if end.code == EARLY] or [end for end in ends if end.code != 0]
     if not early:
-        return Verdict(0, False, None)
+        return Verdict(0 if done else EARLY, not done, None)
     wished = next((end for end in early if any(ASKED.match(line) for line in end.tail)), None)
     silent = next((end for end in ends if end.code is None), None)  # told to end, and did not answer: died before
     return Verdict(EARLY, wished is None, wished or silent or early[0])

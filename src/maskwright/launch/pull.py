@@ -31,7 +31,7 @@ from maskwright.core.secrets import redact
 from maskwright.launch.folder import Folder
 from maskwright.launch.host import OTHERS_SECONDS, Attempt, Stop, show
 from maskwright.launch.job import JobSpec, parse_spec
-from maskwright.launch.outcome import End, conclude, judge, report
+from maskwright.launch.outcome import MOMENTS_SECONDS, End, conclude, judge, report
 
 METADATA = "http://{host}/computeMetadata/v1/instance/attributes/{name}"
 LOST_SECONDS = 90.0
@@ -211,7 +211,7 @@ class Agent:
             self._attempt = None
 
     def _put_exit(self, end: End) -> None:
-        self.folder.put_json(f"{self._place}/exit.json", {**asdict(end), "time": time.time()})
+        self.folder.put_json(f"{self._place}/exit.json", asdict(end))
 
     # ---- what worker 0 does besides ------------------------------------------------------------------------------
 
@@ -228,10 +228,11 @@ class Agent:
                 self._failed_at = 0.0
                 return
             self._failed_at = self._failed_at or time.monotonic()
-            if time.monotonic() - self._failed_at > min(OTHERS_SECONDS, 4 * self.poll_seconds):
+            others = max(MOMENTS_SECONDS, min(OTHERS_SECONDS, 4 * self.poll_seconds))
+            if time.monotonic() - self._failed_at > others:
                 self.folder.put_json(f"{place}/end.json", {"time": time.time()})
             return
-        verdict = judge(ends, asked=asked)
+        verdict = judge(ends, self.workers, asked=asked)
         again = not number or (verdict.restart and number <= spec.restarts)
         if asked and not number:
             self._conclude(spec, 75, "", ["stopped before it began"])
@@ -264,11 +265,11 @@ class Agent:
         for worker, beat in beats.items():
             said = self.folder.get_json(f"{place}/worker-{worker}/exit.json")
             if said is not None:
-                end = End(worker, said["code"], said["told"], said["reason"], tuple(said["tail"]))
-                ends.append((said["time"], end))
+                tail = tuple(said["tail"])
+                ends.append(End(worker, said["code"], said["told"], said["reason"], tail, said["time"]))
             elif beat is None:
-                ends.append((time.time(), End(worker, None, reason=f"no sign of life for {LOST_SECONDS:.0f} s")))
-        return [end for _, end in sorted(ends, key=lambda each: each[0])]
+                ends.append(End(worker, None, reason=f"no sign of life for {LOST_SECONDS:.0f} s"))
+        return sorted(ends, key=lambda end: end.time)
 
 
 def run_agent(spec: str, worker: int | None, workers: int | None, *, once: bool, poll_seconds: float) -> None:
@@ -299,7 +300,7 @@ def submit_spec(location: str, spec: JobSpec, *, poll_seconds: float = 2.0) -> N
     before = read_spec(folder)
     if before is not None and folder.get_json(f"{before.submission:04d}/result.json") is None:
         if replace(before, submission=spec.submission) != spec:
-            fix = "wait for it, end it with `maskwright submit --spec … --stop`, or use another folder"
+            fix = f"wait for it, end it with `maskwright stop {location}`, or use another folder"
             raise InputError("another job is not over yet", where=location, fix=fix)
         spec = before
         say(f"{location}: submitted before, following it")

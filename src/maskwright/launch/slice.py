@@ -135,7 +135,7 @@ def submit(
                 connect_seconds=connect_seconds,
             )
             _run(attempt, stop)
-            verdict = judge(attempt.ends, asked=stop.asked)
+            verdict = judge(attempt.ends, workers, asked=stop.asked)
             if verdict.code or verdict.restart:
                 for line in report(attempt.ends, verdict):
                     say(line)
