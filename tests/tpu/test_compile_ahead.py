@@ -28,17 +28,15 @@ def base(config: Callable[..., RunConfig], **keys: object) -> RunConfig:
     return config(**values | workers | keys)
 
 
-@pytest.mark.parametrize(
-    ("slice_", "devices", "hosts", "sharding"), [("v5e:2x4", 8, 2, "data"), ("v6e:4x4", 16, 4, "fsdp")]
-)
+@pytest.mark.parametrize(("slice_", "devices", "sharding"), [("v5e:2x4", 8, "data"), ("v6e:4x4", 16, "fsdp")])
 def test_base_compiles_for_a_slice_and_fits(
-    config: Callable[..., RunConfig], slice_: str, devices: int, hosts: int, sharding: str
+    config: Callable[..., RunConfig], slice_: str, devices: int, sharding: str
 ) -> None:
     """32 rows of 512 tokens a chip. The bounds on memory are what keeps activations local: without it one layout
     took 13.9 GiB a chip at 2 rows."""
     found = task.plan(base(config, **{"engine.sharding": sharding}), slice_, vocab_size=50_265, search=False)
     result = found.asked
-    assert (result.fits, result.devices, result.hosts) == (True, devices, hosts)
+    assert (result.fits, result.devices) == (True, devices)
     whole = 12 * 124.7e6  # weight and two moments
     share = devices if sharding == "fsdp" else 1
     assert whole / share < result.arguments_bytes < 1.1 * whole / share + 16e6

@@ -27,16 +27,16 @@ class Compiler:
 
     def __call__(self, request: Request) -> Result:
         self.asked.append(request.rows)
-        return self.result(request.rows)
+        return self.result(request.rows, request.micro_batches)
 
-    def result(self, rows: int) -> Result:
-        needed = self.fixed + self.row * rows
+    def result(self, rows: int, micro_batches: int = 1) -> Result:
+        needed = self.fixed + self.row * rows + (1.2 if micro_batches > 1 else 0.0)  # a second gradient
         fits = needed <= self.limit
         sizes = {"limit_bytes": round(self.limit * GIB), "needed_bytes": round(needed * GIB), "arguments_bytes": GIB}
         temporaries = round((needed - 1) * GIB) if fits else None
         collectives = {"all-reduce": 6} if fits else {}
         return Result(
-            "TPU v5 lite", 8, 2, fits, temporaries_bytes=temporaries, collectives=collectives, compile_seconds=1.0,
+            "TPU v5 lite", 8, fits, temporaries_bytes=temporaries, collectives=collectives, compile_seconds=1.0,
             versions={"jax": "0"}, **sizes
         )  # fmt: skip
 
@@ -88,11 +88,37 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_does(
 def test_virtual_workers_that_the_slice_does_not_divide_are_named(
     config: Callable[..., RunConfig], compiler: Compiler
 ) -> None:
-    found = task.plan(config(**{"batch.micro_batch_rows": 16, "batch.virtual_workers": 1}), "v6e:4x4", search=False)
-    assert found.advice == [
+    found = task.plan(config(**{"batch.micro_batch_rows": 16, "batch.virtual_workers": 1}), "v6e:4x4")
+    assert found.advice[0] == (
         "1 virtual workers cannot be shared out evenly over 8 devices. Set batch.micro_batch_rows: 2 and "
         "batch.virtual_workers: 8 (the same rows a step)"
-    ]
+    )
+
+
+def test_what_is_advised_was_compiled_and_fits(config: Callable[..., RunConfig], compiler: Compiler) -> None:
+    """104 rows fit alone, but not as one of two micro-batches: the next that keep the batch are half of them."""
+    run = config(**{"batch.micro_batch_rows": 208, "batch.virtual_workers": 8})
+    found = task.plan(run, "v5e:2x4")
+    assert found.largest_rows == 104 and not compiler.result(104, 2).fits
+    assert "Set batch.micro_batch_rows: 52 and batch.virtual_workers: 32 (the same rows a step)" in found.report()
+    assert "4 micro-batches of 52 rows: fits: 9.51 of 15.75 GiB" in found.report()
+
+
+def test_without_a_search_nothing_is_advised(config: Callable[..., RunConfig], compiler: Compiler) -> None:
+    run = config(**{"batch.micro_batch_rows": 128, "batch.virtual_workers": 8})
+    found = task.plan(run, "v5e:2x4", search=False)
+    assert found.advice == ["as configured it does not fit. Without --no-search, what fits is looked for"]
+    assert compiler.asked == [128]
+
+
+def test_a_damaged_cache_is_made_again(config: Callable[..., RunConfig], compiler: Compiler, tmp_path: Path) -> None:
+    run = config(**{"batch.micro_batch_rows": 32, "batch.virtual_workers": 8})
+    one = task.plan(run, "v5e:2x4", search=False)
+    for damage in ("", "{}"):
+        for path in (tmp_path / "maskwright" / "plan").iterdir():
+            path.write_text(damage)
+        assert task.plan(run, "v5e:2x4", search=False) == one
+    assert len(compiler.asked) == 3
 
 
 def test_where_not_one_row_fits_it_says_what_else(config: Callable[..., RunConfig], compiler: Compiler) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from maskwright.core import config as run
 from maskwright.core import storage
+from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
 
 SETTINGS = {
@@ -60,7 +61,6 @@ class Result:
 
     device_kind: str
     devices: int
-    hosts: int
     fits: bool
     limit_bytes: int
     needed_bytes: int
@@ -91,11 +91,13 @@ def compile_ahead(request: Request) -> Result:
     import jax.numpy as jnp
 
     from maskwright.engines.jax_layout import Layout
+    from maskwright.engines.jax_processes import first_devices
     from maskwright.engines.jax_step import Program
     from maskwright.model.networks_jax import shapes
 
     devices = sorted(topology(request.slice).devices, key=lambda device: (device.process_index, device.id))
-    devices = devices[: request.devices]
+    if request.devices is not None:
+        devices = first_devices(devices, request.devices)
     model = ModelConfig(**request.model)
     dtype = jnp.bfloat16 if request.dtype == "bf16" else jnp.float32
     layout = Layout.of(devices, shapes(model), fsdp=request.sharding == "fsdp", dtype=dtype)
@@ -107,7 +109,6 @@ def compile_ahead(request: Request) -> Result:
     found: dict[str, Any] = {
         "device_kind": devices[0].device_kind,
         "devices": len(devices),
-        "hosts": len({device.process_index for device in devices}),
         "limit_bytes": memory_limit(devices[0]),
         "versions": {"jax": jax.__version__, "libtpu": _libtpu_version()},
     }
@@ -196,8 +197,8 @@ def main() -> None:
     wanted, into = sys.argv[1:]
     try:
         answer = asdict(compile_ahead(Request(**storage.read_json(wanted))))
-    except (ValueError, RuntimeError) as error:
-        answer = {"error": " ".join(str(error).split())[:500]}
+    except (ValueError, RuntimeError, ConfigError) as error:
+        answer = {"error": " ".join(str(error).split())[:500], "input": isinstance(error, ValueError | ConfigError)}
     with open(into, "w", encoding="utf-8") as file:
         json.dump(answer, file)
 

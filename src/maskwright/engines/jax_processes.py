@@ -121,7 +121,7 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
             f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="see the driver's own message"
         ) from None
     if engine.devices is not None or device == "cpu":
-        devices = _first(devices, engine.devices or jax.process_count())
+        devices = first_devices(devices, engine.devices or jax.process_count())
     processes: Processes = Hosts() if jax.process_count() > 1 else Alone()
     return device, devices, processes
 
@@ -167,7 +167,7 @@ def _set_up_cpu(engine: run.Engine, hosts: int) -> None:
         threads = max(threads, here)  # a device that waits for another process takes a thread, and all wait at once
     os.environ.setdefault("PJRT_NPROC", str(threads))
     if here > getattr(jax.config, CPU_DEVICES):
-        with suppress(RuntimeError):  # this process's are made already; `_first` says so when they are too few
+        with suppress(RuntimeError):  # this process's are made already; `first_devices` says so when they are too few
             jax.config.update(CPU_DEVICES, here)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
@@ -221,7 +221,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _first(devices: list[Any], count: int) -> list[Any]:
+def first_devices(devices: list[Any], count: int) -> list[Any]:
     """As many of each host."""
     hosts = sorted({device.process_index for device in devices})
     each = count // len(hosts)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,23 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.jax_ahead import SETTINGS, Request, Result
 from maskwright.model.config import ModelConfig, model_config, training_flops
 from maskwright.model.hf_config import read_hf_config
+from maskwright.tasks.preflight import with_own_dropout
 
 KINDS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 GIB = 2**30
 MOST_TRIES = 8
 """Compilations in the search for the largest micro-batch: tens of seconds each."""
+MOST_ADVISED = 3
+"""Compilations in the search for what to advise."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`asked` as configured; `largest` with the most rows of a micro-batch that fit, None where not one does or the
-    search was left out. `rows_per_step` of the configuration; `advice`: keys to set, or why there are none."""
+    """Numbers are of the update's program at the compiler's own limit: batches that wait, the program that evaluates
+    and the programs themselves are not in them.
+
+    `asked` as configured; `largest` with the most rows of a micro-batch that fit, None where not one does or the search
+    was left out. `rows_per_step` of the configuration; `advice`: keys to set, or why there are none."""
 
     slice: str
     rows_per_step: int
@@ -52,17 +59,17 @@ class Plan:
 
     def report(self) -> str:
         found = self.asked
-        chips = f"{found.devices} devices ({found.device_kind}) on {found.hosts} host{'s' * (found.hosts > 1)}"
+        chips = f"{found.devices} devices ({found.device_kind})"
         versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
         lines = [
             f"{self.slice}: {chips}; compiled by {versions}, nothing was run",
             f"step: {self.rows_per_step:,} rows, {self.micro_batches} micro-batch"
             f"{'es' * (self.micro_batches > 1)} a device; {self.model_flops_per_step / 1e12:,.1f} TFLOP of the model, "
             f"{self.model_flops_per_step / found.devices / 1e12:,.2f} a device",
-            _line(self.asked_rows, found),
+            _line(self.asked_rows, found, self.micro_batches),
         ]
         if self.largest and self.largest_rows != self.asked_rows:
-            lines.append(_line(self.largest_rows or 0, self.largest) + "; the largest that does")
+            lines.append(_line(self.largest_rows or 0, self.largest, self.micro_batches) + "; the largest that does")
         elif self.largest:
             lines.append(f"{self.asked_rows} rows is also the largest micro-batch that fits")
         shown = self.largest if self.largest and not found.fits else found
@@ -72,13 +79,14 @@ class Plan:
         return "\n".join([*lines, *self.advice])
 
 
-def _line(rows: int, found: Result) -> str:
+def _line(rows: int, found: Result, micro_batches: int = 1) -> str:
+    several = f"{micro_batches} micro-batches" if micro_batches > 1 else "micro-batch"
     limit = f"of {found.limit_bytes / GIB:.2f} GiB a device"
     seconds = f"compiled in {found.compile_seconds:.0f} s"
     if not found.fits:
-        return f"micro-batch of {rows} rows: does not fit: {found.needed_bytes / GIB:.2f} {limit} ({seconds})"
+        return f"{several} of {rows} rows: does not fit: {found.needed_bytes / GIB:.2f} {limit} ({seconds})"
     return (
-        f"micro-batch of {rows} rows: fits: {found.needed_bytes / GIB:.2f} {limit} (arguments "
+        f"{several} of {rows} rows: fits: {found.needed_bytes / GIB:.2f} {limit} (arguments "
         f"{found.arguments_bytes / GIB:.2f}, temporaries {(found.temporaries_bytes or 0) / GIB:.2f}; {seconds})"
     )
 
@@ -115,8 +123,8 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
     devices = _devices(request)
     request = replace(request, micro_batches=max(1, config.batch.virtual_workers // devices))
 
-    def attempt(rows: int) -> Result:
-        return compiled(replace(request, rows=rows, slots=rows * slots))
+    def attempt(rows: int, micro_batches: int = request.micro_batches) -> Result:
+        return compiled(replace(request, rows=rows, slots=rows * slots, micro_batches=micro_batches))
 
     asked = attempt(rows)
     largest_rows = largest_that_fits(rows, asked, attempt) if search else None
@@ -130,31 +138,39 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
         asked=asked,
         largest_rows=largest_rows,
         largest=attempt(largest_rows) if largest_rows else None,
-        advice=advice(config, asked, largest_rows, searched=search),
+        advice=advice(config, asked, largest_rows, attempt if search else None),
     )
 
 
-def advice(config: RunConfig, asked: Result, largest_rows: int | None, *, searched: bool) -> list[str]:
-    """What to change, the batch of a step staying as it is where it can."""
-    V, N = config.batch.virtual_workers, asked.devices
+def advice(
+    config: RunConfig, asked: Result, largest_rows: int | None, attempt: Callable[[int, int], Result] | None
+) -> list[str]:
+    """What to change, the batch of a step staying as it is where it can; compiled, so that it does fit. `attempt(rows,
+    micro_batches)`: None where nothing more is to be compiled."""
+    V, N, total = config.batch.virtual_workers, asked.devices, config.rows_per_step
     if asked.fits and V % N == 0:
         return []
     why = [] if asked.fits else ["as configured it does not fit"]
     if V % N:
         why.append(f"{V} virtual workers cannot be shared out evenly over {N} devices")
     head = " and ".join(why)
-    if searched and largest_rows is None and not asked.fits:
+    if attempt is None:
+        return [f"{head}. Without --no-search, what fits is looked for"]
+    if largest_rows is None:
         if config.engine.sharding == "data":
             return [f"{head}. Not one row fits: try engine.sharding: fsdp, or a larger slice"]
         return [f"{head}. Not one row fits: take a larger slice, a smaller model or a shorter data.seq_len"]
-    limit = largest_rows or config.batch.micro_batch_rows
-    total, same = config.rows_per_step, [r for r in range(1, limit + 1) if config.rows_per_step % (r * N) == 0]
-    rows = max(same, default=min(limit, max(1, round(total / N))))
-    workers = max(N, round(total / (rows * N)) * N)
-    kept = "the same" if same else f"{rows * workers:,} instead of {total:,}"
-    return [
-        f"{head}. Set batch.micro_batch_rows: {rows} and batch.virtual_workers: {workers} ({kept} rows a step)",
-    ]
+    same = [rows for rows in range(largest_rows, 0, -1) if total % (rows * N) == 0]
+    for rows in (same or [min(largest_rows, max(1, round(total / N)))])[:MOST_ADVISED]:
+        workers = max(N, round(total / (rows * N)) * N)
+        found = attempt(rows, workers // N)
+        if found.fits:
+            kept = "the same" if same else f"{rows * workers:,} instead of {total:,}"
+            return [
+                f"{head}. Set batch.micro_batch_rows: {rows} and batch.virtual_workers: {workers} ({kept} rows a step)",
+                _line(rows, found, workers // N),
+            ]
+    return [f"{head}. With several micro-batches in an update less fits than with one: lower batch.micro_batch_rows"]
 
 
 def largest_that_fits(rows: int, first: Result, attempt: Callable[[int], Result]) -> int | None:
@@ -202,7 +218,7 @@ def _next(results: dict[int, Result], low: int | None, high: int | None) -> int:
 
 def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
     if config.model.init_from is not None:
-        return read_hf_config(config.model.init_from)
+        return with_own_dropout(read_hf_config(config.model.init_from), config)
     if vocab_size is None:
         if not os.path.isdir(config.data.store):
             raise InputError(
@@ -230,10 +246,12 @@ def _devices(request: Request) -> int:
 
 def compiled(request: Request) -> Result:
     """From the cache when this very request was compiled by the same code before."""
-    key = storage.sha256_of([asdict(request), _code()])
+    flags = [os.environ.get(name, "") for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")]
+    key = storage.sha256_of([asdict(request), _code(), flags])
     place = os.path.join(cache_folder(), f"{key}.json")
     if os.path.exists(place):
-        return Result(**storage.read_json(place))
+        with suppress(MaskwrightError, TypeError):  # damaged: compiled again
+            return Result(**storage.read_json(place))
     say(f"compiling for {request.slice}: {request.rows} rows of {request.tokens} tokens …")
     result = _compile(request)
     storage.make_folder(cache_folder())
@@ -273,5 +291,7 @@ def _compile(request: Request) -> Result:
             )
         answer = storage.read_json(made)
     if "error" in answer:
-        raise MaskwrightError(f"the TPU compiler refuses it: {answer['error']}", where=request.slice)
+        kind = ConfigError if answer["input"] else MaskwrightError
+        fix = "see the message; topologies are those that Google rents, as 2x4 or 2x2x4"
+        raise kind(f"the TPU compiler refuses it: {answer['error']}", where=request.slice, fix=fix)
     return Result(**answer)

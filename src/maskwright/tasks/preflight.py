@@ -73,6 +73,11 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
             where="data.seq_len",
             fix=f"set it to {model.max_seq_len}",
         )
+    return with_own_dropout(model, config)
+
+
+def with_own_dropout(model: ModelConfig, config: RunConfig) -> ModelConfig:
+    """The run says what it drops, whatever the folder that it begins from says."""
     return replace(
         model,
         hidden_dropout_prob=config.model.hidden_dropout,
