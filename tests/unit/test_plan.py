@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.data.store import TokenStore
 from maskwright.engines.jax_ahead import Request, Result
+from maskwright.model.config import model_config
+from maskwright.model.hf_config import to_hf_config
 from maskwright.tasks import plan as task
 
 GIB = 2**30
@@ -24,9 +27,11 @@ class Compiler:
 
     def __init__(self, limit_gib: float, fixed_gib: float, row_gib: float) -> None:
         self.limit, self.fixed, self.row, self.asked = limit_gib, fixed_gib, row_gib, list[int]()
+        self.requests = list[Request]()
 
     def __call__(self, request: Request) -> Result:
         self.asked.append(request.rows)
+        self.requests.append(request)
         return self.result(request.rows, request.micro_batches)
 
     def result(self, rows: int, micro_batches: int = 1) -> Result:
@@ -163,3 +168,19 @@ def test_a_store_that_is_not_here_needs_the_vocabulary(
     size = store.vocabulary.size
     here, there = task.plan(run, "v5e:2x4"), task.plan(away, "v5e:2x4", vocab_size=size)
     assert replace(there, asked=here.asked) == here
+
+
+def test_a_model_that_is_continued_is_compiled_with_the_dropout_of_the_run(
+    config: Callable[..., RunConfig], compiler: Compiler, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shape = model_config(config().model, 300, 64)
+    (folder / "config.json").write_text(json.dumps(to_hf_config(replace(shape, hidden_dropout_prob=0.1))))
+    workers = {"batch.virtual_workers": 8, "model.init_from": str(folder)}
+    for rate in (0.0, 0.2):
+        run = config(**workers, **{"model.hidden_dropout": rate, "model.attention_dropout": rate})
+        task.plan(run, "v5e:2x4", search=False)
+        model = compiler.requests[-1].model
+        assert (model["hidden_dropout_prob"], model["attention_probs_dropout_prob"]) == (rate, rate)
+        assert model["vocab_size"] == 300

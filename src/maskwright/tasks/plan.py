@@ -25,8 +25,7 @@ from maskwright.data.masking import slots_per_row
 from maskwright.data.store import TokenStore
 from maskwright.engines.jax_ahead import SETTINGS, Request, Result
 from maskwright.model.config import ModelConfig, model_config, training_flops
-from maskwright.model.hf_config import read_hf_config
-from maskwright.tasks.preflight import with_own_dropout
+from maskwright.tasks.preflight import continued_model
 
 KINDS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 GIB = 2**30
@@ -218,7 +217,7 @@ def _next(results: dict[int, Result], low: int | None, high: int | None) -> int:
 
 def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
     if config.model.init_from is not None:
-        return with_own_dropout(read_hf_config(config.model.init_from), config)
+        return continued_model(config, config.model.init_from)
     if vocab_size is None:
         if not os.path.isdir(config.data.store):
             raise InputError(

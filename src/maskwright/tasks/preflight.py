@@ -58,7 +58,7 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prep
 
 def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
     folder = config.model.init_from or ""
-    model = read_hf_config(folder)
+    model = continued_model(config, folder)
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         store.require_tokenizer(read_vocabulary(folder), folder)
     if store.vocabulary.size > model.vocab_size:
@@ -67,6 +67,12 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
             where=store.location,
             fix="prepare the text with that model's own tokenizer",
         )
+    return model
+
+
+def continued_model(config: RunConfig, folder: str) -> ModelConfig:
+    """The model of `folder` with the dropout of the run, which is not the folder's."""
+    model = read_hf_config(folder)
     if config.data.seq_len > model.max_seq_len:
         raise ConfigError(
             f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take",
