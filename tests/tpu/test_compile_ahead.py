@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from maskwright.core import storage
 from maskwright.core.config import RunConfig
+from maskwright.core.errors import ConfigError
+from maskwright.engines.jax_ahead import SETTINGS, Request, Result
 from maskwright.tasks import plan as task
 
 pytestmark = pytest.mark.skipif(
@@ -70,3 +77,46 @@ def test_a_topology_that_is_not_made_is_refused_in_the_compilers_words(config: C
 
     with pytest.raises(MaskwrightError, match="v5e:3x3: the TPU compiler refuses it: .*not divisible"):
         task.plan(base(config), "v5e:3x3", vocab_size=50_265, search=False)
+
+
+def test_devices_that_the_hosts_of_a_slice_do_not_divide_are_refused(config: Callable[..., RunConfig]) -> None:
+    """Six of a v6e:4x4, four hosts; six of a v5e:2x4 are one host's."""
+    keys = {"engine.kind": "jax", "engine.devices": 6, "data.seq_len": 128, "batch.virtual_workers": 6}
+    with pytest.raises(ConfigError, match=r"engine.devices: 6 devices were asked for, 16 on 4 hosts are there"):
+        task.plan(config(**keys), "v6e:4x4", search=False)
+    assert task.plan(config(**keys), "v5e:2x4", search=False).asked.devices == 6
+
+
+SCORE = """
+import sys
+from maskwright.core import storage
+from maskwright.engines.jax_ahead import Request, program_for
+request = Request(**storage.read_json(sys.argv[1]))
+program, _ = program_for(request)
+sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
+state, batch, *_ = program.update_shapes(micro_batches=request.micro_batches, **sizes)
+compiled = program.jitted_score().lower(state["parameters"], batch).compile()
+print("peak", compiled.memory_analysis().peak_memory_in_bytes)
+"""
+
+
+def test_evaluation_compiles_too(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Request] = []
+    made = task.compiled
+
+    def remember(request: Request) -> Result:
+        asked.append(request)
+        return made(request)
+
+    monkeypatch.setattr(task, "compiled", remember)
+    keys = {"engine.kind": "jax", "engine.dtype": "bf16", "data.seq_len": 128, "batch.virtual_workers": 16}
+    update = task.plan(config(**keys, **{"engine.sharding": "fsdp"}), "v5e:2x4", search=False).asked
+    wanted = str(tmp_path / "request.json")
+    storage.write_json(wanted, asdict(asked[0]))
+    ended = subprocess.run(
+        [sys.executable, "-c", SCORE, wanted], env={**os.environ, **SETTINGS}, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert 0 < int(ended.stdout.split()[-1]) < update.needed_bytes

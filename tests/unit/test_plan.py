@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,13 @@ from maskwright.model.hf_config import to_hf_config
 from maskwright.tasks import plan as task
 
 GIB = 2**30
+MADE_UP_SLICE = """
+from types import SimpleNamespace
+from maskwright.engines import jax_ahead
+devices = [SimpleNamespace(process_index=i // 4, id=i) for i in range(16)]
+jax_ahead.topology = lambda name: SimpleNamespace(devices=devices)
+jax_ahead.main()
+"""
 
 
 class Compiler:
@@ -184,3 +192,44 @@ def test_a_model_that_is_continued_is_compiled_with_the_dropout_of_the_run(
         model = compiler.requests[-1].model
         assert (model["hidden_dropout_prob"], model["attention_probs_dropout_prob"]) == (rate, rate)
         assert model["vocab_size"] == 300
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b"\xff", b"[1]", b"{}", b'{"fits": true}'])
+def test_a_damaged_file_of_the_cache_is_made_again(
+    config: Callable[..., RunConfig], compiler: Compiler, damaged: bytes
+) -> None:
+    run = config(**{"batch.virtual_workers": 8})
+    one = task.plan(run, "v5e:2x4", search=False)
+    (place,) = Path(task.cache_folder()).iterdir()
+    whole = place.read_bytes()
+    place.write_bytes(damaged)
+    assert task.plan(run, "v5e:2x4", search=False) == one
+    assert (len(compiler.asked), place.read_bytes()) == (2, whole)
+
+
+@pytest.mark.parametrize("name", ["LIBTPU_INIT_ARGS", "XLA_FLAGS"])
+def test_other_options_of_the_compiler_are_compiled_anew(
+    config: Callable[..., RunConfig], compiler: Compiler, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    run = config(**{"batch.virtual_workers": 8})
+    monkeypatch.setenv(name, "--one")
+    task.plan(run, "v5e:2x4", search=False)
+    monkeypatch.setenv(name, "--another")
+    task.plan(run, "v5e:2x4", search=False)
+    assert len(compiler.asked) == 2
+
+
+def test_what_the_compilers_process_refuses_is_a_mistake_in_the_configuration(
+    config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole process, in which only the slice is made up: four devices on each of four hosts."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(task, "_code", lambda: "the same")
+    real = subprocess.run
+
+    def instead(command: list[str], **more: Any) -> Any:
+        return real([command[0], "-c", MADE_UP_SLICE, *command[3:]], **more)
+
+    monkeypatch.setattr(subprocess, "run", instead)
+    with pytest.raises(ConfigError, match=r"engine.devices: 6 devices were asked for, 16 on 4 hosts are there. Fix:"):
+        task.plan(config(**{"engine.kind": "jax", "engine.devices": 6}), "v6e:4x4")

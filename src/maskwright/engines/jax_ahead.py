@@ -33,6 +33,8 @@ SETTINGS = {
 }
 OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
 """As its runtime shows a v4: both cores of a chip as one device."""
+BOUNDS = {("v5e", "2x4"): (2, 4, 1), ("v6e", "2x4"): (2, 4, 1)}
+"""Eight chips of these are one host's; the compiler would put any four on a host."""
 GIB = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 
@@ -73,21 +75,26 @@ class Result:
 
 
 def topology(name: str) -> Any:
-    """Raises `ValueError` with the compiler's own words."""
+    """Raises `ConfigError` with the compiler's own words."""
     from jax.experimental import topologies
 
     kind, _, shape = name.partition(":")
     options = dict(OPTIONS.get(kind, {}))
-    if shape in ("1x1", "1x1x1"):
+    if (kind, shape) in BOUNDS:
+        options["chips_per_host_bounds"] = BOUNDS[kind, shape]
+    elif shape in ("1x1", "1x1x1"):
         options["chips_per_host_bounds"] = (1, 1, 1)
     try:
         return topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except Exception as error:
-        raise ValueError(str(error).splitlines()[0]) from None
+        what = f"the TPU compiler refuses it: {' '.join(str(error).split())[:300]}"
+        fix = "topologies are those that Google rents, as v5e:2x4 or v5p:2x2x4"
+        raise ConfigError(what, where=name, fix=fix) from None
 
 
-def compile_ahead(request: Request) -> Result:
-    import jax
+def program_for(request: Request) -> tuple[Any, list[Any]]:
+    """(`jax_step.Program`, devices of the slice that it is for). Raises `ConfigError` as the run would where the hosts
+    do not divide `devices`."""
     import jax.numpy as jnp
 
     from maskwright.engines.jax_layout import Layout
@@ -101,7 +108,13 @@ def compile_ahead(request: Request) -> Result:
     model = ModelConfig(**request.model)
     dtype = jnp.bfloat16 if request.dtype == "bf16" else jnp.float32
     layout = Layout.of(devices, shapes(model), fsdp=request.sharding == "fsdp", dtype=dtype)
-    program = Program(model, run.Optimizer(**request.optimizer), layout, "tpu")
+    return Program(model, run.Optimizer(**request.optimizer), layout, "tpu"), devices
+
+
+def compile_ahead(request: Request) -> Result:
+    import jax
+
+    program, devices = program_for(request)
     sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
     arguments = program.update_shapes(micro_batches=request.micro_batches, **sizes)
     began = time.perf_counter()
@@ -192,13 +205,15 @@ def _libtpu_version() -> str:
 
 
 def main() -> None:
-    """Reads a request, writes a result, or `{"error": …}`."""
+    """Reads a request; writes a result, `{"error": …}` or `{"refused": …}`, the parts of a `ConfigError`."""
     os.environ.update(SETTINGS)
     wanted, into = sys.argv[1:]
     try:
         answer = asdict(compile_ahead(Request(**storage.read_json(wanted))))
-    except (ValueError, RuntimeError, ConfigError) as error:
-        answer = {"error": " ".join(str(error).split())[:500], "input": isinstance(error, ValueError | ConfigError)}
+    except ConfigError as error:
+        answer = {"refused": {"what": error.what, "where": error.where, "fix": error.fix}}
+    except (ValueError, RuntimeError) as error:
+        answer = {"error": " ".join(str(error).split())[:500]}
     with open(into, "w", encoding="utf-8") as file:
         json.dump(answer, file)
 

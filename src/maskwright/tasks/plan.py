@@ -29,6 +29,8 @@ from maskwright.tasks.preflight import continued_model
 
 KINDS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 GIB = 2**30
+OPTIONS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
+"""Variables by which the compiler may make something else."""
 MOST_TRIES = 8
 """Compilations in the search for the largest micro-batch: tens of seconds each."""
 MOST_ADVISED = 3
@@ -160,7 +162,8 @@ def advice(
             return [f"{head}. Not one row fits: try engine.sharding: fsdp, or a larger slice"]
         return [f"{head}. Not one row fits: take a larger slice, a smaller model or a shorter data.seq_len"]
     same = [rows for rows in range(largest_rows, 0, -1) if total % (rows * N) == 0]
-    for rows in (same or [min(largest_rows, max(1, round(total / N)))])[:MOST_ADVISED]:
+    near = min(largest_rows, max(1, round(total / N)))
+    for rows in same[:MOST_ADVISED] or sorted({near, near * 3 // 4, near // 2} - {0}, reverse=True):
         workers = max(N, round(total / (rows * N)) * N)
         found = attempt(rows, workers // N)
         if found.fits:
@@ -245,11 +248,10 @@ def _devices(request: Request) -> int:
 
 def compiled(request: Request) -> Result:
     """From the cache when this very request was compiled by the same code before."""
-    flags = [os.environ.get(name, "") for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")]
-    key = storage.sha256_of([asdict(request), _code(), flags])
+    key = storage.sha256_of([asdict(request), _code(), *(os.environ.get(name, "") for name in OPTIONS)])
     place = os.path.join(cache_folder(), f"{key}.json")
     if os.path.exists(place):
-        with suppress(MaskwrightError, TypeError):  # damaged: compiled again
+        with suppress(MaskwrightError, TypeError):  # damaged, or not of a result: it is made again
             return Result(**storage.read_json(place))
     say(f"compiling for {request.slice}: {request.rows} rows of {request.tokens} tokens …")
     result = _compile(request)
@@ -289,8 +291,9 @@ def _compile(request: Request) -> Result:
                 f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}", where=request.slice
             )
         answer = storage.read_json(made)
+    if "refused" in answer:
+        raise ConfigError(**answer["refused"])
     if "error" in answer:
-        kind = ConfigError if answer["input"] else MaskwrightError
-        fix = "see the message; topologies are those that Google rents, as 2x4 or 2x2x4"
-        raise kind(f"the TPU compiler refuses it: {answer['error']}", where=request.slice, fix=fix)
+        fix = "see the message; --set tries another configuration"
+        raise MaskwrightError(f"the TPU compiler refuses it: {answer['error']}", where=request.slice, fix=fix)
     return Result(**answer)
