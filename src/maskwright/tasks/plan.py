@@ -292,7 +292,8 @@ def _compile(request: Request) -> Result:
             )
         answer = storage.read_json(made)
     if "refused" in answer:
-        raise ConfigError(**answer["refused"])
+        refused = answer["refused"]
+        raise ConfigError(refused["what"], where=refused["where"], fix=refused["fix"])
     if "error" in answer:
         fix = "see the message; --set tries another configuration"
         raise MaskwrightError(f"the TPU compiler refuses it: {answer['error']}", where=request.slice, fix=fix)
