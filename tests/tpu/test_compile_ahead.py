@@ -80,11 +80,11 @@ def test_a_topology_that_is_not_made_is_refused_in_the_compilers_words(config: C
 
 
 def test_devices_that_the_hosts_of_a_slice_do_not_divide_are_refused(config: Callable[..., RunConfig]) -> None:
-    """Six of a v6e:4x4, four hosts; six of a v5e:2x4 are one host's."""
-    keys = {"engine.kind": "jax", "engine.devices": 6, "data.seq_len": 128, "batch.virtual_workers": 6}
+    """Six of a v6e:4x4, four hosts; four of a v5e:2x4 are of one host."""
+    keys = {"engine.kind": "jax", "data.seq_len": 128, "batch.virtual_workers": 12}
     with pytest.raises(ConfigError, match=r"engine.devices: 6 devices were asked for, 16 on 4 hosts are there"):
-        task.plan(config(**keys), "v6e:4x4", search=False)
-    assert task.plan(config(**keys), "v5e:2x4", search=False).asked.devices == 6
+        task.plan(config(**keys, **{"engine.devices": 6}), "v6e:4x4", search=False)
+    assert task.plan(config(**keys, **{"engine.devices": 4}), "v5e:2x4", search=False).asked.devices == 4
 
 
 SCORE = """

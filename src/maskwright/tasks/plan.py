@@ -288,7 +288,9 @@ def _compile(request: Request) -> Result:
         if not os.path.exists(made):
             last = ended.stderr.strip().splitlines()[-1:] or ["without a word"]
             raise MaskwrightError(
-                f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}", where=request.slice
+                f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}",
+                where=request.slice,
+                fix="part of a slice is not always one that it compiles for: leave out engine.devices",
             )
         answer = storage.read_json(made)
     if "refused" in answer:
