@@ -9,33 +9,55 @@ import typer
 
 from maskwright.cli_options import Config, MaxHours, MaxSteps, ProfileSteps, Set, app
 
+Run = Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")]
+On = Annotated[str | None, typer.Option("--on", help="Where: slice:NAME, a Cloud TPU VM slice over gcloud's ssh.")]
+Spec = Annotated[
+    str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
+]
+Workdir = Annotated[str, typer.Option(help="Folder on the hosts to run in; its .venv is used.")]
+Setup = Annotated[str | None, typer.Option(help="Shell command for each host, before the first attempt.")]
+Env = Annotated[list[str] | None, typer.Option("--env", help="Name of a variable that the job gets too.")]
+Restarts = Annotated[int, typer.Option(help="How often to begin again after a host was lost.", min=0)]
+GraceSeconds = Annotated[float, typer.Option(help="Between SIGTERM and SIGKILL.", min=1.0)]
+NumWorkers = Annotated[int, typer.Option(help="Machines (pods, nodes, Ray workers) that train together.", min=1)]
+GpusPerWorker = Annotated[int, typer.Option(help="Of each; a process computes on each one. 0: on the CPU.", min=0)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done or written, start nothing.")]
+
+# Only for slice:NAME.
+Zone = Annotated[str | None, typer.Option(help="Of the slice; gcloud's own when not given.")]
+Project = Annotated[str | None, typer.Option(help="Of the slice; gcloud's own when not given.")]
+Via = Annotated[Literal["external", "internal", "iap"], typer.Option(help="How to reach the hosts of a slice.")]
+ConnectSeconds = Annotated[float, typer.Option(help="For a host of a slice to answer.", min=1.0)]
+RestartWaitSeconds = Annotated[float, typer.Option(help="Before an attempt after the first.", min=0.0)]
+Replace = Annotated[bool, typer.Option("--replace", help="End another job that holds a host of the slice.")]
+
 
 @app.command("submit")
 def submit(
     config: Config,
-    run: Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")],
-    on: Annotated[str | None, typer.Option("--on", help="slice:NAME, a Cloud TPU VM slice: over gcloud's ssh.")] = None,
-    spec: Annotated[
-        str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
-    ] = None,
+    run: Run,
+    on: On = None,
+    spec: Spec = None,
     set_: Set = None,
     max_hours: MaxHours = None,
     max_steps: MaxSteps = None,
     profile_steps: ProfileSteps = 0,
-    workdir: Annotated[str, typer.Option(help="Folder on the hosts to run in; its .venv is used.")] = "maskwright",
-    setup: Annotated[str | None, typer.Option(help="Shell command for each host, before the first attempt.")] = None,
-    env: Annotated[list[str] | None, typer.Option("--env", help="Name of a variable that the job gets too.")] = None,
-    restarts: Annotated[int, typer.Option(help="How often to begin again after a host was lost.", min=0)] = 3,
-    grace_seconds: Annotated[float, typer.Option(help="Between SIGTERM and SIGKILL.", min=1.0)] = 30.0,
-    zone: Annotated[str | None, typer.Option(help="Of the slice; gcloud's own when not given.")] = None,
-    project: Annotated[str | None, typer.Option(help="Of the slice; gcloud's own when not given.")] = None,
-    via: Annotated[Literal["external", "internal", "iap"], typer.Option(help="How to reach the hosts.")] = "external",
-    connect_seconds: Annotated[float, typer.Option(help="For a host to answer.", min=1.0)] = 300.0,
-    restart_wait_seconds: Annotated[float, typer.Option(help="Before an attempt after the first.", min=0.0)] = 10.0,
-    replace: Annotated[bool, typer.Option("--replace", help="End another job that holds a host.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, start nothing.")] = False,
+    num_workers: NumWorkers = 1,
+    gpus_per_worker: GpusPerWorker = 0,
+    workdir: Workdir = "maskwright",
+    setup: Setup = None,
+    env: Env = None,
+    restarts: Restarts = 3,
+    grace_seconds: GraceSeconds = 30.0,
+    dry_run: DryRun = False,
+    zone: Zone = None,
+    project: Project = None,
+    via: Via = "external",
+    connect_seconds: ConnectSeconds = 300.0,
+    restart_wait_seconds: RestartWaitSeconds = 10.0,
+    replace: Replace = False,
 ) -> None:
-    """Run `maskwright pretrain` on every host of a slice, with all logs here and one exit code."""
+    """Run `maskwright pretrain` on other machines, with their logs here and one exit code."""
     from maskwright.core.errors import InputError
     from maskwright.launch import pull, slice
     from maskwright.launch.job import JobSpec, parse_target
@@ -54,26 +76,22 @@ def submit(
         grace_seconds=grace_seconds,
     )
     if spec is not None:
-        if dry_run:
-            print(job.to_json(), end="")
-        else:
-            pull.submit_spec(spec, job)
-        return
-    _, name = parse_target(on or "")
+        return print(job.to_json(), end="") if dry_run else pull.submit_spec(spec, job)
+    _kind, name = parse_target(on or "")
+    values = _values(job.environment)
     place = slice.Slice(name, zone, project, via)
-    if missing := [variable for variable in job.environment if variable not in os.environ]:
-        raise InputError("is not set here", where=f"--env {missing[0]}", fix=f"export {missing[0]}=…")
     if dry_run:
-        print(slice.dry_run(place, job))
-        return
-    slice.submit(
-        place,
-        job,
-        {variable: os.environ[variable] for variable in job.environment},
-        replace=replace,
-        connect_seconds=connect_seconds,
-        restart_wait_seconds=restart_wait_seconds,
-    )
+        return print(slice.dry_run(place, job))
+    times = {"connect_seconds": connect_seconds, "restart_wait_seconds": restart_wait_seconds}
+    slice.submit(place, job, values, replace=replace, **times)
+
+
+def _values(names: tuple[str, ...]) -> dict[str, str]:
+    from maskwright.core.errors import InputError
+
+    if missing := [name for name in names if name not in os.environ]:
+        raise InputError("is not set here", where=f"--env {missing[0]}", fix=f"export {missing[0]}=…")
+    return {name: os.environ[name] for name in names}
 
 
 @app.command("agent")
