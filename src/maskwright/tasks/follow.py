@@ -38,7 +38,7 @@ def follow(config: RunConfig, run: str, request: StopRequest, processes: Process
     if before is None:
         ready.store.verify()
     request.max_steps = told["max_steps"]
-    engine = pretrain.start_engine(ready, before)
+    engine = pretrain.start_engine(ready, before, told["threads"])
     agree()
     with stop_on_signals(request) as stop:
         job = pretrain.make_job(ready, RunDirectory(run), engine, {}, saver=None)
