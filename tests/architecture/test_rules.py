@@ -48,7 +48,13 @@ HEAVY = {
         "model/networks.py",
         "engines/torch_engine.py",
     }
-    | {"engines/optimizers.py", "engines/gradients.py", "engines/torch_processes.py", "engines/torch_weights.py"}
+    | {
+        "engines/optimizers.py",
+        "engines/gradients.py",
+        "engines/torch_processes.py",
+        "engines/torch_weights.py",
+        "engines/torch_fsdp.py",
+    }
     | {"tasks/fill.py", "tasks/export.py"},  # these two run the network itself, on text of their own
     "transformers": {"tasks/export.py"},
     "tokenizers": {"text/tokenizer.py"},

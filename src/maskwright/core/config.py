@@ -141,8 +141,8 @@ class Engine(Section):
     """How many of them, on all hosts together; they divide batch.virtual_workers. torch has a process for each, so many
     as `--processes` says; jax takes all when not set, and 1 on a CPU, where more are virtual: for trying out."""
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
-    """Only for jax. data: each device holds the whole model. fsdp: each holds a part of every weight, gradient and
-    moment, and gathers a layer when it is computed."""
+    """data: each device holds the whole model. fsdp: each holds a part of every weight, gradient and moment, and
+    gathers a layer when it is computed; with torch, only for adamw and reproducibility: fast."""
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster
     at it."""

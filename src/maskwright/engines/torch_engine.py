@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import torch
@@ -81,6 +81,19 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
 
 
+def require_shardable(optimizer: run.Optimizer, engine: run.Engine, compiled: bool) -> None:
+    where = "engine.sharding fsdp"
+    if engine.reproducibility == "exact":
+        raise ConfigError(
+            "sums gradients in the order of the backend", where=where, fix="say engine.reproducibility: fast, too"
+        )
+    if optimizer.kind == "muon":
+        fix = "take optimizer.kind: adamw, or engine.sharding: data; engine.kind: jax has both"
+        raise ConfigError("cuts apart the matrices that muon needs whole", where=where, fix=fix)
+    if compiled:
+        raise ConfigError("is not compiled", where=where, fix="say engine.compile: off")
+
+
 def use_threads(engine: run.Engine, device: str) -> int:
     """How many this process computes with from here on; those of one machine share out its cores."""
     threads = engine.threads or (cpu_threads() if device == "cpu" else hardware.usable_cores())
@@ -115,8 +128,6 @@ class TorchEngine:
     ) -> None:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
-        if engine.sharding != "data":
-            raise ConfigError("engine.kind torch computes on one device", where="engine.sharding", fix="say data")
         self.processes = connect(engine, self.device)
         self.spread = self.processes.count
         self.dtype = choose_dtype(engine.dtype, self.device)
@@ -125,7 +136,8 @@ class TorchEngine:
         torch.backends.cuda.matmul.allow_tf32 = False
         name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
         compiled = choose_compile(engine.compile, self.device, run_flops)
-        several = f", {self.spread} processes, {engine.reproducibility} sums" if self.spread > 1 else ""
+        how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
+        several = f", {self.spread} processes, {how}" if self.spread > 1 else ""
         self.description = (
             f"torch {torch.__version__} on {name}, {self.dtype_name}, "
             f"layers {'compiled' if compiled else 'not compiled'}{several}"
@@ -134,11 +146,17 @@ class TorchEngine:
         self.rows_at_once: int | None = None
         self._step = 0
         self._first_bad = torch.tensor(2**62, device=self.device)
-        self.model = make_network(model, self.device)
-        exact = engine.reproducibility == "exact"
-        self.weights: Weights = Replicated(
-            self.model, model, optimizer, self.dtype, exact=exact, processes=self.processes
-        )
+        self.weights: Weights
+        if engine.sharding == "fsdp":
+            require_shardable(optimizer, engine, compiled)
+        if engine.sharding == "fsdp" and self.spread > 1:
+            from maskwright.engines.torch_fsdp import Sharded
+
+            self.model = make_network(model, "meta")
+            self.weights = Sharded(self.model, model, optimizer, self.dtype, self.device, self.processes)
+        else:
+            self.model, exact = make_network(model, self.device), engine.reproducibility == "exact"
+            self.weights = Replicated(self.model, model, optimizer, self.dtype, exact=exact, processes=self.processes)
         if compiled:
             # A layer has a variant for each of mask or none, training or not, first or later. Beyond the limit torch
             # would go on uncompiled without a word, and a continued run might draw the line elsewhere.
@@ -305,11 +323,12 @@ class TorchEngine:
         return logits, put(batch.labels).long(), put(batch.weights)
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
-        own = [self._evaluate(batch) for batch in batches[self.processes.number :: self.spread]]
         if not isinstance(self.processes, Peers):
-            return sum(own, EvalStats())
-        rounds = -(-len(batches) // self.spread)
-        own += [EvalStats()] * (rounds - len(own))
+            return sum((self._evaluate(batch) for batch in batches), EvalStats())
+        # As many in each process: in a forward pass they may wait for each other.
+        blank = replace(batches[0], weights=np.zeros_like(batches[0].weights))
+        everything = [*batches, *[blank] * (-len(batches) % self.spread)]
+        own = [self._evaluate(batch) for batch in everything[self.processes.number :: self.spread]]
         found = self.processes.numbers(torch.tensor([astuple(stats) for stats in own], dtype=torch.float64))
         return sum((EvalStats(*stats) for stats in found.transpose(0, 1).flatten(0, 1).tolist()), EvalStats())
 
