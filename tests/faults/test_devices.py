@@ -23,8 +23,9 @@ if HAS_JAX:
         ({"kind": "jax", "device": "cuda"}, 1, "no NVIDIA device that this JAX can use"),
         ({"kind": "jax", "devices": 1000}, 1000, "1000 devices were asked for"),
         ({"kind": "jax", "devices": 4}, 6, "6 virtual workers cannot be shared out evenly over 4 devices"),
-        ({"kind": "torch", "devices": 2}, 2, "engine.devices: 2 were asked for, and 1 computes"),
-        ({"kind": "torch", "sharding": "fsdp"}, 2, "engine.sharding: engine.kind torch computes on one device"),
+        ({"kind": "torch", "devices": 3}, 2, "2 virtual workers cannot be shared out evenly over 3 processes"),
+        ({"kind": "torch", "device": "cuda", "devices": 2}, 2, "2 GPUs were asked for, and this machine has 0"),
+        ({"kind": "torch", "sharding": "fsdp"}, 2, "engine.sharding fsdp: sums gradients in the order"),
         ({"kind": "torch", "device": "tpu"}, 1, "torch does not know TPUs"),
     ],
 )

@@ -33,6 +33,7 @@ from maskwright.core.run_directory import RunDirectory, step_of
 from maskwright.core.secrets import redact
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
 
+COMMAND = [sys.executable, "-m", "maskwright"]
 PARENT = "MASKWRIGHT_PARENT"
 LISTENER = "MASKWRIGHT_LISTENER"
 OTHERS_SECONDS = 20.0
@@ -195,7 +196,7 @@ class Attempt:
         if first and listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
         process = subprocess.Popen(
-            [sys.executable, "-m", "maskwright", *words],
+            [*COMMAND, *words],
             env=variables,
             stdin=subprocess.DEVNULL,
             stderr=None if first else subprocess.PIPE,
@@ -324,15 +325,18 @@ def supervise(words: list[str], group: Group, run: str, limits: Limits, grace_se
             if signals.asked or not verdict.restart or group.nodes > 1 or failures > RESTARTS:
                 break
             seconds = min(2.0 ** (failures - 2), LONGEST_WAIT_SECONDS) if failures > 1 else 0.0
-            cause = verdict.cause.describe() if verdict.cause else "a process was lost"
+            cause = _named(verdict) or "a process was lost"
             warn(f"{cause}: starting again from {f'step {saved:,}' if saved else 'the beginning'}")
             until = time.monotonic() + seconds
             while time.monotonic() < until and not signals.asked:
                 time.sleep(0.05)
             if signals.asked:
                 break
-    cause = verdict.cause.describe().replace("worker", "process") if verdict.cause else ""
-    conclude(verdict.code, cause, where)
+    conclude(verdict.code, _named(verdict), where)
+
+
+def _named(verdict: Verdict) -> str:
+    return verdict.cause.describe().replace("worker", "process") if verdict.cause else ""
 
 
 def _attempt(

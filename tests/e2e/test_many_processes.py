@@ -1,0 +1,208 @@
+"""Runs of several processes on one machine, as a user starts them: the same numbers, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import COMMAND
+
+from maskwright.core.config import RunConfig
+from maskwright.core.run_directory import RunDirectory
+from maskwright.tasks.verify_resume import compare
+from maskwright.training import checkpoint
+
+LONG_ENOUGH_SECONDS = 120.0
+Config = Callable[..., RunConfig]
+
+
+class Machine:
+    """Runs in a folder, each by the command that a user types."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder, self._config = folder, config
+
+    def start(self, run: str, processes: int | None, *words: str, **keys: Any) -> subprocess.Popen[str]:
+        name = self.folder / f"{run}.json"
+        name.write_text(json.dumps(self._config(**keys).model_dump()))  # JSON is YAML
+        several = [] if processes is None else ["--processes", str(processes)]
+        command = [*COMMAND, "pretrain", str(name), "--run", str(self.folder / run), *several, *words]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def ended(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        try:
+            _, said = process.communicate(timeout=LONG_ENOUGH_SECONDS)
+        finally:
+            process.kill()
+        return process.returncode, said
+
+    def run(self, name: str, processes: int | None, *words: str, **keys: Any) -> tuple[int, str]:
+        return self.ended(self.start(name, processes, *words, **keys))
+
+    def directory(self, name: str) -> RunDirectory:
+        return RunDirectory(str(self.folder / name))
+
+    def parameters(self, name: str) -> dict[str, np.ndarray]:
+        loaded = checkpoint.load_newest(self.directory(name).checkpoints, set_aside=False)
+        assert loaded
+        return loaded[0].parameters
+
+
+@pytest.fixture
+def machine(tmp_path: Path, config: Config) -> Machine:
+    return Machine(tmp_path, config)
+
+
+def children(pid: int) -> list[int]:
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+    return []
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
+    while time.monotonic() < deadline:
+        if found := holds():
+            return found
+        time.sleep(0.01)
+    raise AssertionError("did not come to it in time")
+
+
+def newest(directory: RunDirectory) -> int:
+    return max((line["step"] for line in directory.read_metrics()), default=0)
+
+
+EIGHT: dict[str, Any] = {
+    "batch.virtual_workers": 8,
+    "model.hidden_dropout": 0.1,
+    "model.attention_dropout": 0.1,
+    "engine.dtype": "auto",
+    "evaluation.every_steps": 5,
+}
+
+
+@pytest.mark.slow
+def test_weights_are_the_same_bit_by_bit_at_any_number_of_processes(machine: Machine) -> None:
+    """Also when the number changes at a restart, from 8 to 1 to 2."""
+    assert machine.run("alone", None, **EIGHT)[0] == 0
+    for count in (4,):
+        code, said = machine.run(f"run-{count}", count, **EIGHT)
+        assert code == 0, said
+        assert f"{count} processes, exact sums" in said
+        assert compare(machine.directory("alone"), machine.directory(f"run-{count}"))[2] == []
+    for count, until_step in ((8, 3), (1, 3), (2, 99)):
+        code, said = machine.run("changing", count, "--max-steps", str(until_step), **EIGHT)
+        assert code == (75 if until_step < 99 else 0), said
+    assert compare(machine.directory("alone"), machine.directory("changing"))[2] == []
+
+
+@pytest.mark.slow
+def test_three_processes_share_twelve_workers_and_a_cut_corpus_with_muon(machine: Machine) -> None:
+    keys = {"batch.virtual_workers": 12, "batch.micro_batch_rows": 2, "optimizer.kind": "muon"}
+    assert machine.run("alone", 1, **keys)[0] == 0
+    assert machine.run("three", 3, **keys)[0] == 0
+    assert compare(machine.directory("alone"), machine.directory("three"))[2] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["data", "fsdp"])
+def test_fast_sums_are_the_same_within_rounding_and_go_on_anywhere(machine: Machine, sharding: str) -> None:
+    keys = {"batch.virtual_workers": 4, "engine.reproducibility": "fast"}
+    assert machine.run("alone", 1, **keys)[0] == 0
+    code, said = machine.run("fast", 2, "--max-steps", "6", **keys, **{"engine.sharding": sharding})
+    assert code == 75, said
+    code, said = machine.run("fast", 2, "--max-steps", "3", **keys, **{"engine.sharding": sharding})
+    assert code == 75, said
+    code, said = machine.run("fast", None, **keys)
+    assert code == 0, said
+    alone, fast = machine.parameters("alone"), machine.parameters("fast")
+    for name, array in alone.items():
+        np.testing.assert_allclose(fast[name], array, atol=2e-4, rtol=0, err_msg=name)
+    losses = [
+        [line["loss"] for line in machine.directory(name).read_metrics() if "loss" in line]
+        for name in ("alone", "fast")
+    ]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+LONG: dict[str, Any] = {
+    "schedule.steps": 80,
+    "batch.virtual_workers": 2,
+    "checkpoint.save_every_steps": 5,
+    "evaluation.max_rows": 8,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_is_started_again_and_changes_nothing(machine: Machine, victim: int) -> None:
+    assert machine.run("alone", None, **LONG)[0] == 0
+    process = machine.start("killed", 2, **LONG)
+    directory = machine.directory("killed")
+    until(lambda: newest(directory) >= 12)
+    os.kill(children(process.pid)[victim], signal.SIGKILL)
+    code, said = machine.ended(process)
+    assert code == 0, said
+    assert f"process {victim}: killed by SIGKILL: starting again from step" in said
+    assert compare(machine.directory("alone"), directory)[2] == []
+
+
+@pytest.mark.slow
+def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine: Machine) -> None:
+    assert machine.run("alone", None, **LONG)[0] == 0
+    process = machine.start("killed", 2, **LONG)
+    directory = machine.directory("killed")
+    until(lambda: newest(directory) >= 12)
+    members = children(process.pid)
+    assert len(members) == 2
+    process.kill()
+    process.communicate()
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in members))
+    assert machine.run("killed", 1, **LONG)[0] == 0
+    assert compare(machine.directory("alone"), directory)[2] == []
+
+
+@pytest.mark.slow
+def test_a_stop_saves_in_all_and_is_not_begun_again(machine: Machine) -> None:
+    process = machine.start("stopped", 2, **{**LONG, "schedule.steps": 5000})
+    directory = machine.directory("stopped")
+    until(lambda: newest(directory) >= 3)
+    process.send_signal(signal.SIGTERM)
+    code, said = machine.ended(process)
+    assert code == 75, said
+    assert "the same command continues" in said and "starting again" not in said
+    status = directory.read_status()
+    assert status and status.phase == "stopped" and status.step == max(checkpoint.whole_steps(directory.checkpoints))
+
+
+@pytest.mark.slow
+def test_what_is_lost_every_time_is_given_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process meets a kill at its first step, in each attempt; there is no checkpoint in between."""
+    from maskwright.launch import local
+
+    monkeypatch.setattr(local, "RESTARTS", 1)
+    words = ["-c", "import os; os.kill(os.getpid(), 9)"]
+    monkeypatch.setattr(local, "COMMAND", [local.sys.executable, *words])
+    with pytest.raises(Exception, match="killed by SIGKILL") as raised:
+        local.supervise([], local.Group(2), str(machine.folder / "none"), local.Limits(), 5.0)
+    assert raised.value.exit_code == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_an_error_in_one_process_is_the_runs(machine: Machine) -> None:
+    """The run directory belongs to process 0 alone: it says why, the other ends with it."""
+    (machine.folder / "run").mkdir()
+    (machine.folder / "run" / "other.txt").write_text("mine")
+    code, said = machine.run("run", 2)
+    assert code == 2
+    assert said.count("is no run directory, but holds other.txt") == 1
+    assert (machine.folder / "run" / "other.txt").read_text() == "mine"

@@ -1,0 +1,74 @@
+"""The tree of sums, and sums over processes that compute at the same time, beside the slow way."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from maskwright.engines.tree import Node, summed, sums_after, whole_nodes
+
+SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"
+
+
+def written(first: int, leaves: list[str]) -> str:
+    """The slow way: how the sum of all leaves is put into brackets."""
+    if len(leaves) == 1:
+        return leaves[0]
+    half = 1
+    while half * 2 < len(leaves):
+        half *= 2
+    return f"({written(first, leaves[:half])}+{written(first + half, leaves[half:])})"
+
+
+@pytest.mark.parametrize("V", range(1, 25))
+def test_any_number_of_processes_sums_in_one_order(V: int) -> None:
+    root: Node = (0, V)
+    names = [str(leaf) for leaf in range(V)]
+    for count in (count for count in range(1, V + 1) if V % count == 0):
+        given: dict[Node, str] = {}
+        for number in range(count):
+            stack: list[str] = []
+            nodes = whole_nodes(number * V // count, (number + 1) * V // count, root)
+            for leaf in range(number * V // count, (number + 1) * V // count):
+                stack.append(names[leaf])
+                for _ in range(sum(sums_after(leaf, node) for node in nodes)):
+                    right = stack.pop()
+                    stack[-1] = f"({stack[-1]}+{right})"
+            given |= dict(zip(nodes, stack, strict=True))
+        assert summed(root, given, lambda a, b: f"({a}+{b})") == written(0, names)
+
+
+@pytest.mark.parametrize("V", [2**n for n in range(8)])
+def test_powers_of_two_send_one_sum_each(V: int) -> None:
+    for count in (count for count in range(1, V + 1) if V % count == 0):
+        assert len(whole_nodes(0, V // count, (0, V))) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_gradients_of_processes_are_the_slow_sum_bit_by_bit(count: int) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+
+    processes = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT],
+            env={**os.environ, **variables, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    for process in processes:
+        try:
+            out, complaint = process.communicate(timeout=120)
+        finally:
+            process.kill()
+        assert (process.returncode, out) == (0, "equal\n"), complaint

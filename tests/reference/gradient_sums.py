@@ -1,0 +1,81 @@
+"""One of several processes that sum random gradients, and compare each result with the slow way: all leaves in numpy,
+added two by two as the tree says. Started by `tests/invariance/test_sums.py` with `env://` variables."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+from maskwright.core.config import Engine
+from maskwright.engines import gradients as module
+from maskwright.engines.gradients import Gradients
+from maskwright.engines.optimizers import numel, views
+from maskwright.engines.torch_processes import connect
+
+
+def slow_tree(leaves: list[np.ndarray]) -> np.ndarray:
+    """The left half is the largest power of two below the number of leaves."""
+    if len(leaves) == 1:
+        return leaves[0]
+    half = 1
+    while half * 2 < len(leaves):
+        half *= 2
+    return slow_tree(leaves[:half]) + slow_tree(leaves[half:])
+
+
+def one_case(seed: int, processes: object, number: int, count: int) -> None:
+    generator = random.Random(seed)
+    dtype = generator.choice([torch.float32, torch.bfloat16])
+    exact = generator.random() < 0.7
+    shapes = {f"p{i}": torch.Size([generator.randint(1, 7), generator.randint(1, 5)]) for i in range(6)}
+    network = {name: torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for name, shape in shapes.items()}
+    used = generator.sample(list(shapes), len(shapes))
+    V, parts = count * generator.randint(1, 6), generator.randint(1, 3)
+    drawn = np.random.default_rng(seed)
+    scales = 10.0 ** drawn.uniform(-4, 4, (V, parts, 1))
+    given = torch.tensor(drawn.normal(size=(V, parts, numel(shapes))) * scales, dtype=torch.float32).to(dtype)
+    flat = torch.full((numel(shapes),), float("nan"))
+    summing = Gradients(network, flat, used, exact=exact, processes=processes)  # type: ignore[arg-type]
+    each = V // count
+    for again in (True, False):  # the first is given up, as after running out of memory
+        summing.begin(V)
+        for leaf in range(number * each, number * each + each):
+            for part in range(parts):
+                last = part == parts - 1
+                final = last and leaf == number * each + each - 1
+                if again and final:
+                    break
+                constants = views(given[leaf, part], shapes)
+                summing.expect(first=part == 0, last=last, final=final)
+                sum((network[name] * constants[name]).sum() for name in used).backward()  # type: ignore[union-attr]
+                summing.take()
+    summing.finish()
+    leaves = given.float().numpy()
+    if exact:
+        each_leaf = []
+        for leaf in leaves:
+            total = leaf[0]
+            for part in leaf[1:]:
+                total = total + part
+            each_leaf.append(total)
+        assert flat.numpy().tobytes() == slow_tree(each_leaf).tobytes(), (seed, V, parts, dtype)
+    else:
+        wide = leaves.astype(np.float64).sum((0, 1))
+        size = np.abs(leaves.astype(np.float64)).sum((0, 1))
+        assert np.all(np.abs(flat.numpy() - wide) <= 1e-6 * V * parts * size), (seed, V, parts, dtype)
+
+
+def main() -> None:
+    module.GROUP_BYTES = 100  # several groups in so small a network
+    torch.set_num_threads(1)
+    processes = connect(Engine(device="cpu"), "cpu")
+    for seed in range(60):
+        one_case(seed, processes, processes.number, processes.count)
+    processes.close()
+    print("equal")
+
+
+if __name__ == "__main__":
+    main()
