@@ -12,6 +12,7 @@
     ├── JobError                 —   a job on other machines: what its host that failed first ended with
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
     └── StoppedEarly            75   stopped on request; running the same command again continues
+        └── ProcessLost         75     another process of the run is gone
 
 A message is one line: where (file, line, byte or key), what, and how to fix it. It carries no secret.
 """
@@ -86,3 +87,7 @@ class HealthError(MaskwrightError):
 
 class StoppedEarly(MaskwrightError):
     exit_code = 75
+
+
+class ProcessLost(StoppedEarly):
+    pass

@@ -74,6 +74,9 @@ class Engine(Protocol):
     spread: int
     """Devices that each compute a micro-batch at the same time, in all processes together."""
 
+    reads_alone: bool
+    """Whether process 0 has all of the state itself, so that it can `read` when others are gone."""
+
     rows_at_once: int | None
     """Of a micro-batch; None for all. Smaller after running out of memory, and kept by checkpoints: it decides low
     bits."""

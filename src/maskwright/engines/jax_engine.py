@@ -63,6 +63,7 @@ class JaxEngine:
     """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on however many devices."""
 
     runs_ahead = True
+    reads_alone = False
 
     def __init__(self, model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int) -> None:
         self.config, self.optimizer_config = model, optimizer

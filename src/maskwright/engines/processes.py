@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from maskwright.core.errors import ConfigError, JobError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import ConfigError, JobError, MaskwrightError, ProcessLost, StoppedEarly
 
 LONGEST_MESSAGE = 1000
 """Bytes of what a process says when it fails."""
@@ -140,7 +140,7 @@ def starting(processes: Processes) -> Iterator[Agree]:
 
 @contextmanager
 def together(processes: Processes) -> Iterator[None]:
-    """While all train: the death of another process becomes `StoppedEarly`, since the same command continues."""
+    """While all train: the death of another process becomes `ProcessLost`, since the same command continues."""
     try:
         yield
     except StoppedEarly:
@@ -153,8 +153,8 @@ def together(processes: Processes) -> Iterator[None]:
     processes.close()
 
 
-def _gone(error: Exception) -> StoppedEarly:
-    return StoppedEarly(
+def _gone(error: Exception) -> ProcessLost:
+    return ProcessLost(
         f"another process of this run is gone ({str(error).splitlines()[0][:200]}); start the same command on all "
         "hosts again, it continues from the last checkpoint"
     )

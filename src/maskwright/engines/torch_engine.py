@@ -143,6 +143,8 @@ class TorchEngine:
             f"layers {'compiled' if compiled else 'not compiled'}{several}"
         )
         self.runs_ahead = self.device == "cuda"
+        # A CUDA stream may stand behind a collective operation that waits for the lost process for ever.
+        self.reads_alone = engine.sharding == "data" and self.device == "cpu"
         self.rows_at_once: int | None = None
         self._step = 0
         self._first_bad = torch.tensor(2**62, device=self.device)

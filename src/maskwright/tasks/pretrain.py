@@ -22,6 +22,7 @@ from maskwright.core.errors import (
     HealthError,
     InputError,
     MaskwrightError,
+    ProcessLost,
     StoppedEarly,
     StoreError,
 )
@@ -48,7 +49,7 @@ from maskwright.tasks.preflight import (
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
-from maskwright.training.loop import Job, restore, train, update_status
+from maskwright.training.loop import Job, restore, save, train, update_status
 from maskwright.training.replay import write_bundle
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, stop_on_signals
@@ -186,6 +187,8 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         with together(job.engine.processes):
             train(job, stop)
     except StoppedEarly as error:
+        if isinstance(error, ProcessLost):
+            _save_what_is_whole(job)
         update_status(job, "stopped", str(error), error.exit_code)
         raise
     except BaseException as error:
@@ -200,6 +203,20 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         job.engine.close()
     update_status(job, "done", "trained to the last step", 0)
     say(f"done: {job.directory.location}")
+
+
+def _save_what_is_whole(job: Job) -> None:
+    """The updates before the one in which another process was lost: that one was not made anywhere."""
+    if (
+        job.engine.reads_alone
+        and job.saver
+        and job.step > max(checkpoint.whole_steps(job.directory.checkpoints), default=0)
+    ):
+        try:
+            save(job)
+            job.saver.finish()
+        except Exception as failure:  # on a device that waits for the lost one for ever, say
+            warn(f"step {job.step:,} cannot be saved: {failure}")
 
 
 def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
