@@ -26,9 +26,11 @@ from maskwright.tasks.verify_resume import compare
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 
-pytestmark = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
-
-STEP = "maskwright.engines.jax_engine:JaxEngine.step"
+NO_JAX = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
+STEP = {
+    "jax": "maskwright.engines.jax_engine:JaxEngine.step",
+    "torch": "maskwright.engines.torch_engine:TorchEngine.step",
+}
 LONG_ENOUGH_SECONDS = 60.0
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 32},
@@ -60,6 +62,7 @@ class Hosts:
     folder: Path
     store: str
     environment: dict[str, str]
+    kind: str
 
     def start(
         self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
@@ -110,13 +113,16 @@ class Hosts:
         return RunDirectory(str(self.folder / name))
 
 
-@pytest.fixture(scope="module")
-def hosts(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    folder = tmp_path_factory.mktemp("hosts")
-    (folder / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": {**CONFIG["data"], "store": store.location}}))
+@pytest.fixture(scope="module", params=[pytest.param("jax", marks=NO_JAX), "torch"])
+def hosts(
+    request: pytest.FixtureRequest, store: TokenStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hosts]:
+    folder, engine = tmp_path_factory.mktemp("hosts"), {**CONFIG["engine"], "kind": request.param}
+    data = {**CONFIG["data"], "store": store.location}
+    (folder / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": data, "engine": engine}))
     # JAX's own cache of compiled programs: each start of a run has the same.
     kept = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
-    yield Hosts(folder, store.location, kept)
+    yield Hosts(folder, store.location, kept, request.param)
 
 
 def codes(ended: list[Ended]) -> list[int]:
@@ -128,6 +134,7 @@ def same(one: RunDirectory, other: RunDirectory) -> None:
     assert tensors > 50 and lines > 5 and differences == []
 
 
+@pytest.mark.parametrize("hosts", [pytest.param("jax", marks=NO_JAX)], indirect=True)  # of torch each has one device
 def test_two_processes_of_four_devices_end_like_one_of_eight(hosts: Hosts) -> None:
     keys = ("engine.devices=8", "engine.sharding=fsdp", "batch.virtual_workers=8", "batch.micro_batch_rows=1")
     arguments = [word for key in (*keys, "schedule.steps=6") for word in ("--set", key)]
@@ -154,7 +161,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     straight, bothered = hosts.run("host0/straight"), hosts.run("host0/bothered")
 
     # SIGTERM to process 1 alone: its wish reaches the other, and both stop after the same step.
-    ended = hosts.start("bothered", fault={"call": STEP, "number": 3, "do": "terminate"})
+    ended = hosts.start("bothered", fault={"call": STEP[hosts.kind], "number": 3, "do": "terminate"})
     assert codes(ended) == [75, 75], ended
     stopped = checkpoint.whole_steps(bothered.checkpoints)[-1]
     assert 3 <= stopped < 12
@@ -163,10 +170,11 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     assert "another host was asked to" in ended[0].last and "SIGTERM" in ended[1].last
 
     # SIGKILL of process 1: the other notices, and what was saved before goes on.
-    ended = hosts.start("bothered", fault={"call": STEP, "number": 5, "do": "kill"})
+    ended = hosts.start("bothered", fault={"call": STEP[hosts.kind], "number": 5, "do": "kill"})
     assert codes(ended) == [75, -9], ended
     assert "another process of this run is gone" in ended[0].last
-    assert checkpoint.whole_steps(bothered.checkpoints)[-1] in (stopped, 8)
+    saved = checkpoint.whole_steps(bothered.checkpoints)[-1]
+    assert saved == stopped + 4 if hosts.kind == "torch" else saved in (stopped, 8)
     status = bothered.read_status()
     assert status and (status.phase, status.exit) == ("stopped", 75)
 
@@ -211,9 +219,8 @@ def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_pa
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": "1"}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": {"store": hosts.store, "seq_len": 32}}))
     process = subprocess.Popen(
-        [*COMMAND, "pretrain", "run.yaml", "--run", "run"],
+        [*COMMAND, "pretrain", str(hosts.folder / "run.yaml"), "--run", "run"],
         cwd=tmp_path,
         env={**os.environ, **hosts.environment, **alone},
         stderr=subprocess.PIPE,

@@ -134,6 +134,11 @@ class TorchEngine:
         self.dtype_name = str(self.dtype).removeprefix("torch.")
         self.threads = use_threads(engine, self.device)
         torch.backends.cuda.matmul.allow_tf32 = False
+        if self.device == "cuda":
+            # Some CUDA kernels add in whatever order their threads come, as flash attention's backward pass does. Those
+            # that have no other way are named in a warning (torch's page "Reproducibility").
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(engine.reproducibility == "exact", warn_only=True)
         name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
         compiled = choose_compile(engine.compile, self.device, run_flops)
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
