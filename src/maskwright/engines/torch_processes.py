@@ -77,10 +77,11 @@ class Peers:
 def connect(engine: run.Engine, device: str) -> Processes:
     """Raises `ConfigError` where a device is absent, `MaskwrightError` where the others are not to be found."""
     launch = launch_variables()
-    count = launch.count if launch else 1
-    if engine.devices not in (None, count):
-        fix = f"start `maskwright pretrain --processes {engine.devices}`, or leave engine.devices out"
-        raise ConfigError(f"{engine.devices} were asked for, and {count} computes", where="engine.devices", fix=fix)
+    if launch and engine.devices not in (None, launch.count):
+        fix = f"start {engine.devices} processes, or leave engine.devices out"
+        raise ConfigError(
+            f"{engine.devices} were asked for, and {launch.count} compute", where="engine.devices", fix=fix
+        )
     if launch and device == "cuda":
         there = torch.cuda.device_count()
         if launch.local_count > there:
@@ -90,7 +91,7 @@ def connect(engine: run.Engine, device: str) -> Processes:
                 fix=f"start with --processes {there}, or say engine.device: cpu",
             )
         torch.cuda.set_device(launch.local_number)
-    if launch is None or count == 1:
+    if launch is None or launch.count == 1:
         return Alone()
     if not dist.is_initialized():
         _find(launch, "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
@@ -132,9 +133,10 @@ def _find(launch: Launch, backend: str) -> None:
 def _store(launch: Launch) -> dist.TCPStore:
     """torch's own would listen on every address; process 0's listens on the one that the others call."""
     listener: int | None = None
-    if launch.number == 0 and LISTENER in os.environ:
+    first = launch.number == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun listens
+    if first and LISTENER in os.environ:
         listener = int(os.environ.pop(LISTENER))
-    elif launch.number == 0:
+    elif first:
         family, kind, *_, address = socket.getaddrinfo(launch.address, launch.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as found:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -145,7 +147,7 @@ def _store(launch: Launch) -> dist.TCPStore:
         launch.address,
         launch.port,
         launch.count,
-        launch.number == 0,
+        first,
         timeout=timedelta(seconds=CONNECT_SECONDS),
         wait_for_workers=False,
         master_listen_fd=listener,
