@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import time
+import uuid
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ from maskwright.model.hf_names import Parameters, initial_parameters
 from maskwright.tasks.preflight import Prepared, describe, doubts, prepare_run, require_room, run_flops, too_large
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training import checkpoint
+from maskwright.training.beats import Beats
 from maskwright.training.copies import Copies
 from maskwright.training.loop import Job, restore, train, update_status
 from maskwright.training.replay import write_bundle
@@ -79,11 +81,16 @@ def _lead(
         beginning = starting_parameters(ready)
     require_room(ready, directory)
     agree()
-    processes.share(json.dumps(known_to_all(ready, request, before)).encode())
+    told = known_to_all(ready, request, before)
+    processes.share(json.dumps(told).encode())
     engine = start_engine(ready, before)
     record = _record(ready, dtype=engine.dtype_name)
     agree()  # before the folder is made
-    with stop_on_signals(request) as stop, directory.locked(lambda: stop.requested) as lease:
+    with (
+        stop_on_signals(request) as stop,
+        directory.locked(lambda: stop.requested) as lease,
+        Beats(directory, 0, processes.count, told["start"]) as beats,
+    ):
         if directory.exists() != (before is not None):
             raise InputError("another start began here meanwhile", where=run, fix="start the same command again")
         directory.take_request()  # one that was meant for an earlier start
@@ -94,6 +101,7 @@ def _lead(
         loaded = None if before is None else _load(job, ready, before)
         if before is not None and loaded is None:
             beginning, config_file = starting_parameters(ready), None
+        job.beats = beats.begin(engine, job.status.attempt)
         agree(last=True)
         if loaded:
             _continue(job, *loaded)
@@ -117,6 +125,7 @@ def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] |
         "model": asdict(ready.model),
         "store_fingerprint": ready.store.fingerprint,
         "max_steps": request.max_steps,
+        "start": uuid.uuid4().hex,
     }
 
 
@@ -167,6 +176,7 @@ def _grace_ended(job: Job) -> None:
         message = f"the grace period ended before the step did; {again}"
         say(f"stopped: {message}")
         update_status(job, "stopped", message, StoppedEarly.exit_code)
+        job.beats.end(StoppedEarly.exit_code, message)
     finally:
         os._exit(StoppedEarly.exit_code)
 
