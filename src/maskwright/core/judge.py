@@ -87,8 +87,9 @@ def _by_file(
     """What the age of its file and the kernel say; None where that is nothing bad."""
     age = max(now - beat.time, 0.0)
     ago = f"no sign of life for {human_seconds(age)}"
-    if beat.ended:
-        return Judgement(beat, "ended", age)
+    others = [other for other in beats if other is not beat]
+    if beat.ended or (others and all(other.exit == 0 for other in others) and (state == "gone" or beat in silent)):
+        return Judgement(beat, "ended", age)  # whoever trained to the end had it with them, last word or none
     if state == "gone":
         why = f"its process no longer exists, and said no last word; {ago}"
         return Judgement(beat, "lost", age, why, "Look for SIGKILL or out of memory (`dmesg`), and start the run again")
@@ -97,8 +98,7 @@ def _by_file(
         return Judgement(beat, "hung", age, why, f"`kill -CONT {beat.pid}`, or end it and start the run again")
     if beat not in silent:
         return None
-    others = [other for other in beats if other is not beat]
-    if any(other.stepped > beat.time + stale_after(beat) for other in others):
+    if any(other.stepped > beat.time + stale_after(beat) for other in others if not other.ended):
         why = f"its file is {human_seconds(age)} old, but the others have gone on since, which they cannot without it"
         return Judgement(beat, "fine", age, why, f"The folder may be slow or full as {beat.host} sees it")
     if state is not None:

@@ -180,7 +180,7 @@ def whole(
 
 def _after(status: Status) -> str:
     if status.phase == "stopped":
-        return AGAIN
+        return "" if "same command" in status.message else AGAIN
     return "log.txt and the rank's own output say more; when it is mended, " + AGAIN
 
 
@@ -189,10 +189,9 @@ def _going_on(status: Status, ranks: list[Judgement], held_by: int | None, now: 
     for verdict in ("lost", "hung"):
         found = [one for one in ranks if one.verdict == verdict]
         if found:
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            all_gone = verdict == "lost" and all(one.verdict in ("lost", "ended") for one in ranks)
-            fix = AGAIN if all_gone else found[0].fix
-            return ("lost" if verdict == "lost" else "hung"), f"rank {found[0].beat.rank}{more}: {found[0].why}", fix
+            named = ", ".join(str(one.beat.rank) for one in found[:8]) + (" …" if len(found) > 8 else "")
+            over = verdict == "lost" and all(one.verdict in ("lost", "ended") for one in ranks)
+            return ("lost" if verdict == "lost" else "hung"), f"rank {named}", AGAIN if over else ""
     silent = now - status.heartbeat
     heard = any(one.verdict in ("fine", "slow") for one in ranks)
     if not heard if ranks else silent > SILENT_SECONDS:

@@ -67,10 +67,11 @@ class Beats:
 
     def look(self, phase: str, step: int) -> None:
         """`phase` is one of the run's, or `waiting`."""
-        self._moved, self._step = time.monotonic(), step
+        self._moved = time.monotonic()
         doing = DOING.get(phase, self._computing)
         if doing != self._doing[0]:
             self._doing = (doing, self._moved)
+        self._step = step
 
     def begin_step(self, step: int) -> None:
         self.look("training", step)
