@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from maskwright.cli_options import Config, MaxHours, MaxSteps, ProfileSteps, Set, app
+from maskwright.cli_options import Config, MaxHours, MaxSteps, ProfileSteps, Set, app, pretrain_words
 
 Run = Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")]
 On = Annotated[str | None, typer.Option("--on", help="Where: slice:NAME, a Cloud TPU VM slice over gcloud's ssh.")]
@@ -64,11 +64,10 @@ def submit(
 
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
-    overrides = [word for override in set_ or [] for word in ("--set", override)]
     limits = {"--max-hours": max_hours, "--max-steps": max_steps, "--profile-steps": profile_steps or None}
     limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
     job = JobSpec(
-        command=("maskwright", "pretrain", config, "--run", run, *overrides, *limited),
+        command=("maskwright", *pretrain_words(config, run, set_), *limited),
         environment=tuple(env or ()),
         folder=workdir,
         setup=setup,

@@ -21,6 +21,7 @@ from maskwright.cli_options import (
     TextColumn,
     To,
     app,
+    pretrain_words,
     print_result,
 )
 from maskwright.core.console import warn
@@ -37,11 +38,24 @@ def pretrain(
     max_hours: MaxHours = None,
     max_steps: MaxSteps = None,
     profile_steps: ProfileSteps = 0,
+    processes: Annotated[
+        int | None, typer.Option(help="On this machine: one for each GPU when not given, one on a CPU.", min=1)
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Machines that run this command together.", min=1)] = 1,
+    node_rank: Annotated[int, typer.Option(help="Which of them this is, from 0.", min=0)] = 0,
+    rendezvous: Annotated[str | None, typer.Option(help="HOST:PORT of machine 0, for several.")] = None,
 ) -> None:
     """Train a masked language model. Run again with the same folder: it continues, exactly."""
     from maskwright.core.config import read_config
+    from maskwright.launch import local
 
+    local.end_with_parent()
     resolved = read_config(config, set_)
+    group = local.choose(resolved, processes, nodes, node_rank, rendezvous)
+    if group and not dry_run:
+        words = pretrain_words(config, run, set_)
+        limits = local.Limits(max_hours, max_steps, profile_steps)
+        return local.supervise(words, group, run, limits, resolved.checkpoint.grace_seconds)
     from maskwright.tasks import preflight
     from maskwright.tasks import pretrain as task
     from maskwright.training.stop import StopRequest
@@ -51,8 +65,8 @@ def pretrain(
         for doubt in preflight.doubts(resolved):
             warn(doubt)
     else:
-        limits = StopRequest(max_hours=max_hours, max_steps=max_steps, profile_steps=profile_steps)
-        task.pretrain(resolved, run, config_file=config, stop_request=limits)
+        request = StopRequest(max_hours=max_hours, max_steps=max_steps, profile_steps=profile_steps)
+        task.pretrain(resolved, run, config_file=config, stop_request=request)
 
 
 @app.command("plan")

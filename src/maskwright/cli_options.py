@@ -50,6 +50,11 @@ ProfileSteps = Annotated[int, typer.Option(help="Trace so many early steps, to R
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 
 
+def pretrain_words(config: str, run: str, overrides: list[str] | None) -> list[str]:
+    """What a person would type after `maskwright`, for another process or machine."""
+    return ["pretrain", config, "--run", run, *(word for text in overrides or [] for word in ("--set", text))]
+
+
 def print_result(report: str, value: Any, as_json: bool) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2) if as_json else report)
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -236,7 +236,7 @@ def test_a_rank_that_is_slow(team: Team, kind: str) -> None:
 
 
 class Waits:
-    waiting: Any = None
+    waiting: Any = nullcontext
 
 
 def work(run: str, rank: int, together: Any, over: Any) -> None:

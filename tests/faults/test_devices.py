@@ -23,7 +23,7 @@ if HAS_JAX:
         ({"kind": "jax", "device": "cuda"}, 1, "no NVIDIA device that this JAX can use"),
         ({"kind": "jax", "devices": 1000}, 1000, "1000 devices were asked for"),
         ({"kind": "jax", "devices": 4}, 6, "6 virtual workers cannot be shared out evenly over 4 devices"),
-        ({"kind": "torch", "devices": 2}, 2, "engine.devices: engine.kind torch computes on one device"),
+        ({"kind": "torch", "devices": 2}, 2, "engine.devices: 2 were asked for, and 1 computes"),
         ({"kind": "torch", "sharding": "fsdp"}, 2, "engine.sharding: engine.kind torch computes on one device"),
         ({"kind": "torch", "device": "tpu"}, 1, "torch does not know TPUs"),
     ],

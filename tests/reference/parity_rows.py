@@ -82,5 +82,6 @@ NOT_COMPARED = {
     "engine.dtype": "fp32 in both; bf16 has a test of its own, rounding differs",
     "engine.compile": "torch alone",
     "engine.threads": "the machine's",
+    "engine.reproducibility": "torch alone: the order of its sums",
 }
 """Keys that no row sets, with the reason. The sections checkpoint, health, evaluation and logging are the loop's."""

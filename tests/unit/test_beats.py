@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 class Engine:
     """One that says when it waits for the others."""
 
-    waiting: Any = None
+    waiting: Any = nullcontext
 
 
 def wait_for(condition: Callable[[], Any]) -> None:

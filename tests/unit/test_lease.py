@@ -60,7 +60,7 @@ def test_on_one_machine_a_second_is_refused_and_a_killed_one_leaves_nothing_to_w
     ours, theirs = context.Pipe()
     process = context.Process(target=hold, args=(str(tmp_path), theirs))
     process.start()
-    assert ours.recv()
+    assert ours.poll(60.0) and ours.recv()
     with pytest.raises(InputError, match=f"in use by process {process.pid}"), leased(str(tmp_path)):
         pass
     process.kill()

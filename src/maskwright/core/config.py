@@ -138,17 +138,20 @@ class Engine(Section):
     """auto takes a TPU (jax) or a CUDA device when there is one, and says so. A device that is asked for and absent is
     an error."""
     devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
-    """Only for jax: how many of them, on all hosts together; all when not set, and 1 on a CPU, where more are virtual:
-    for trying out. They divide batch.virtual_workers."""
+    """How many of them, on all hosts together; they divide batch.virtual_workers. torch has a process for each, so many
+    as `--processes` says; jax takes all when not set, and 1 on a CPU, where more are virtual: for trying out."""
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
-    """Only for jax. data: each device holds the whole model. fsdp: each holds a part of every weight, gradient and
-    moment, and gathers a layer when it is computed."""
+    """data: each device holds the whole model. fsdp: each holds a part of every weight, gradient and moment, and
+    gathers a layer when it is computed; with torch, only for adamw and reproducibility: fast."""
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
     """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster
     at it."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Only for torch: torch.compile of the layers. auto: on a CUDA device in runs long enough to win back the
     compiler's time."""
+    reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
+    """Only for torch. exact: gradients are summed in one order, so that weights are the same bit by bit on any number
+    of processes that divides batch.virtual_workers. fast: in whatever order is fastest."""
     threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
     """CPU threads; 0 = one on each physical core that this process may use. Another number gives other low bits."""
 

@@ -36,19 +36,32 @@ def usable_cores() -> int:
     return max(1, min(cores, _cgroup_cores() or cores))
 
 
-def spread_over_cores(topology: str = "/sys/devices/system/cpu") -> int:
-    """How many threads to multiply matrices with: one a physical core, at most what the container may use.
+def spread_over_cores(topology: str = "/sys/devices/system/cpu", *, number: int = 0, count: int = 1) -> int:
+    """How many threads process `number` of `count` on this machine multiplies matrices with: one a physical core of
+    its share, at most its share of what the container may use; the same in all of them.
 
     Where cores run two threads each, this process is confined to the first of each, so that no two of ours share one:
     they would share its multipliers. Must come before the threads start.
     """
     if not hasattr(os, "sched_getaffinity"):
-        return usable_cores()
+        return max(1, usable_cores() // count)
     allowed = sorted(os.sched_getaffinity(0))
-    first = physical_cores(allowed, topology)
-    if len(first) < len(allowed):
-        os.sched_setaffinity(0, first)
-    return max(1, min(len(first), _cgroup_cores() or len(first)))
+    cores = physical_cores(allowed, topology)
+    share = cores[number * len(cores) // count : (number + 1) * len(cores) // count] or cores
+    if len(share) < len(allowed):
+        os.sched_setaffinity(0, share)
+    return max(1, min(len(cores), _cgroup_cores() or len(cores)) // count)
+
+
+def cuda_devices(devices: str = "/dev") -> int:
+    """NVIDIA GPUs that this process may use, found without torch: as the driver shows them, less what
+    CUDA_VISIBLE_DEVICES leaves out."""
+    there = sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir(devices))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not there:
+        return there
+    named = [name.strip() for name in visible.split(",")]
+    return len(named[: named.index("-1")] if "-1" in named else [name for name in named if name])
 
 
 def physical_cores(allowed: list[int], topology: str) -> list[int]:

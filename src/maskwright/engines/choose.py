@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 
 from maskwright.core import config as run
 from maskwright.core.errors import ConfigError
@@ -32,7 +33,11 @@ def find_processes(engine: run.Engine) -> Processes:
         from maskwright.engines.jax_processes import connect
 
         return connect(engine)[2]
-    return Alone()
+    if "WORLD_SIZE" not in os.environ:
+        return Alone()
+    from maskwright.engines import torch_engine
+
+    return torch_engine.connect(engine, torch_engine.choose_device(engine.device))
 
 
 def require_jax() -> None:

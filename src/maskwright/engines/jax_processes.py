@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import glob
 import importlib.util
-import ipaddress
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -24,7 +22,14 @@ from maskwright.core import hardware
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.engines.jax_layout import Platform
-from maskwright.engines.processes import LONGEST_MESSAGE, Alone, Processes
+from maskwright.engines.processes import (
+    LONGEST_MESSAGE,
+    Alone,
+    Launch,
+    Processes,
+    is_loopback,
+    launch_variables,
+)
 
 CPU_DEVICES = "jax_num_cpu_devices"
 MOST_VIRTUAL_DEVICES = 64
@@ -126,33 +131,6 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     return device, devices, processes
 
 
-@dataclass(frozen=True)
-class Launch:
-    """What `env://` says: where process 0 is, how many there are, and which one this is."""
-
-    address: str
-    count: int
-    number: int
-
-
-def launch_variables() -> Launch | None:
-    """None where WORLD_SIZE is not set. Raises `ConfigError` for what is no launch."""
-    if "WORLD_SIZE" not in os.environ:
-        return None
-    fix = "set MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK in each process, or none of them"
-    try:
-        count, number = int(os.environ["WORLD_SIZE"]), int(os.environ.get("RANK", "0"))
-        port = int(os.environ.get("MASTER_PORT", "0"))
-    except ValueError as error:
-        raise ConfigError(str(error), where="WORLD_SIZE, RANK, MASTER_PORT", fix=fix) from None
-    lacks = [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK") if name not in os.environ]
-    if count > 1 and lacks:
-        raise ConfigError(f"WORLD_SIZE is {count}, but {lacks[0]} is not set", where=lacks[0], fix=fix)
-    if not 0 <= number < count:
-        raise ConfigError(f"RANK {number} is not one of {count} processes", where="RANK", fix=fix)
-    return Launch(f"{os.environ.get('MASTER_ADDR', 'localhost')}:{port}", count, number)
-
-
 def _set_up_cpu(engine: run.Engine, hosts: int) -> None:
     """`engine.devices` on a CPU are virtual devices in one process: what is sharded over chips, without any."""
     threads = engine.threads or hardware.spread_over_cores()
@@ -178,13 +156,13 @@ def _find_hosts(launch: Launch | None) -> None:
     given: dict[str, Any] = {}
     if launch:
         given = {
-            "coordinator_address": launch.address,
+            "coordinator_address": f"{launch.address}:{launch.port}",
             "num_processes": launch.count,
             "process_id": launch.number,
             "cluster_detection_method": "deactivate",
         }
-        if _is_loopback(launch.address.rpartition(":")[0]):  # JAX would listen on every address
-            given["coordinator_bind_address"] = launch.address
+        if is_loopback(launch.address):  # JAX would listen on every address
+            given["coordinator_bind_address"] = given["coordinator_address"]
     # SIGTERM is the run's own: the hosts agree on a step to stop at (`Program.update`'s wish).
     jax.config.update("jax_enable_preemption_service", False)
     failed: list[Exception] = []
@@ -212,13 +190,6 @@ def _find_hosts(launch: Launch | None) -> None:
             fix="start the same command on every host of the slice; elsewhere set MASTER_ADDR, MASTER_PORT, WORLD_SIZE "
             "and RANK on each, or WORLD_SIZE=1 where there is one host",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def first_devices(devices: list[Any], count: int) -> list[Any]:

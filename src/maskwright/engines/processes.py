@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import ConfigError, JobError, MaskwrightError, StoppedEarly
 
 LONGEST_MESSAGE = 1000
 """Bytes of what a process says when it fails."""
@@ -55,6 +57,50 @@ class Alone:
         return False
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What `env://` says: where process 0 listens, how many there are and which one this is; `local_…`: on this
+    machine."""
+
+    address: str
+    port: int
+    count: int
+    number: int
+    local_count: int
+    local_number: int
+
+
+def launch_variables() -> Launch | None:
+    """torch's `env://`, as every launcher sets it. None where WORLD_SIZE is not set. Raises `ConfigError` for what is
+    no launch."""
+    if "WORLD_SIZE" not in os.environ:
+        return None
+    fix = "set MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK in each process, or none of them"
+    names = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    try:
+        found = {name: int(os.environ.get(name, usual)) for name, usual in names.items()}
+    except ValueError as error:
+        raise ConfigError(str(error), where=", ".join(names), fix=fix) from None
+    count, number = found["WORLD_SIZE"], found["RANK"]
+    local = found["LOCAL_WORLD_SIZE"], found["LOCAL_RANK"]
+    lacks = [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK") if name not in os.environ]
+    if count > 1 and lacks:
+        raise ConfigError(f"WORLD_SIZE is {count}, but {lacks[0]} is not set", where=lacks[0], fix=fix)
+    if not 0 <= number < count:
+        raise ConfigError(f"RANK {number} is not one of {count} processes", where="RANK", fix=fix)
+    if not 0 <= local[1] < local[0] <= count:
+        what = f"LOCAL_RANK {local[1]} is not one of {local[0]} of {count} processes"
+        raise ConfigError(what, where="LOCAL_RANK", fix="leave LOCAL_RANK and LOCAL_WORLD_SIZE to the launcher")
+    return Launch(os.environ.get("MASTER_ADDR", "localhost"), found["MASTER_PORT"], count, number, *local)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Agree(Protocol):

@@ -1,16 +1,17 @@
-"""The torch engine: CPU or one CUDA device.
+"""The torch engine: on the CPU or a CUDA device, one for each process.
 
-Weights and moments are fp32 in flat buffers; the model multiplies in bf16 (a copy made once an update) or fp32. The
-optimizers (`optimizers.py`) are a few large operations on those buffers, whatever the depth.
+Here are the devices, the micro-batches and the health of an update; `torch_weights.py` has what it changes.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.console import warn
-from maskwright.core.errors import ConfigError
+from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.data import bits
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
@@ -33,11 +34,12 @@ from maskwright.engines.base import (
     one_row_too_long,
 )
 from maskwright.engines.ceiling import gemm_ceiling
-from maskwright.engines.optimizers import AdamW, Layout, Muon, numel, views
-from maskwright.engines.processes import Alone, Processes
+from maskwright.engines.processes import launch_variables
+from maskwright.engines.torch_processes import Peers, connect, gather_into
+from maskwright.engines.torch_weights import Replicated, Weights
 from maskwright.model.attention import Borders, segment_borders, takes_borders
-from maskwright.model.config import NEVER_PREDICTED, ModelConfig
-from maskwright.model.networks import assign, extract, make_network, masked_lm_loss
+from maskwright.model.config import ModelConfig
+from maskwright.model.networks import make_network, masked_lm_loss
 
 COMPILE_PAYS_FLOPS = 1e17
 """Of a run on a CUDA device: some five minutes of it, of which fused layers save more than the minute of compiling.
@@ -57,15 +59,6 @@ def choose_device(wanted: str) -> str:
     if wanted == "tpu":
         raise ConfigError("torch does not know TPUs", where="engine.device", fix="say engine.kind: jax")
     return wanted
-
-
-def require_one_device(engine: run.Engine) -> None:
-    if (engine.devices or 1) > 1 or engine.sharding != "data":
-        raise ConfigError(
-            "engine.kind torch computes on one device",
-            where="engine.devices" if (engine.devices or 1) > 1 else "engine.sharding",
-            fix="leave it out, or say engine.kind: jax",
-        )
 
 
 def choose_dtype(wanted: str, device: str) -> torch.dtype:
@@ -88,6 +81,42 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
 
 
+def require_shardable(optimizer: run.Optimizer, engine: run.Engine, compiled: bool) -> None:
+    where = "engine.sharding fsdp"
+    if engine.reproducibility == "exact":
+        raise ConfigError(
+            "sums gradients in the order of the backend", where=where, fix="say engine.reproducibility: fast, too"
+        )
+    if optimizer.kind == "muon":
+        fix = "take optimizer.kind: adamw, or engine.sharding: data; engine.kind: jax has both"
+        raise ConfigError("cuts apart the matrices that muon needs whole", where=where, fix=fix)
+    if compiled:
+        raise ConfigError("is not compiled", where=where, fix="say engine.compile: off")
+
+
+def use_threads(engine: run.Engine, device: str) -> int:
+    """How many this process computes with from here on; those of one machine share out its cores."""
+    threads = engine.threads or (cpu_threads() if device == "cpu" else hardware.usable_cores())
+    torch.set_num_threads(threads)
+    if device == "cpu":
+        hardware.keep_freed_memory()
+    return threads
+
+
+def cpu_threads() -> int:
+    launch = launch_variables()
+    number, count = (launch.local_number, launch.local_count) if launch else (0, 1)
+    return hardware.spread_over_cores(number=number, count=count)
+
+
+@dataclass(frozen=True)
+class Said:
+    """Of all processes: the weight of their predictions, and the largest wish."""
+
+    weight: float
+    wish: int
+
+
 class TorchEngine:
     """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run draws the same.
 
@@ -99,29 +128,35 @@ class TorchEngine:
     ) -> None:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
-        require_one_device(engine)
-        self.processes: Processes = Alone()
-        self.spread = 1
+        self.processes = connect(engine, self.device)
+        self.spread = self.processes.count
         self.dtype = choose_dtype(engine.dtype, self.device)
         self.dtype_name = str(self.dtype).removeprefix("torch.")
-        self.threads = engine.threads or (
-            hardware.spread_over_cores() if self.device == "cpu" else hardware.usable_cores()
-        )
-        torch.set_num_threads(self.threads)
-        if self.device == "cpu":
-            hardware.keep_freed_memory()
+        self.threads = use_threads(engine, self.device)
         torch.backends.cuda.matmul.allow_tf32 = False
         name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
         compiled = choose_compile(engine.compile, self.device, run_flops)
+        how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
+        several = f", {self.spread} processes, {how}" if self.spread > 1 else ""
         self.description = (
             f"torch {torch.__version__} on {name}, {self.dtype_name}, "
-            f"layers {'compiled' if compiled else 'not compiled'}"
+            f"layers {'compiled' if compiled else 'not compiled'}{several}"
         )
         self.runs_ahead = self.device == "cuda"
         self.rows_at_once: int | None = None
         self._step = 0
         self._first_bad = torch.tensor(2**62, device=self.device)
-        self._lay_out()
+        self.weights: Weights
+        if engine.sharding == "fsdp":
+            require_shardable(optimizer, engine, compiled)
+        if engine.sharding == "fsdp" and self.spread > 1:
+            from maskwright.engines.torch_fsdp import Sharded
+
+            self.model = make_network(model, "meta")
+            self.weights = Sharded(self.model, model, optimizer, self.dtype, self.device, self.processes)
+        else:
+            self.model, exact = make_network(model, self.device), engine.reproducibility == "exact"
+            self.weights = Replicated(self.model, model, optimizer, self.dtype, exact=exact, processes=self.processes)
         if compiled:
             # A layer has a variant for each of mask or none, training or not, first or later. Beyond the limit torch
             # would go on uncompiled without a word, and a continued run might draw the line elsewhere.
@@ -129,34 +164,17 @@ class TorchEngine:
             torch._dynamo.config.fail_on_recompile_limit_hit = True
             for part in (*self.model.layers, self.model.head):
                 part.compile()
-        self._optimizers: list[AdamW | Muon] = []
-
-    def _lay_out(self) -> None:
-        """All weights in one flat fp32 buffer; the model's parameters are views of it or of its copy."""
-        self.model = make_network(self.config, self.device)
-        parameters = dict(self.model.named_parameters())
-        self.layout = Layout.of(parameters)
-        self._weights = torch.zeros(numel(self.layout.all), device=self.device)
-        self._multiplied = self._weights if self.dtype is torch.float32 else self._weights.to(self.dtype)
-        self._parameters = {name: parameters[name] for name in self.layout.all}
-        for name, view in views(self._multiplied, self.layout.all).items():
-            self._parameters[name].data = view
-
-    def _start_optimizers(self) -> list[AdamW | Muon]:
-        if not self._optimizers:
-            options, layout = self.optimizer_config, self.layout
-            self._gradients = torch.zeros_like(self._weights)
-            self._gradient_views = views(self._gradients, layout.all)
-            if self.dtype is torch.float32:
-                for name, view in self._gradient_views.items():
-                    self._parameters[name].grad = view
-            self._optimizers = [AdamW(layout, self._weights, self._gradients, options)]
-            if options.kind == "muon":
-                self._optimizers.append(Muon(layout, self._weights, self._gradients, options, self.dtype))
-        return self._optimizers
 
     def workers(self, virtual_workers: int) -> list[int]:
-        return list(range(virtual_workers))
+        each, rest = divmod(virtual_workers, self.spread)
+        if rest:
+            raise ConfigError(
+                f"{virtual_workers} virtual workers cannot be shared out evenly over {self.spread} processes",
+                where="batch.virtual_workers",
+                fix=f"take a multiple of {self.spread}, with fewer batch.micro_batch_rows for the same batch; or "
+                "fewer --processes",
+            )
+        return list(range(self.processes.number * each, (self.processes.number + 1) * each))
 
     def ceiling(self) -> float:
         def multiply(m: int, k: int, n: int) -> Callable[[], object]:
@@ -169,7 +187,7 @@ class TorchEngine:
 
             return once
 
-        return gemm_ceiling(multiply)
+        return self.spread * gemm_ceiling(multiply)
 
     # ---- one update ------------------------------------------------------------------------------------------
 
@@ -180,40 +198,55 @@ class TorchEngine:
         give_up: Callable[[], bool] = lambda: False,
         wish: int = 0,
     ) -> StepStats | None:
-        weight = sum(batch.predicted for batch in batches)
-        optimizers = self._start_optimizers()
+        urgent = give_up if self.processes.count == 1 else lambda: False
         losses = None
         while losses is None:
             try:
-                losses = self._gradient(batches, max(weight, 1.0), give_up)
+                losses = self._gradient(batches, urgent)
             except (RuntimeError, MemoryError) as error:
                 self._compute_fewer_at_once(batches[0], error)
         if len(losses) < len(batches):
             return None
-        loss_sum = torch.stack(losses).sum(dtype=torch.float64)
-        norm = torch.linalg.vector_norm(self._gradients)
+        said = self._exchange([batch.predicted for batch in batches], wish)
+        loss_sum = self._everyones(torch.stack(losses)).sum(dtype=torch.float64)
+        weight = max(said.weight, 1.0)
+        norm = self.weights.finish() / weight
         good = self._judge(loss_sum, norm)
         longest = self.optimizer_config.max_grad_norm
-        if longest is not None:
-            # torch.nn.utils.clip_grad_norm_'s rule, on the flat buffer
-            self._gradients.mul_(torch.clamp(longest / (norm + 1e-6), max=1.0))
-        for optimizer in optimizers:
-            optimizer.step(learning_rate, good)
-        if self._multiplied is not self._weights:
-            self._multiplied.copy_(self._weights)
+        # torch.nn.utils.clip_grad_norm_'s rule, and the one division by the weight
+        scale = torch.clamp((longest or math.inf) / (norm + 1e-6), max=1.0) / weight
+        self.weights.update(scale, learning_rate, good)
         self._step += 1
-        return StepStats(loss_sum, weight, norm, wish)
+        return StepStats(loss_sum, said.weight, norm, said.wish)
 
-    def _gradient(self, batches: Sequence[Batch], weight: float, give_up: Callable[[], bool]) -> list[Tensor]:
-        """Loss sums of the micro-batches, whose gradient is then in the buffer; fewer of them when given up."""
-        if self.dtype is torch.float32:
-            self._gradients.zero_()
+    def _gradient(self, batches: Sequence[Batch], give_up: Callable[[], bool]) -> list[Tensor]:
+        """Loss sums of the micro-batches; fewer of them when given up."""
+        workers = self.workers(len(batches) * self.spread)
+        self.weights.begin(len(batches) * self.spread)
         losses = []
-        for worker, batch in enumerate(batches):
+        for worker, batch in zip(workers, batches, strict=True):
             if give_up():
                 break
-            losses.append(self._accumulate(batch, worker, weight))
+            losses.append(self._accumulate(batch, worker, final=worker == workers[-1]))
         return losses
+
+    def _exchange(self, weights: list[float], wish: int) -> Said:
+        """What the processes tell each other in each step, over the hosts' own connection."""
+        if not isinstance(self.processes, Peers):
+            return Said(sum(weights), wish)
+        own = torch.tensor([sum(weights), wish, self.rows_at_once or math.inf], dtype=torch.float64)
+        found = self.processes.numbers(own)
+        rows = found[:, 2].min().item()
+        self.rows_at_once = None if math.isinf(rows) else int(rows)
+        return Said(found[:, 0].sum().item(), int(found[:, 1].max()))
+
+    def _everyones(self, own: Tensor) -> Tensor:
+        """[n] of each process -> [processes * n], by virtual worker."""
+        if self.processes.count == 1:
+            return own
+        found = own.new_empty(self.processes.count * len(own))
+        gather_into(found, own)
+        return found
 
     def _compute_fewer_at_once(self, batch: Batch, error: Exception) -> None:
         """After running out of memory: half of the rows, aloud. Raises the error when it is another one, or when a
@@ -224,10 +257,14 @@ class TorchEngine:
         rows = min(self.rows_at_once or M, M)
         if rows == 1:
             raise one_row_too_long(T, self.device) from None
+        if self.weights.sending:
+            raise MaskwrightError(
+                "out of memory while the processes were summing their gradients, which cannot be begun again",
+                where=self.device,
+                fix="lower batch.micro_batch_rows and raise batch.virtual_workers in a new run that begins from an "
+                "export of this one",
+            ) from None
         self.rows_at_once = rows // 2
-        for parameter in self._parameters.values():
-            if self.dtype is not torch.float32:
-                parameter.grad = None
         if self.device == "cuda":
             torch.cuda.empty_cache()
         warn(fewer_at_once(rows, self.rows_at_once, T))
@@ -252,26 +289,20 @@ class TorchEngine:
         if step <= self._step:
             raise not_finite(step)
 
-    def _accumulate(self, batch: Batch, worker: int, weight: float) -> Tensor:
-        """Adds one micro-batch's gradient, already divided by the global weight; returns its loss sum on the device."""
+    def _accumulate(self, batch: Batch, worker: int, *, final: bool) -> Tensor:
+        """Adds one micro-batch's gradient; returns its loss sum on the device."""
         if self.config.hidden_dropout_prob or self.config.attention_probs_dropout_prob:
             torch.manual_seed(int(bits.key(self.seed, DROPOUT_PURPOSE, self._step, worker) >> np.uint64(1)))
         self.model.train()
         total = torch.zeros((), device=self.device)
-        for number, part in enumerate(self._parts(batch)):
+        parts = self._parts(batch)
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
             loss = masked_lm_loss(*self._predict(part))
-            (loss / weight).backward()
+            self.weights.expect(first=number == 0, last=last, final=final and last)
+            loss.backward()
+            self.weights.take()
             total = total + loss.detach()
-            if self.dtype is not torch.float32:
-                parameters = list(self._parameters.values())
-                gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
-                into = list(self._gradient_views.values())
-                if worker == number == 0:
-                    torch._foreach_copy_(into, gradients)
-                else:
-                    torch._foreach_add_(into, gradients)
-                for parameter in parameters:
-                    parameter.grad = None
         return total
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -286,13 +317,20 @@ class TorchEngine:
         segments: Tensor | Borders = put(batch.segment_ids)
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
-        if takes_borders(self._weights.device, self.dtype, width, dropout):
+        if takes_borders(self._first_bad.device, self.dtype, width, dropout):
             segments = Borders(put(segment_borders(batch.segment_ids)), batch.segment_ids.shape[1])
         logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
         return logits, put(batch.labels).long(), put(batch.weights)
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
-        return sum((self._evaluate(batch) for batch in batches), EvalStats())
+        if not isinstance(self.processes, Peers):
+            return sum((self._evaluate(batch) for batch in batches), EvalStats())
+        # As many in each process: in a forward pass they may wait for each other.
+        blank = replace(batches[0], weights=np.zeros_like(batches[0].weights))
+        everything = [*batches, *[blank] * (-len(batches) % self.spread)]
+        own = [self._evaluate(batch) for batch in everything[self.processes.number :: self.spread]]
+        found = self.processes.numbers(torch.tensor([astuple(stats) for stats in own], dtype=torch.float64))
+        return sum((EvalStats(*stats) for stats in found.transpose(0, 1).flatten(0, 1).tolist()), EvalStats())
 
     @torch.no_grad()
     def _evaluate(self, batch: Batch) -> EvalStats:
@@ -312,24 +350,12 @@ class TorchEngine:
     # ---- state -----------------------------------------------------------------------------------------------
 
     def read(self) -> TrainState:
-        moments = {}
-        if self._step:
-            for optimizer in self._optimizers:
-                for kind, named in optimizer.read().items():
-                    moments[kind] = extract(named, self.config)
-        return TrainState(self._step, extract(views(self._weights, self.layout.all), self.config), moments)
+        return self.weights.read(self._step)
 
     def write(self, state: TrainState) -> None:
-        self._step = state.step
-        assign(views(self._weights, self.layout.all), state.parameters, self.config, NEVER_PREDICTED)
-        if self._multiplied is not self._weights:
-            self._multiplied.copy_(self._weights)
-        if not state.moments:
-            self._optimizers = []  # those of updates that have not been made
-        else:
-            for optimizer in self._start_optimizers():
-                for kind, named in optimizer.write(state.step, self.device).items():
-                    assign(named, state.moments[kind], self.config)
+        header = json.loads(self.processes.share(json.dumps([state.step, bool(state.moments)]).encode()))
+        self._step, with_moments = header
+        self.weights.write(TrainState(self._step, state.parameters, state.moments), moments=with_moments)
 
     def report(self) -> dict[str, object]:
         if self.device == "cpu":
@@ -345,6 +371,6 @@ class TorchEngine:
         profiler.export_chrome_trace(os.path.join(folder, "trace.json"))
 
     def close(self) -> None:
-        self._optimizers = []
+        self.weights.drop()
         if self.device == "cuda":
             torch.cuda.empty_cache()

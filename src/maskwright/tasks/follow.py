@@ -40,7 +40,7 @@ def follow(config: RunConfig, run: str, request: StopRequest, processes: Process
     if before is None:
         ready.store.verify()
     request.max_steps = told["max_steps"]
-    engine = pretrain.start_engine(ready, before)
+    engine = pretrain.start_engine(ready, before, told["threads"])
     agree()
     directory = RunDirectory(run)
     mine = Beats(directory, processes.number, processes.count, told["start"])

@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
+from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.config import RunConfig
-from maskwright.core.console import human_bytes, human_count
+from maskwright.core.console import human_bytes, human_count, note
 from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
 from maskwright.core.run_directory import RunDirectory
 from maskwright.data.loader import Loader
@@ -136,6 +137,37 @@ def compiles(config: RunConfig) -> bool:
 
     flops = run_flops(prepare_run(config))
     return choose_compile(config.engine.compile, choose_device(config.engine.device), flops)
+
+
+def engine_config(config: RunConfig, before: dict[str, Any] | None, threads: int | None) -> run.Engine:
+    """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine.
+    `threads`: see `exact_threads`."""
+    decided: dict[str, Any] = {} if threads is None else {"threads": threads}
+    if before is not None and config.engine.dtype == "auto":
+        decided["dtype"] = {"bfloat16": "bf16", "float32": "fp32"}[before["dtype"]]
+    return config.engine.model_copy(update=decided)
+
+
+def exact_threads(config: RunConfig, before: dict[str, Any] | None) -> int | None:
+    """CPU threads of each process of a run whose sums are exact; None where it does not matter.
+
+    torch sums a tensor in as many parts as there are threads, so that 1, 2 and 4 of them give three results (measured).
+    A run keeps the number that it began with, unless engine.threads gives one.
+    """
+    if config.engine.kind != "torch" or config.engine.reproducibility != "exact":
+        return None
+    from maskwright.engines.torch_engine import choose_device, cpu_threads
+
+    if choose_device(config.engine.device) != "cpu":
+        return None
+    here = cpu_threads()
+    kept = config.engine.threads or (before or {}).get("threads") or here
+    if kept != here and not config.engine.threads:
+        note(
+            f"computing with {kept} threads in each process, as this run began, not {here}: another number changes the "
+            f"last bits. engine.threads: {here} takes it all the same"
+        )
+    return int(kept)
 
 
 def run_flops(ready: Prepared) -> float:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import maskwright
-from maskwright.core import config as run_config
 from maskwright.core import hardware, storage
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import say, warn
@@ -36,7 +35,17 @@ from maskwright.engines.processes import Agree, Processes, starting, together
 from maskwright.engines.schedules import learning_rate
 from maskwright.model.hf import read_hf_parameters
 from maskwright.model.hf_names import Parameters, initial_parameters
-from maskwright.tasks.preflight import Prepared, describe, doubts, prepare_run, require_room, run_flops, too_large
+from maskwright.tasks.preflight import (
+    Prepared,
+    describe,
+    doubts,
+    engine_config,
+    exact_threads,
+    prepare_run,
+    require_room,
+    run_flops,
+    too_large,
+)
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training import checkpoint
 from maskwright.training.beats import Beats
@@ -81,10 +90,11 @@ def _lead(
         beginning = starting_parameters(ready)
     require_room(ready, directory)
     agree()
-    told = known_to_all(ready, request, before)
+    threads = exact_threads(config, before)
+    told = {**known_to_all(ready, request, before), "threads": threads}
     processes.share(json.dumps(told).encode())
-    engine = start_engine(ready, before)
-    record = _record(ready, dtype=engine.dtype_name)
+    engine = start_engine(ready, before, threads)
+    record = _record(ready, dtype=engine.dtype_name) | {"threads": threads}
     agree()  # before the folder is made
     with (
         stop_on_signals(request) as stop,
@@ -129,12 +139,12 @@ def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] |
     }
 
 
-def start_engine(ready: Prepared, before: dict[str, Any] | None) -> Engine:
+def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | None) -> Engine:
+    """`threads`: see `exact_threads`."""
     config = ready.config
+    decided = engine_config(config, before, threads)
     try:
-        engine = make_engine(
-            ready.model, config.optimizer, engine_config(config, before), config.seed, run_flops=run_flops(ready)
-        )
+        engine = make_engine(ready.model, config.optimizer, decided, config.seed, run_flops=run_flops(ready))
     except (RuntimeError, MemoryError) as error:
         raise too_large(ready, error) from None
     engine.workers(config.batch.virtual_workers)
@@ -179,14 +189,6 @@ def _grace_ended(job: Job) -> None:
         job.beats.end(StoppedEarly.exit_code, message)
     finally:
         os._exit(StoppedEarly.exit_code)
-
-
-def engine_config(config: RunConfig, before: dict[str, Any] | None) -> run_config.Engine:
-    """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine."""
-    if before is None or config.engine.dtype != "auto":
-        return config.engine
-    kept = {"bfloat16": "bf16", "float32": "fp32"}[before["dtype"]]
-    return config.engine.model_copy(update={"dtype": kept})
 
 
 def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
@@ -314,7 +316,7 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
     for change in changes:
         say(f"changed since the last start: {change}")
         directory.log(f"changed: {change}")
-    if changes:
+    if changes or before.get("threads") != now["threads"]:
         storage.write_json(directory.config, {"format": FORMAT, **now})
     if status := directory.read_status():
         job.status.attempt = status.attempt + 1

@@ -14,7 +14,7 @@ from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.schedules import learning_rate
-from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.preflight import exact_threads, prepare_run
 from maskwright.tasks.pretrain import start_engine, starting_parameters
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training import checkpoint
@@ -88,7 +88,7 @@ def replay(run: str, step: int) -> Replay:
     ready = prepare_run(config, before)
     if ready.store.fingerprint != before["store_fingerprint"]:
         raise InputError("is not the store that the run began with", where=ready.store.location, fix="put it back")
-    engine = start_engine(ready, before)
+    engine = start_engine(ready, before, exact_threads(ready.config, before))
     state, record = _state_before(directory, step)
     start = step_folder(state.step) if state else "the beginning"
     engine.write(state or TrainState(0, starting_parameters(ready)))

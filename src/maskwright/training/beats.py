@@ -93,8 +93,8 @@ class Beats:
         self._waited += seconds
 
     def tell_by(self, engine: Any) -> None:
-        """An engine that has the attribute `waiting` enters it around each of its collectives."""
-        if hasattr(engine, "waiting"):
+        """An engine whose `waiting` is not None enters it around what it needs the other processes for."""
+        if getattr(engine, "waiting", None) is not None:
             engine.waiting = self.waiting
             self._computing = "computing"
 

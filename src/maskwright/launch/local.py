@@ -1,0 +1,368 @@
+"""The processes of a run on one machine: started together, ended together, begun again when one was lost.
+
+Each gets torch's `env://` variables. They find each other through a socket that this process opens anew for each
+attempt and hands to process 0, so that no port can be taken in between, and nothing of an attempt that failed is left
+in a store that the next one reads (torchrun's own restart, which keeps its store, failed in 4 of 10 trials with gloo).
+None outlives this process: the kernel kills them when it dies.
+
+On several machines each runs this with its own number. Then nothing is begun again here, since all have to begin
+together: whoever started the command on all of them does it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import FrameType
+
+from maskwright.core import hardware
+from maskwright.core.config import RunConfig
+from maskwright.core.console import say, warn
+from maskwright.core.errors import ConfigError
+from maskwright.core.run_directory import RunDirectory, step_of
+from maskwright.core.secrets import redact
+from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
+
+PARENT = "MASKWRIGHT_PARENT"
+LISTENER = "MASKWRIGHT_LISTENER"
+OTHERS_SECONDS = 20.0
+"""For the others to notice that one is gone, by their own connections, before they are told."""
+ANSWER_SECONDS = 10.0
+"""Beyond the grace period: Python and CUDA take a while to end."""
+RESTARTS, LONGEST_WAIT_SECONDS = 5, 30.0
+"""In a row without a new checkpoint in between: what is lost every time would be lost for ever."""
+TAIL_LINES = 20
+ECHOES = ("error: process ", "stopped: process ", "stopped: another ")
+"""How lines begin in which a process says what became of another one, which says it itself."""
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """`processes` on this machine, which is number `node_rank` of `nodes`; `rendezvous` is HOST:PORT of number 0."""
+
+    processes: int
+    nodes: int = 1
+    node_rank: int = 0
+    rendezvous: str | None = None
+
+    def variables(self, number: int, port: int) -> dict[str, str]:
+        """Of process `number` of this machine."""
+        host, _, given = (self.rendezvous or f"127.0.0.1:{port}").rpartition(":")
+        return {
+            "MASTER_ADDR": host,
+            "MASTER_PORT": given,
+            "WORLD_SIZE": str(self.nodes * self.processes),
+            "RANK": str(self.node_rank * self.processes + number),
+            "LOCAL_WORLD_SIZE": str(self.processes),
+            "LOCAL_RANK": str(number),
+        }
+
+
+def choose(
+    config: RunConfig,
+    processes: int | None,
+    nodes: int = 1,
+    node_rank: int = 0,
+    rendezvous: str | None = None,
+    *,
+    gpus: int | None = None,
+) -> Group | None:
+    """As many processes as were asked for, else one for each GPU that torch is to use, else one. None where this
+    process is to compute by itself: alone, or as one of several that were started already.
+
+    Raises `ConfigError` when there are fewer GPUs than that, or when they cannot share out the batch."""
+    if "WORLD_SIZE" in os.environ:
+        if processes is not None or nodes > 1:
+            fix = "leave --processes and --nodes to it, or unset WORLD_SIZE"
+            raise ConfigError("another launcher has started this as one of several", where="WORLD_SIZE", fix=fix)
+        return None
+    V, engine = config.batch.virtual_workers, config.engine
+    there = hardware.cuda_devices() if gpus is None else gpus
+    on_gpus = engine.kind == "torch" and engine.device != "cpu" and there > 0
+    if not 0 <= node_rank < nodes:
+        raise ConfigError(f"{node_rank} is not one of {nodes} nodes", where="--node-rank", fix="they count from 0")
+    if nodes > 1 and not (rendezvous and rendezvous.rpartition(":")[2].isdigit() and rendezvous.rpartition(":")[0]):
+        fix = "give the same HOST:PORT of node 0 on every machine"
+        raise ConfigError(f"{nodes} nodes need an address to meet at", where="--rendezvous", fix=fix)
+    if engine.kind == "torch" and engine.devices and engine.devices % nodes == 0:
+        processes = processes or engine.devices // nodes
+    if processes is None and on_gpus:
+        processes = max(count for count in range(1, there + 1) if V % (count * nodes) == 0 or count == 1)
+        if processes < there:
+            warn(
+                f"computing on {processes} of {there} GPUs: batch.virtual_workers is {V}; a multiple of "
+                f"{there * nodes} uses all"
+            )
+    processes = processes or 1
+    if (on_gpus or engine.device == "cuda") and engine.kind == "torch" and processes > there:
+        raise ConfigError(
+            f"{processes} GPUs were asked for, and this machine has {there}",
+            where="--processes",
+            fix=f"take {there or 'a machine with some'}, or say engine.device: cpu",
+        )
+    total = nodes * processes
+    if engine.kind == "torch" and V % total:
+        raise ConfigError(
+            f"{V} virtual workers cannot be shared out evenly over {total} processes",
+            where="batch.virtual_workers",
+            fix=f"take a multiple of {total}, with fewer batch.micro_batch_rows for the same batch; or fewer processes",
+        )
+    if engine.kind == "torch" and engine.devices not in (None, total):
+        raise ConfigError(
+            f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix="leave it out"
+        )
+    return Group(processes, nodes, node_rank, rendezvous if nodes > 1 else None) if total > 1 else None
+
+
+def end_with_parent() -> None:
+    """Called by a process that `supervise` started: from here on it does not outlive it."""
+    parent = os.environ.pop(PARENT, None)
+    if parent is None:
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
+    if os.getppid() != int(parent):
+        os._exit(EARLY)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---- one attempt ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Member:
+    number: int
+    process: subprocess.Popen[bytes]
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    reader: threading.Thread | None = None
+    told_at: float | None = None
+    end: End | None = None
+
+    def send(self, number: int) -> None:
+        if self.end is None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    def tell(self) -> None:
+        if self.told_at is None and self.end is None:
+            self.told_at = time.monotonic()
+            self.send(signal.SIGTERM)
+
+
+class Attempt:
+    """All processes of this machine, from their start to their end. Call `turn` until `over`."""
+
+    def __init__(self, words: list[str], group: Group, grace_seconds: float) -> None:
+        self._grace_seconds, self._failed_at = grace_seconds, 0.0
+        self._shown: set[str] = set()
+        self.ends: list[End] = []
+        self.members: list[Member] = []
+        listener = _listen() if group.rendezvous is None else None
+        try:
+            for number in range(group.processes):
+                self.members.append(self._start(words, group, number, listener))
+        except OSError as error:
+            self.close()
+            raise ConfigError(
+                f"process {number} cannot be started: {error.strerror}", where="--processes", fix="take fewer"
+            ) from None
+        finally:
+            if listener:
+                listener.close()
+
+    def _start(self, words: list[str], group: Group, number: int, listener: socket.socket | None) -> Member:
+        port = listener.getsockname()[1] if listener else 0
+        variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
+        first, passed = variables["RANK"] == "0", []
+        if first and listener:
+            variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "maskwright", *words],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stderr=None if first else subprocess.PIPE,
+            stdout=None if first else subprocess.DEVNULL,
+            pass_fds=passed,
+            start_new_session=True,  # a Ctrl-C in the terminal is for this process to pass on
+        )
+        member = Member(int(variables["RANK"]), process)
+        if not first:
+            member.reader = threading.Thread(target=self._relay, args=(member,), daemon=True)
+            member.reader.start()
+        return member
+
+    def _relay(self, member: Member) -> None:
+        """What a process other than 0 says, once where several say the same."""
+        assert member.process.stderr
+        with member.process.stderr as stream:
+            for raw in stream:
+                line = redact(raw.decode(errors="replace").rstrip())
+                member.tail.append(line)
+                if line and line not in self._shown and not line.startswith(ECHOES):
+                    self._shown.add(line)
+                    say(f"process {member.number} | {line}")
+
+    @property
+    def over(self) -> bool:
+        return len(self.ends) == len(self.members)
+
+    def turn(self, seconds: float = 0.05) -> None:
+        time.sleep(seconds)
+        now = time.monotonic()
+        for member in self.members:
+            if member.end is None and (code := member.process.poll()) is not None:
+                if member.reader:
+                    member.reader.join(1.0)
+                code = 128 - code if code < 0 else code
+                member.end = End(member.number, code, told=member.told_at is not None, tail=tuple(member.tail))
+                self.ends.append(member.end)
+                if code and not self._failed_at:
+                    self._failed_at = now
+        if self._failed_at and now - self._failed_at > OTHERS_SECONDS:
+            self.tell_all()
+        for member in self.members:
+            if member.told_at and now - member.told_at > self._grace_seconds + ANSWER_SECONDS:
+                member.send(signal.SIGKILL)
+
+    def tell_all(self) -> None:
+        for member in self.members:
+            member.tell()
+
+    def close(self) -> None:
+        for member in self.members:
+            member.send(signal.SIGKILL)
+            member.process.wait()
+
+
+def _listen() -> socket.socket:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1024)
+    return listener
+
+
+# ---- all attempts ---------------------------------------------------------------------------------------------------
+
+
+class Signals:
+    """`asked` once someone wants the run to end; SIGUSR1 goes on to the processes, where it saves a checkpoint."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.attempt: Attempt | None = None
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            for member in self.attempt.members if self.attempt else []:
+                member.send(number)
+            return
+        self.asked = True
+        if self.attempt:
+            self.attempt.tell_all()
+
+    @contextmanager
+    def heard(self) -> Iterator[Signals]:
+        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        before = {number: signal.signal(number, self._note) for number in wanted}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`--max-hours` and `--max-steps` of all attempts together, `--profile-steps` of the first."""
+
+    max_hours: float | None = None
+    max_steps: int | None = None
+    profile_steps: int = 0
+    begun_at: float = field(default_factory=time.monotonic)
+
+    def words(self, steps_done: int, first: bool) -> list[str]:
+        """What is left of them."""
+        words = ["--profile-steps", str(self.profile_steps)] if first and self.profile_steps else []
+        if self.max_hours is not None:
+            left = max(0.0, self.max_hours - (time.monotonic() - self.begun_at) / 3600.0)
+            words += ["--max-hours", f"{left:.6f}"]
+        if self.max_steps is not None:
+            words += ["--max-steps", str(max(1, self.max_steps - steps_done))]
+        return words
+
+
+def supervise(words: list[str], group: Group, run: str, limits: Limits, grace_seconds: float) -> None:
+    """Runs `maskwright` with `words` in each process until the run is done. Raises `StoppedEarly` (75) when it can be
+    continued, `JobError` with the code of the process that failed first."""
+    directory, failures, saved = RunDirectory(run), 0, newest_step(run)
+    first, attempts = saved, 0
+    where = f"{group.processes} processes"
+    with Signals().heard() as signals:
+        while True:
+            now = [*words, *limits.words(saved - first, attempts == 0)]
+            verdict, newest = _attempt(now, group, directory, signals, grace_seconds), newest_step(run)
+            failures, saved = (failures + 1 if newest == saved else 1), newest
+            attempts += 1
+            if signals.asked or not verdict.restart or group.nodes > 1 or failures > RESTARTS:
+                break
+            seconds = min(2.0 ** (failures - 2), LONGEST_WAIT_SECONDS) if failures > 1 else 0.0
+            cause = verdict.cause.describe() if verdict.cause else "a process was lost"
+            warn(f"{cause}: starting again from {f'step {saved:,}' if saved else 'the beginning'}")
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and not signals.asked:
+                time.sleep(0.05)
+            if signals.asked:
+                break
+    cause = verdict.cause.describe().replace("worker", "process") if verdict.cause else ""
+    conclude(verdict.code, cause, where)
+
+
+def _attempt(
+    words: list[str], group: Group, directory: RunDirectory, signals: Signals, grace_seconds: float
+) -> Verdict:
+    attempt = signals.attempt = Attempt(words, group, grace_seconds)
+    try:
+        if signals.asked:  # while they were started
+            attempt.tell_all()
+        while not attempt.over:
+            attempt.turn()
+    finally:
+        signals.attempt = None
+        attempt.close()
+    return judge(_with_last_words(attempt.ends, directory), group.processes, asked=signals.asked)
+
+
+def _with_last_words(ends: list[End], directory: RunDirectory) -> list[End]:
+    """Process 0 speaks on the terminal itself; why it stopped is in its status."""
+    status = directory.read_status() if os.path.isdir(directory.location) else None
+    said = f"stopped: {status.message}" if status and status.phase == "stopped" else ""
+    return [
+        End(end.worker, end.code, end.told, end.reason, (said,) if end.worker == 0 else end.tail, end.time)
+        for end in ends
+    ]
+
+
+def newest_step(run: str) -> int:
+    """Of the whole checkpoints in a run directory; 0 when there is none."""
+    folder = RunDirectory(run).checkpoints
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    whole = (name for name in names if os.path.exists(os.path.join(folder, name, "MANIFEST.json")))
+    return max((step for name in whole if (step := step_of(name)) is not None), default=0)
