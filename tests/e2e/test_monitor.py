@@ -212,7 +212,7 @@ def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
     found = team.wait_for(lambda found: found.state == "hung")
     if any(one.beat.doing == "step" for one in found.ranks):
         found = team.wait_for(lambda found: verdicts(found) == {0: "hung", 1: "hung"})
-        assert "cannot tell which rank" in found.report()  # the whole step is one program
+        assert "cannot tell whom they wait for" in found.report()  # the whole step is one program
     else:
         assert verdicts(found) == {0: "fine", 1: "hung"} and "the others wait for it" in found.report()
         assert judge.hung(local_beats(str(team.run)), time.time()) == 1

@@ -95,6 +95,11 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
         dict.fromkeys(range(4), "hung"),
     ),
     "nobody can tell who": (team(*LATE, beat(1, doing="step", still=300)), {}, dict.fromkeys(range(4), "hung")),
+    "all compute for too long, as on devices that run ahead": (
+        team(*[beat(rank, still=300) for rank in range(4)]),
+        {},
+        dict.fromkeys(range(4), "hung"),
+    ),
     "all late, one is stopped": (team(*LATE, beat(1, doing="step", age=290)), {1: "stopped"}, {1: "hung"}),
     "saving for long, the others wait": (team(*STUCK, beat(1, doing="saving", still=900)), {}, {}),
     "saving for ever": (team(*STUCK, beat(1, doing="saving", still=3600)), {}, {1: "hung"}),

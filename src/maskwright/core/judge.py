@@ -138,10 +138,8 @@ def _by_words(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
         return _by_speed(beat, others)
     if blamed and beat.doing != "computing":
         return Judgement(beat, "fine")  # it waits for that one
-    if beat.doing == "step" and others:
-        why = (
-            f"in step {beat.step:,} for {human_seconds(still)}; this engine cannot tell which rank the others wait for"
-        )
+    if others and (beat.doing == "step" or all(_stands(other) for other in others)):
+        why = f"in step {beat.step:,} for {human_seconds(still)}, as all are; the engine cannot tell whom they wait for"
         return Judgement(beat, "hung", still, why, "Look at the hosts' loads (`py-spy dump`), and start the run again")
     why = f"{beat.doing} at step {beat.step:,} for {human_seconds(still)}"
     if beat.seconds_per_step and beat.doing in ("computing", "step"):
@@ -150,6 +148,11 @@ def _by_words(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
         why += "; the others wait for it"
     fix = f"`py-spy dump --pid {beat.pid}` on {beat.host} says where; end it, start the run again"
     return Judgement(beat, "hung", still, why, fix)
+
+
+def _stands(beat: Beat) -> bool:
+    """Still for too long, and not because it waits for another rank."""
+    return beat.doing != "waiting" and beat.time - beat.moved > _limit(beat)
 
 
 def _limit(beat: Beat) -> float:
