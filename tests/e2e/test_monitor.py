@@ -24,7 +24,7 @@ import yaml
 from command_line import COMMAND, maskwright, write_config
 
 from maskwright.core import judge
-from maskwright.core.beat import local_beats
+from maskwright.core.beat import local_beats, states_here
 from maskwright.core.run_directory import RunDirectory
 from maskwright.data.store import TokenStore
 from maskwright.monitor.status import Report, look
@@ -264,10 +264,7 @@ def test_three_processes_of_which_one_is_slow_then_gone(tmp_path: Path) -> None:
 
     def judged() -> dict[int, str]:
         beats = local_beats(run)
-        from maskwright.core.beat import state_of
-
-        states = {beat.rank: state_of(beat.pid, beat.pid_started) for beat in beats}
-        return {one.beat.rank: one.verdict for one in judge.judge(beats, time.time(), states)}
+        return {one.beat.rank: one.verdict for one in judge.judge(beats, time.time(), states_here(beats))}
 
     def becomes(expected: dict[int, str]) -> None:
         deadline = time.monotonic() + 60.0

@@ -154,6 +154,12 @@ def test_the_order_of_ranks_does_not_matter() -> None:
     ]
 
 
+def test_files_of_an_attempt_that_a_supervisor_has_ended_are_no_hang() -> None:
+    beats = team(*STUCK, beat(1, still=300))
+    assert hung(beats, NOW, dict.fromkeys(range(4), "alive")) == 1
+    assert hung(beats, NOW, dict.fromkeys(range(4), "gone")) is None
+
+
 def test_ranks_that_said_nothing_are_named() -> None:
     assert missing([beat(0), beat(2)]) == [1, 3] and missing([]) == [] and missing(team()) == []
 

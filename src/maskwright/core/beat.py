@@ -170,6 +170,12 @@ def state_of(pid: int, started: int) -> State:
     return "stopped" if found[0] in "Tt" else "alive"
 
 
+def states_here(beats: Iterable[Beat]) -> dict[int, State]:
+    """By rank, of those that are processes of this pid space."""
+    here = this_pid_space()
+    return {beat.rank: state_of(beat.pid, beat.pid_started) for beat in beats if beat.machine == here}
+
+
 def _stat(pid: int) -> list[str] | None:
     """From the process's state on; its name before may hold anything."""
     content = read_local(f"/proc/{pid}/stat")

@@ -64,7 +64,8 @@ def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None 
 
 def hung(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> int | None:
     """The rank that keeps the others from going on, for a supervisor that would end the attempt; None while all is well
-    or merely slow. Lost ones it knows by their exit codes."""
+    or merely slow. Lost ones it knows by their exit codes. `states` (`beat.states_here`) tell it the files of an
+    attempt that has just ended from those of the one that begins."""
     return next((found.beat.rank for found in judge(beats, now, states) if found.verdict == "hung"), None)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from maskwright.core.beat import FOLDER, Beat, State, read_beats, state_of, this_pid_space
+from maskwright.core.beat import FOLDER, Beat, State, read_beats, state_of, states_here
 from maskwright.core.console import human_count, human_seconds
 from maskwright.core.errors import InputError
 from maskwright.core.judge import GONE, Judgement, judge, missing
@@ -204,8 +204,7 @@ def _going_on(status: Status, ranks: list[Judgement], held_by: int | None, now: 
 
 def _beats(place: Place) -> tuple[list[Beat], dict[int, State]]:
     beats = read_beats(place.names(FOLDER), lambda name: place.read(f"{FOLDER}/{name}"))
-    here = this_pid_space()
-    states = {beat.rank: state_of(beat.pid, beat.pid_started) for beat in beats if beat.machine == here}
+    states = states_here(beats)
     if "gone" in states.values():  # one that has just ended may have said so since its file was read
         beats = read_beats(place.names(FOLDER), lambda name: place.read(f"{FOLDER}/{name}"))
     return beats, states
