@@ -104,6 +104,11 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "saving for long, the others wait": (team(*STUCK, beat(1, doing="saving", still=900)), {}, {}),
     "saving for ever": (team(*STUCK, beat(1, doing="saving", still=3600)), {}, {1: "hung"}),
     "all wait for each other": (team(*STUCK, waiting(1, 290)), {}, dict.fromkeys(range(4), "hung")),
+    "its file was old while they went on, then all fell silent": (
+        [beat(rank, age=100 + 200 * (rank == 1), **FAR) for rank in range(4)],
+        {},
+        dict.fromkeys(range(4), "silent"),
+    ),
     "alone and stuck": ([beat(0, world_size=1, still=300)], {0: "alive"}, {0: "hung"}),
     "alone and silent, far away": ([beat(0, world_size=1, age=300)], {}, {0: "silent"}),
     "all silent, far away": ([beat(rank, age=300) for rank in range(4)], {}, dict.fromkeys(range(4), "silent")),

@@ -7,7 +7,7 @@ operation all wait for the last, so whoever waits is not to blame.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -56,7 +56,7 @@ def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None 
     """One for each of `beats`, which are of one start. `now`: Unix seconds. `states`: by rank, what the kernel says of
     those processes that are this machine's own."""
     known = states or {}
-    silent = [beat for beat in beats if not beat.ended and _is_stale(beat, now)]
+    silent = {beat.rank for beat in beats if not beat.ended and _is_stale(beat, now)}
     first = [_by_file(beat, beats, silent, now, known.get(beat.rank)) for beat in beats]
     blamed = any(found and found.verdict in ("lost", "hung") for found in first)
     return [found or _by_words(beat, beats, blamed) for beat, found in zip(beats, first, strict=True)]
@@ -82,14 +82,12 @@ def _is_stale(beat: Beat, now: float) -> bool:
     return now - beat.time > stale_after(beat)
 
 
-def _by_file(
-    beat: Beat, beats: Sequence[Beat], silent: Sequence[Beat], now: float, state: State | None
-) -> Judgement | None:
+def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, state: State | None) -> Judgement | None:
     """What the age of its file and the kernel say; None where that is nothing bad."""
     age = max(now - beat.time, 0.0)
     ago = f"no sign of life for {human_seconds(age)}"
     others = [other for other in beats if other is not beat]
-    if beat.ended or (others and all(other.exit == 0 for other in others) and (state == "gone" or beat in silent)):
+    if beat.ended or (others and all(other.exit == 0 for other in others) and (state == "gone" or beat.rank in silent)):
         return Judgement(beat, "ended", age)  # whoever trained to the end had it with them, last word or none
     if state == "gone":
         why = f"its process no longer exists, and said no last word; {ago}"
@@ -97,9 +95,10 @@ def _by_file(
     if state == "stopped" and age > STOPPED_BEATS * beat.every_seconds:
         why = f"stopped by a signal or a debugger (SIGSTOP) at step {beat.step:,}; {ago}"
         return Judgement(beat, "hung", age, why, f"`kill -CONT {beat.pid}`, or end it and start the run again")
-    if beat not in silent:
+    if beat.rank not in silent:
         return None
-    if any(other.stepped > beat.time + stale_after(beat) for other in others if not other.ended):
+    heard = [other for other in others if not other.ended and other.rank not in silent]
+    if any(other.stepped > beat.time + stale_after(beat) for other in heard):
         why = f"its file is {human_seconds(age)} old, but the others have gone on since, which they cannot without it"
         return Judgement(beat, "fine", age, why, f"The folder may be slow or full as {beat.host} sees it")
     if state is not None:
@@ -110,16 +109,16 @@ def _by_file(
     return _far_away(beat, others, silent, age, ago)
 
 
-def _far_away(beat: Beat, others: Sequence[Beat], silent: Sequence[Beat], age: float, ago: str) -> Judgement:
+def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, ago: str) -> Judgement:
     """Silent, on a machine that cannot be asked from here."""
     again = f"Look at {beat.host}, and start the run again"
     if any(other.ended and GONE in other.message for other in others):
         return Judgement(beat, "lost", age, f"others ended because a process was gone; {ago}", again)
-    beside = [other for other in others if other.host == beat.host and other not in silent]
+    beside = [other for other in others if other.host == beat.host and other.rank not in silent]
     if beside:
         why = f"other ranks on its host are there; {ago}"
         return Judgement(beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` there says where; end it")
-    if all(other in silent or other.ended for other in others):
+    if all(other.rank in silent or other.ended for other in others):
         fix = f"Look at {beat.host}; the clock of this machine may also be ahead. The same command continues the run"
         return Judgement(beat, "silent", age, ago, fix)
     return Judgement(beat, "lost", age, f"its host is silent: gone, or cut off; {ago}", again)
