@@ -36,6 +36,7 @@ LAYERS = {
     "engines": {"core", "data", "model"},
     "training": {"core", "data", "model", "engines"},
     "launch": {"core"},
+    "monitor": {"core"},
     "tasks": {"core", "text", "data", "model", "engines", "training"},
 }
 # Files that may import a heavy library, each with its reason.

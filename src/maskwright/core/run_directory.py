@@ -83,7 +83,7 @@ class RunDirectory:
         found = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
         known = {"config.yaml"}
         if "lock" in found:  # a start of ours was here
-            known |= {"lock", "lease.json", "tokenizer", "environment.json", "status.json", "log.txt"}
+            known |= {"lock", "lease.json", "tokenizer", "environment.json", "status.json", "log.txt", "processes"}
         foreign = sorted(name for name in found - known if not storage.is_temporary(name))
         if foreign:
             raise InputError(
@@ -132,19 +132,9 @@ class RunDirectory:
     def read_status(self) -> Status | None:
         """None when there is none, or when a power cut left it empty: it is only ever a hint."""
         try:
-            values = storage.read_json(self.path("status.json"))
+            return parse_status(storage.read_json(self.path("status.json")))
         except InputError:
             return None
-        if not isinstance(values, dict):
-            return None
-        usual = asdict(Status())
-        good = {
-            key: value
-            for key, value in values.items()
-            if key in usual
-            and (usual[key] is None or isinstance(value, int | float) == isinstance(usual[key], int | float))
-        }
-        return Status(**good)
 
     # ---- requests --------------------------------------------------------------------------------------------
 
@@ -233,6 +223,20 @@ class RunDirectory:
         `stop` says so while another machine's lease is watched."""
         with leased(self.location, stop=stop) as lease:
             yield lease
+
+
+def parse_status(values: Any) -> Status | None:
+    """What fits of it; None when it is no status at all."""
+    if not isinstance(values, dict):
+        return None
+    usual = asdict(Status())
+    good = {
+        key: value
+        for key, value in values.items()
+        if key in usual
+        and (usual[key] is None or isinstance(value, int | float) == isinstance(usual[key], int | float))
+    }
+    return Status(**good)
 
 
 def step_folder(step: int) -> str:

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
@@ -151,6 +151,8 @@ class TorchEngine:
         # A CUDA stream may stand behind a collective operation that waits for the lost process for ever.
         self.reads_alone = engine.sharding == "data" and self.device == "cpu"
         self.rows_at_once: int | None = None
+        # Fully sharded, the processes need each other for each layer, and neither can tell who waits for whom.
+        self.waiting: Callable[[], AbstractContextManager[object]] | None = None
         self._step = 0
         self._first_bad = torch.tensor(2**62, device=self.device)
         self.weights: Weights
@@ -164,6 +166,7 @@ class TorchEngine:
         else:
             self.model, exact = make_network(model, self.device), engine.reproducibility == "exact"
             self.weights = Replicated(self.model, model, optimizer, self.dtype, exact=exact, processes=self.processes)
+            self.waiting = nullcontext
         if compiled:
             # A layer has a variant for each of mask or none, training or not, first or later. Beyond the limit torch
             # would go on uncompiled without a word, and a continued run might draw the line elsewhere.
@@ -214,10 +217,11 @@ class TorchEngine:
                 self._compute_fewer_at_once(batches[0], error)
         if len(losses) < len(batches):
             return None
-        said = self._exchange([batch.predicted for batch in batches], wish)
-        loss_sum = self._everyones(torch.stack(losses)).sum(dtype=torch.float64)
-        weight = max(said.weight, 1.0)
-        norm = self.weights.finish() / weight
+        with (self.waiting or nullcontext)():
+            said = self._exchange([batch.predicted for batch in batches], wish)
+            loss_sum = self._everyones(torch.stack(losses)).sum(dtype=torch.float64)
+            weight = max(said.weight, 1.0)
+            norm = self.weights.finish() / weight
         good = self._judge(loss_sum, norm)
         longest = self.optimizer_config.max_grad_norm
         # torch.nn.utils.clip_grad_norm_'s rule, and the one division by the weight

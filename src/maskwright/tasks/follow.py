@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from maskwright.core.config import ALL_KEYS, RunConfig, flat
@@ -19,6 +20,7 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Agree, Processes, together
 from maskwright.tasks import pretrain
 from maskwright.tasks.preflight import Prepared, prepare_run
+from maskwright.training.beats import Beats
 from maskwright.training.loop import FROM_PROCESS_0, restore, train
 from maskwright.training.stop import StopRequest, stop_on_signals
 
@@ -40,10 +42,13 @@ def follow(config: RunConfig, run: str, request: StopRequest, processes: Process
     request.max_steps = told["max_steps"]
     engine = pretrain.start_engine(ready, before, told["threads"])
     agree()
-    with stop_on_signals(request) as stop:
-        job = pretrain.make_job(ready, RunDirectory(run), engine, {}, saver=None)
+    directory = RunDirectory(run)
+    mine = Beats(directory, processes.number, processes.count, told["start"])
+    with stop_on_signals(request) as stop, mine as beats:
+        job = pretrain.make_job(ready, directory, engine, {}, saver=None)
         job.rollbacks.all = []  # a folder of that name on this host is not the run's
-        stop.when_grace_ends = _grace_ended
+        stop.when_grace_ends = partial(_grace_ended, beats)
+        job.beats = beats.begin(engine)
         agree(last=True)
         if processes.share(b"") == pretrain.BEGIN:
             engine.write(TrainState(0, {}))
@@ -76,7 +81,8 @@ def _require_same_run(ready: Prepared, told: dict[str, Any]) -> None:
         )
 
 
-def _grace_ended() -> None:
+def _grace_ended(beats: Beats) -> None:
     """In a thread, while the main one is in a step: the launcher's SIGKILL is near."""
     say("stopped: the grace period ended before all processes had come to a stop; process 0 knows what is saved")
+    beats.end(StoppedEarly.exit_code, "the grace period ended before all processes had come to a stop")
     os._exit(StoppedEarly.exit_code)

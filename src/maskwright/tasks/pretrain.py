@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import time
+import uuid
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -48,6 +49,7 @@ from maskwright.tasks.preflight import (
 )
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training import checkpoint
+from maskwright.training.beats import Beats
 from maskwright.training.copies import Copies
 from maskwright.training.loop import Job, restore, save, train, update_status
 from maskwright.training.replay import write_bundle
@@ -90,11 +92,16 @@ def _lead(
     require_room(ready, directory)
     agree()
     threads = exact_threads(config, before)
-    processes.share(json.dumps({**known_to_all(ready, request, before), "threads": threads}).encode())
+    told = {**known_to_all(ready, request, before), "threads": threads}
+    processes.share(json.dumps(told).encode())
     engine = start_engine(ready, before, threads)
     record = _record(ready, dtype=engine.dtype_name) | {"threads": threads}
     agree()  # before the folder is made
-    with stop_on_signals(request) as stop, directory.locked(lambda: stop.requested) as lease:
+    with (
+        stop_on_signals(request) as stop,
+        directory.locked(lambda: stop.requested) as lease,
+        Beats(directory, 0, processes.count, told["start"]) as beats,
+    ):
         if directory.exists() != (before is not None):
             raise InputError("another start began here meanwhile", where=run, fix="start the same command again")
         directory.take_request()  # one that was meant for an earlier start
@@ -105,6 +112,7 @@ def _lead(
         loaded = None if before is None else _load(job, ready, before)
         if before is not None and loaded is None:
             beginning, config_file = starting_parameters(ready), None
+        job.beats = beats.begin(engine, job.status.attempt)
         agree(last=True)
         if loaded:
             _continue(job, *loaded)
@@ -128,6 +136,7 @@ def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] |
         "model": asdict(ready.model),
         "store_fingerprint": ready.store.fingerprint,
         "max_steps": request.max_steps,
+        "start": uuid.uuid4().hex,
     }
 
 
@@ -178,6 +187,7 @@ def _grace_ended(job: Job) -> None:
         message = f"the grace period ended before the step did; {again}"
         say(f"stopped: {message}")
         update_status(job, "stopped", message, StoppedEarly.exit_code)
+        job.beats.end(StoppedEarly.exit_code, message)
     finally:
         os._exit(StoppedEarly.exit_code)
 

@@ -40,7 +40,7 @@ def stop(
     raise MaskwrightError(
         f"did not answer within {wait_seconds:g} seconds",
         where=directory.location,
-        fix="look at its log.txt, or give --wait-seconds more",
+        fix="`maskwright status` says how it is; or give --wait-seconds more",
     )
 
 

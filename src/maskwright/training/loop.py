@@ -20,6 +20,7 @@ from maskwright.engines.base import Engine, EvalStats, StepStats, TrainState
 from maskwright.engines.schedules import learning_rate
 from maskwright.model.config import ModelConfig, training_flops
 from maskwright.training import checkpoint
+from maskwright.training.beats import Beats
 from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback, Rollbacks
 from maskwright.training.metrics import Counters, Speed, TensorBoard
 from maskwright.training.saver import Saver
@@ -62,6 +63,7 @@ class Job:
     def __post_init__(self) -> None:
         self.watch = LossWatch(self.model.vocab_size, self.config.schedule.warmup_steps)
         self.rollbacks = Rollbacks(self.directory)
+        self.beats = Beats(self.directory)
 
     @property
     def alone(self) -> bool:
@@ -113,6 +115,7 @@ def train(job: Job, stop: StopRequest) -> None:
         save(job)
         _finish(job, board, stop)
     finally:
+        job.beats.look("saving" if job.saver else "waiting", job.step)
         write_report(job)
         if job.saver:
             job.saver.wait()
@@ -169,6 +172,7 @@ def write_report(job: Job) -> None:
 
 def _update(job: Job, workers: list[int], stop: StopRequest, wish: int) -> StepStats | None:
     job.speed.start()
+    job.beats.begin_step(job.step)
     data_step = job.rollbacks.data_step(job.step)
     with job.speed.part("data"):
         batches = job.loader.batches(job.step, data_step, workers)
@@ -181,6 +185,7 @@ def _update(job: Job, workers: list[int], stop: StopRequest, wish: int) -> StepS
     if job.step % job.config.logging.every_steps == 0 or job.step == job.config.schedule.steps:
         with job.speed.part("wait"):
             job.engine.check()
+    job.beats.end_step(job.step)
     tokens, pairs = job.loader.work(data_step)
     predicted = tokens * job.loader.masking_rate(job.step - 1)
     job.speed.stop(tokens, training_flops(job.model, tokens, pairs, predicted))
@@ -364,6 +369,7 @@ def save(job: Job) -> None:
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:
     now = time.monotonic()
+    job.beats.look(phase, job.step)
     if job.first and (force or now - job.status_written >= STATUS_EVERY_SECONDS):
         job.status_written = now
         update_status(job, phase)

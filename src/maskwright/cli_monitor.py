@@ -1,0 +1,57 @@
+"""The commands that watch a run, whoever started it: they read its folder and nothing else."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from maskwright.cli_options import AsJson, app, print_result
+
+WATCH_SECONDS = 5.0
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or a copy of one at any URL.")]
+
+
+@app.command("status")
+def status(
+    run: Run,
+    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every 5 seconds, until the run is over.")] = False,
+) -> None:
+    """How a run is: progress, last checkpoint, and which rank is lost, hangs or is slow."""
+    from maskwright.core.errors import StoppedEarly
+    from maskwright.monitor.status import look
+
+    try:
+        while True:
+            found = look(run)
+            print_result(found.report(), found.to_json(), as_json)
+            if not watch or found.over:
+                return
+            time.sleep(WATCH_SECONDS)
+    except StoppedEarly:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command("logs")
+def logs(
+    run: Run,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over, as it grows.")] = False,
+    lines: Annotated[
+        int | None, typer.Option(help="Only so many of the last lines; all when not given.", min=0)
+    ] = None,
+) -> None:
+    """A run's log. With --follow, its exit code: 0 when the run is done, 75 when it stopped early, else its own."""
+    from maskwright.core.errors import StoppedEarly
+    from maskwright.monitor import logs as task
+
+    try:
+        code = task.follow(run, lines) if follow else task.show(run, lines)
+    except StoppedEarly:
+        raise typer.Exit(INTERRUPTED) from None
+    if code:
+        raise typer.Exit(code)

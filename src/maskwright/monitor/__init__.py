@@ -1,0 +1,1 @@
+"""Watching runs: all of it reads the run directory, and none of it writes there."""

@@ -1,0 +1,147 @@
+"""`maskwright logs`: a run's log.txt, also as it grows, over restarts of the run, until the run is over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from maskwright.core.console import human_seconds, say
+from maskwright.core.errors import InputError
+from maskwright.core.secrets import redact
+from maskwright.monitor.place import Place
+from maskwright.monitor.status import Report, look
+
+LOG = "log.txt"
+POLL_SECONDS = 0.5
+LOOK_SECONDS = 2.0
+RESTART_SECONDS = 60.0
+"""After a process's death, for its launcher to begin again: processes, not machines, are started by then."""
+KILLED = 1
+"""Exit code for a run that ended without a word, as of a launcher whose process is killed every time."""
+
+
+def show(run: str, lines: int | None, *, write: Callable[[str], object] | None = None) -> int:
+    """Raises `InputError` where there is no run."""
+    found = look(run)
+    content = Place(run).read(LOG)
+    if content is None:
+        say(f"{found.run}: no log yet ({found.state})")
+        return 0
+    _emit(_last(content.decode(errors="replace"), lines), write)
+    return 0
+
+
+def follow(
+    run: str,
+    lines: int | None,
+    *,
+    write: Callable[[str], object] | None = None,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Returns the run's exit code when it is over: at once where it was before."""
+    place = Place(run)
+    if not place.local:
+        fix = "follow it where the folder is; `maskwright logs` without --follow shows what there is"
+        raise InputError("cannot be followed at a URL", where=run, fix=fix)
+    tail, ending, said = Tail(os.path.join(place.location, LOG), lines), Ending(), ""
+    looked = float("-inf")
+    while True:
+        _emit(tail.read(), write)
+        if clock() - looked >= LOOK_SECONDS:
+            looked = clock()
+            found = _look(place.location, clock)
+            code = ending.code(found)
+            if code is not None:
+                _emit(tail.read() + tail.rest(), write)
+                if found:
+                    say(f"{found.run}: {found.state}" + (f": {found.why}" if found.why else ""))
+                return code
+            note = _note(found)
+            if note and note != said:
+                say(f"{place.location}: {note}")
+            said = note
+        sleep(POLL_SECONDS)
+
+
+class Ending:
+    """Whether the run is over, and with which exit code."""
+
+    def code(self, found: Report | None) -> int | None:
+        """None while it goes on, or may be begun again by its launcher."""
+        if found is None or not (found.over or found.state == "lost"):
+            return None
+        heard = max([found.status.heartbeat if found.status else 0.0, *(one.beat.time for one in found.ranks)])
+        if found.restartable and found.time - heard < RESTART_SECONDS:
+            return None
+        if found.over:
+            return int(found.status.exit or 0) if found.status else 0
+        # A rank is lost, but others still say something: their end is near, and theirs is the code.
+        return KILLED if all(one.verdict in ("lost", "ended", "silent") for one in found.ranks) else None
+
+
+class Tail:
+    """A text file's whole lines as they come; a file that was replaced or cut is read from its start again."""
+
+    def __init__(self, path: str, lines: int | None) -> None:
+        self._path, self._lines = path, lines
+        self._inode: int | None = None
+        self._offset, self._partial = 0, b""
+
+    def read(self) -> list[str]:
+        try:
+            with open(self._path, "rb") as file:
+                found = os.fstat(file.fileno())
+                again = found.st_ino != self._inode or found.st_size < self._offset
+                first, self._inode = self._inode is None, found.st_ino
+                if again:
+                    self._offset, self._partial = 0, b""
+                file.seek(self._offset)
+                content = file.read()
+        except OSError:
+            return []
+        self._offset += len(content)
+        whole, newline, self._partial = (self._partial + content).rpartition(b"\n")
+        given = whole.decode(errors="replace").split("\n") if newline else []
+        return given if not first or self._lines is None else _last_of(given, self._lines)
+
+    def rest(self) -> list[str]:
+        """At the end: what no newline followed."""
+        partial, self._partial = self._partial, b""
+        return [partial.decode(errors="replace")] if partial else []
+
+
+def _last(text: str, lines: int | None) -> list[str]:
+    given = text.split("\n")[: -1 if text.endswith("\n") else None] if text else []
+    return given if lines is None else _last_of(given, lines)
+
+
+def _last_of(given: list[str], lines: int) -> list[str]:
+    return given[max(len(given) - lines, 0) :]
+
+
+def _look(run: str, clock: Callable[[], float]) -> Report | None:
+    try:
+        return look(run, clock=clock)
+    except InputError:
+        return None
+
+
+def _note(found: Report | None) -> str:
+    """What one who waits for lines should know; said when it changes."""
+    if found is None:
+        return "no run there yet: waiting for it to start (Ctrl-C ends this)"
+    if found.restartable:
+        return f"{found.state}; waiting {human_seconds(RESTART_SECONDS)} for its launcher to start it again"
+    if found.state in ("hung", "lost", "silent", "never started"):
+        return f"{found.state} (`maskwright status` says more)"
+    return ""
+
+
+def _emit(lines: list[str], write: Callable[[str], object] | None) -> None:
+    for line in lines:
+        (write or sys.stdout.write)(redact(line) + "\n")
+    if lines and write is None:
+        sys.stdout.flush()

@@ -1,0 +1,237 @@
+"""`maskwright status`: what a run directory says of its run, in a report or as JSON.
+
+The same for every launcher: all of it comes from the files that the run's own processes write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from maskwright.core.beat import FOLDER, Beat, State, read_beats, state_of, states_here
+from maskwright.core.console import human_count, human_seconds
+from maskwright.core.errors import InputError
+from maskwright.core.judge import GONE, Judgement, judge, missing
+from maskwright.core.lease import this_machine
+from maskwright.core.run_directory import Status, parse_status, step_of
+from maskwright.monitor.place import SIGNS, Place
+
+Whole = Literal[
+    "never started", "starting", "running", "hung", "lost", "silent", "done", "stopped", "failed", "only checkpoints"
+]
+OVER: dict[str, Whole] = {"done": "done", "stopped": "stopped", "failed": "failed"}
+SILENT_SECONDS = 120.0
+"""Of a run whose processes leave no files of their own: `status.json` comes with a step, and a step may take long."""
+AGAIN = "the same command continues it"
+MOST_LINES = 20
+"""Of ranks, in the report; JSON has all."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`of` how many steps, where only the checkpoint says so."""
+
+    step: int
+    saved: float | None
+    of: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """`why` and `fix` explain `state`. `held_by` is the process of this machine that holds the folder now, if any."""
+
+    run: str
+    state: Whole
+    why: str
+    fix: str
+    time: float
+    status: Status | None
+    checkpoint: Checkpoint | None
+    ranks: list[Judgement] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    held_by: int | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def restartable(self) -> bool:
+        """Ended by a process's death, after which a launcher begins again, rather than by somebody's wish."""
+        asked = self.status is not None and GONE not in self.status.message
+        return self.state == "lost" or (self.state == "stopped" and not asked)
+
+    def to_json(self) -> dict[str, Any]:
+        ranks = [
+            {
+                **{key: getattr(found, key) for key in ("verdict", "seconds", "why", "fix")},
+                **asdict(found.beat),
+                "age_seconds": round(self.time - found.beat.time, 3),
+            }
+            for found in self.ranks
+        ]
+        status = asdict(self.status) if self.status else None
+        known = {key: getattr(self, key) for key in ("run", "state", "why", "fix", "time", "missing", "held_by")}
+        checkpoint = asdict(self.checkpoint) if self.checkpoint else None
+        return {**known, "status": status, "checkpoint": checkpoint, "ranks": ranks}
+
+    def report(self) -> str:
+        lines = [f"{self.run}: {self.state}" + (f": {self.why}" if self.why else "")]
+        if self.fix:
+            lines.append(f"  to do: {self.fix}")
+        if self.status:
+            lines += _progress(self.status, self.time, self.over)
+        if self.checkpoint:
+            saved = self.checkpoint.saved
+            age = f", saved {human_seconds(max(self.time - saved, 0.0))} ago" if saved else ""
+            of = f" of {self.checkpoint.of:,}" if self.checkpoint.of else ""
+            lines.append(f"  last checkpoint: step {self.checkpoint.step:,}{of}{age}")
+        elif self.state != "never started":
+            lines.append("  last checkpoint: none yet")
+        return "\n".join([*lines, *self._ranks()])
+
+    def _ranks(self) -> list[str]:
+        if not self.ranks:
+            return []
+        size, hosts = self.ranks[0].beat.world_size, sorted({found.beat.host for found in self.ranks})
+        counts = Counter(found.verdict for found in self.ranks)
+        counted = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
+        shown = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+        lines = [f"  ranks: {counted} of {size} on {shown}"]
+        if self.missing:
+            named = ", ".join(map(str, self.missing[:8])) + (" …" if len(self.missing) > 8 else "")
+            lines.append(f"  no word from rank {named}: not begun yet, or on hosts that do not see the folder")
+        telling = [found for found in self.ranks if found.why]
+        telling += [found for found in self.ranks if found.beat.ended and found.beat.exit not in (0, 75)]
+        lines += [f"  {_told(found)}" for found in telling[:MOST_LINES]]
+        return lines + ([f"  … and {len(telling) - MOST_LINES} more (--json)"] if len(telling) > MOST_LINES else [])
+
+
+def _told(found: Judgement) -> str:
+    if found.beat.ended:
+        return f"{found.who} ended with exit code {found.beat.exit}: {found.beat.message}"
+    return found.line()
+
+
+def _progress(status: Status, now: float, over: bool) -> list[str]:
+    share = f" ({status.step / status.of:.1%})" if status.of else ""
+    words = [f"step {status.step:,} of {status.of:,}{share}"]
+    if status.loss is not None:
+        words.append(f"loss {status.loss:.4f}")
+    if status.tokens_per_second is not None and not over:
+        words.append(f"{human_count(status.tokens_per_second)} tokens/s")
+    if status.eta_seconds is not None and not over:
+        words.append(f"ETA {human_seconds(status.eta_seconds)}")
+    age = human_seconds(max(now - status.heartbeat, 0.0))
+    who = f"attempt {status.attempt} on {status.host}, process {status.pid}; last heartbeat {age} ago"
+    return ["  " + ", ".join(words), f"  {who}"]
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
+    """Raises `InputError` where there is no run."""
+    place = Place(location)
+    names = place.names()
+    checkpoint = _newest_checkpoint(place, names)
+    if not set(SIGNS) & set(names) and checkpoint is None:
+        raise InputError(
+            "is not a run directory" if names else "is not there, or empty",
+            where=place.location,
+            fix="give the folder that `maskwright pretrain … --run` writes, as this machine sees it",
+        )
+    beats, states = _beats(place)
+    status = parse_status(place.read_json("status.json"))
+    held_by = _holder(place)
+    now = clock()
+    ranks = judge(beats, now, states)
+    state, why, fix = whole(status, ranks, held_by, now, checkpoint is not None)
+    absent = missing(beats) if state in ("running", "hung", "lost") else []
+    if state == "only checkpoints" and checkpoint:
+        checkpoint = replace(checkpoint, of=_steps_of(place, checkpoint.step))
+    return Report(place.location, state, why, fix, now, status, checkpoint, ranks, absent, held_by)
+
+
+def whole(
+    status: Status | None, ranks: list[Judgement], held_by: int | None, now: float, saved: bool
+) -> tuple[Whole, str, str]:
+    """(state of the run, why, what to do)."""
+    first = ranks[0] if ranks and ranks[0].beat.rank == 0 else None
+    newer = first is not None and not first.beat.ended and (status is None or first.beat.started > status.heartbeat)
+    if newer and first and first.verdict == "fine":
+        return "starting", f"process {first.beat.pid} on {first.beat.host} is at it", ""
+    over = status is None or status.phase in OVER
+    if held_by is not None and over and (status is None or held_by != status.pid):
+        return "starting", f"process {held_by} holds the folder", ""
+    if status is None:
+        if saved:
+            return "only checkpoints", "", "a copy for `pretrain` to continue from: checkpoint.copy_to in its config"
+        return "never started", "no process has come to its first step here", "start it, or look at what it printed"
+    if status.phase in OVER:
+        fix = "" if status.phase == "done" else _after(status)
+        code = f" (exit {status.exit})" if status.exit else ""
+        return OVER[status.phase], status.message + code, fix
+    return _going_on(status, ranks, held_by, now)
+
+
+def _after(status: Status) -> str:
+    if status.phase == "stopped":
+        return "" if "same command" in status.message else AGAIN
+    return "log.txt and the rank's own output say more; when it is mended, " + AGAIN
+
+
+def _going_on(status: Status, ranks: list[Judgement], held_by: int | None, now: float) -> tuple[Whole, str, str]:
+    """Of a run that has not said that it ended."""
+    for verdict in ("lost", "hung"):
+        found = [one for one in ranks if one.verdict == verdict]
+        if found:
+            named = ", ".join(str(one.beat.rank) for one in found[:8]) + (" …" if len(found) > 8 else "")
+            over = verdict == "lost" and all(one.verdict in ("lost", "ended") for one in ranks)
+            return ("lost" if verdict == "lost" else "hung"), f"rank {named}", AGAIN if over else ""
+    silent = now - status.heartbeat
+    heard = any(one.verdict in ("fine", "slow") for one in ranks)
+    if not heard if ranks else silent > SILENT_SECONDS:
+        held = f", process {held_by} holds the folder" if held_by is not None else ""
+        why = f"no sign of life for {human_seconds(silent)}{held}"
+        return "silent", why, f"look at {status.host}; if nothing runs there, {AGAIN}"
+    slow = [f"rank {one.beat.rank}" for one in ranks if one.verdict == "slow"]
+    return "running", f"{status.phase}" + (f", {', '.join(slow)} slow" if slow else ""), ""
+
+
+def _beats(place: Place) -> tuple[list[Beat], dict[int, State]]:
+    beats = read_beats(place.names(FOLDER), lambda name: place.read(f"{FOLDER}/{name}"))
+    states = states_here(beats)
+    if "gone" in states.values():  # one that has just ended may have said so since its file was read
+        beats = read_beats(place.names(FOLDER), lambda name: place.read(f"{FOLDER}/{name}"))
+    return beats, states
+
+
+def _holder(place: Place) -> int | None:
+    """By its lease, and not by trying the lock: who looks must not be in the way of who starts."""
+    lease = place.read_json("lease.json")
+    if not isinstance(lease, dict) or lease.get("machine") != this_machine() or not isinstance(lease.get("pid"), int):
+        return None
+    return int(lease["pid"]) if state_of(lease["pid"], 0) != "gone" else None
+
+
+def _newest_checkpoint(place: Place, names: list[str]) -> Checkpoint | None:
+    """A run has them in `checkpoints/`, a copy of one (checkpoint.copy_to) right there."""
+    folder = "checkpoints/" if "checkpoints" in names else ""
+    found = place.names("checkpoints") if folder else names
+    for step in sorted((step for name in found if (step := step_of(name)) is not None), reverse=True):
+        manifest = f"{folder}step-{step:08d}/MANIFEST.json"
+        if place.read(manifest) is not None:
+            return Checkpoint(step, place.modified(manifest))
+    return None
+
+
+def _steps_of(place: Place, step: int) -> int | None:
+    """What a copy's own record says of the run's length."""
+    record = place.read_json(f"step-{step:08d}/config.resolved.json")
+    config = record.get("config") if isinstance(record, dict) else None
+    steps = config.get("schedule.steps") if isinstance(config, dict) else None
+    return steps if isinstance(steps, int) else None

@@ -1,0 +1,235 @@
+"""A process's sign of life in the run directory, written by a thread: training itself only stores numbers.
+
+A host that does not see the folder of process 0 writes nothing and makes nothing: a process other than 0 waits until it
+finds the file of process 0 there, with what that one told it of this start.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections import deque
+from types import TracebackType
+from typing import Any, Self
+
+from maskwright.core.beat import (
+    FOLDER,
+    Beat,
+    Doing,
+    file_name,
+    parse_beat,
+    pid_started,
+    rank_of,
+    read_local,
+    this_pid_space,
+    write_beat,
+)
+from maskwright.core.console import warn
+from maskwright.core.errors import MaskwrightError
+from maskwright.core.run_directory import RunDirectory
+
+EVERY_SECONDS = 5.0
+WRITES_PER_SECOND = 16.0
+"""Of all ranks together: 1,024 of them beat once in 64 seconds, which a network file system does not notice."""
+WINDOW_SECONDS, WINDOW_STEPS = 60.0, 20
+"""What times per step are the mean of: at least both. A pause of a second is not a slow rank."""
+JOIN_SECONDS = 5.0
+"""For a write that a dead file system holds: the process ends without its last word then."""
+
+DOING: dict[str, Doing] = {"starting": "starting", "evaluating": "evaluating", "saving": "saving", "waiting": "waiting"}
+
+
+class Beats:
+    """As a context, it ends with the last word: how the process ended. Until `begin` nothing is written."""
+
+    def __init__(self, directory: RunDirectory, rank: int = 0, world_size: int = 1, start: str = "") -> None:
+        self.every_seconds = max(EVERY_SECONDS, world_size / WRITES_PER_SECOND)
+        self._folder, self._start = directory.path(FOLDER), start
+        self._rank, self._world_size, self._attempt = rank, world_size, 0
+        self._started = time.time()
+        self._computing: Doing = "computing" if world_size == 1 else "step"
+        now = time.monotonic()
+        self._doing: tuple[Doing, float] = ("starting", now)
+        self._moved = self._stepped = self._step_began = now
+        self._step, self._waited = 0, 0.0
+        self._totals = (0, 0.0, 0.0)
+        self._samples: deque[tuple[float, tuple[int, float, float]]] = deque([(now, self._totals)])
+        self._exit: int | None = None
+        self._message = ""
+        self._seen, self._lost, self._warned = False, False, False
+        self._over = threading.Event()
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    # ---- what the main thread says: stores only ----------------------------------------------------------------------
+
+    def look(self, phase: str, step: int) -> None:
+        """`phase` is one of the run's, or `waiting`."""
+        self._moved = time.monotonic()
+        doing = DOING.get(phase, self._computing)
+        if doing != self._doing[0]:
+            self._doing = (doing, self._moved)
+        self._step = step
+
+    def begin_step(self, step: int) -> None:
+        self.look("training", step)
+        self._step_began, self._waited = self._moved, 0.0
+
+    def end_step(self, step: int) -> None:
+        self.look("training", step)
+        self._stepped = self._moved
+        took = self._moved - self._step_began
+        steps, seconds, busy = self._totals
+        self._totals = (steps + 1, seconds + took, busy + max(took - self._waited, 0.0))
+
+    def waiting(self) -> _Waiting:
+        """`with beats.waiting():` around what ends only when the other processes have come as far."""
+        return _Waiting(self)
+
+    def waited(self, seconds: float) -> None:
+        """Instead, where the engine learns it afterwards: of this step, so long was spent on waiting."""
+        self._waited += seconds
+
+    def tell_by(self, engine: Any) -> None:
+        """An engine whose `waiting` is not None enters it around what it needs the other processes for."""
+        if getattr(engine, "waiting", None) is not None:
+            engine.waiting = self.waiting
+            self._computing = "computing"
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def begin(self, engine: Any, attempt: int = 0) -> Self:
+        """Process 0 says the attempt; the others find it in its file."""
+        self.tell_by(engine)
+        self._attempt = attempt
+        if self._rank == 0:
+            self._clear()
+        self._thread = threading.Thread(target=self._work, name="beats", daemon=True)
+        self._thread.start()
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        code = 0 if error is None else error.exit_code if isinstance(error, MaskwrightError) else 1
+        self.end(code, str(error or ""))
+
+    def end(self, code: int, message: str) -> None:
+        """The last word, once."""
+        if self._thread is None or self._over.is_set():
+            return
+        self._over.set()
+        self._thread.join(JOIN_SECONDS)
+        if not self._thread.is_alive():
+            self._exit, self._message = code, message[:500]
+            self._doing = ("ended", time.monotonic())
+            self._write()
+
+    def _work(self) -> None:
+        while True:
+            self._write()
+            if self._over.wait(self.every_seconds if self._seen else self.every_seconds / 5.0):
+                return
+
+    def _clear(self) -> None:
+        """Files of earlier starts, which may have had more ranks; none of this one writes before process 0 has."""
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            for name in os.listdir(self._folder):
+                if rank_of(name.partition(".tmp-")[0]) is not None:
+                    os.unlink(os.path.join(self._folder, name))
+        except OSError as error:
+            self._say(error)
+
+    def _ours(self) -> bool:
+        """Whether this start's process 0 writes to the folder that this process sees. A later start may have taken it,
+        as after a long suspension of this one."""
+        if self._lost or (self._rank == 0 and not self._seen):
+            return not self._lost
+        first = parse_beat(read_local(os.path.join(self._folder, file_name(0))))
+        if first is None:
+            return self._seen  # for a moment, as far as this file system shows
+        self._lost = self._seen and first.start != self._start
+        self._attempt = first.attempt
+        return first.start == self._start
+
+    def _write(self) -> None:
+        with self._writing:
+            if not self._ours():
+                return
+            try:
+                write_beat(self._folder, self._beat())
+                self._seen = True
+            except FileNotFoundError:
+                pass  # the run directory is being removed, or is out of sight
+            except OSError as error:
+                self._say(error)
+
+    def _beat(self) -> Beat:
+        now, clock = time.monotonic(), time.time()
+        per_step, busy = self._means(now)
+        doing, since = self._doing
+        return Beat(
+            rank=self._rank,
+            world_size=self._world_size,
+            host=platform.node(),
+            machine=this_pid_space(),
+            pid=os.getpid(),
+            pid_started=pid_started(os.getpid()),
+            start=self._start,
+            attempt=self._attempt,
+            started=self._started,
+            time=clock,
+            every_seconds=self.every_seconds,
+            step=self._step,
+            stepped=clock - (now - self._stepped),
+            doing=doing,
+            since=clock - (now - since),
+            moved=clock - (now - self._moved),
+            seconds_per_step=per_step,
+            busy_seconds_per_step=busy if self._computing == "computing" else None,
+            exit=self._exit,
+            message=self._message,
+        )
+
+    def _means(self, now: float) -> tuple[float | None, float | None]:
+        """(seconds, busy seconds) per step over the window; None until it holds enough steps."""
+        totals, samples = self._totals, self._samples
+        while len(samples) > 1 and _covers(samples[1], now, totals[0]):
+            samples.popleft()
+        samples.append((now, totals))
+        steps, seconds, busy = (new - old for new, old in zip(totals, samples[0][1], strict=True))
+        if steps < WINDOW_STEPS:
+            return (seconds / steps if steps else None), None
+        return seconds / steps, busy / steps
+
+    def _say(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(f"{self._folder}: no sign of life can be written ({error.strerror or error}); training goes on")
+
+
+def _covers(sample: tuple[float, tuple[int, float, float]], now: float, steps: int) -> bool:
+    return now - sample[0] >= WINDOW_SECONDS and steps - sample[1][0] >= WINDOW_STEPS
+
+
+class _Waiting:
+    def __init__(self, beats: Beats) -> None:
+        self._beats = beats
+
+    def __enter__(self) -> None:
+        beats = self._beats
+        self._before = beats._doing[0]
+        beats._moved = time.monotonic()
+        beats._doing = ("waiting", beats._moved)
+
+    def __exit__(self, *error: object) -> None:
+        beats = self._beats
+        now = time.monotonic()
+        beats._waited += now - beats._doing[1]
+        beats._moved, beats._doing = now, (self._before, now)

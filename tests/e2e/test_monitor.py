@@ -1,0 +1,351 @@
+"""`status`, `logs --follow` and `stop` on real runs of two processes, of which one is stopped, killed, hung or slow."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import COMMAND, maskwright, write_config
+
+from maskwright.core import judge
+from maskwright.core.beat import local_beats, states_here
+from maskwright.core.run_directory import RunDirectory
+from maskwright.data.store import TokenStore
+from maskwright.monitor.status import Report, look
+from maskwright.training import beats as writer
+from maskwright.training.beats import Beats
+
+EVERY_SECONDS = 0.25
+"""Between signs of life, and for the judgement's limits to be short as well."""
+STARTER = """
+import json, sys
+from maskwright.training import beats
+given = json.loads(sys.argv.pop(1))
+beats.EVERY_SECONDS, beats.WINDOW_SECONDS = given["every"], 2.0
+if given["fault"]:
+    from maskwright.tasks.injection import install
+    install(**given["fault"])
+from maskwright.cli import main
+main()
+"""
+STEPS = {
+    "jax": "maskwright.engines.jax_engine:JaxEngine.step",
+    "torch": "maskwright.engines.torch_engine:TorchEngine.step",
+}
+NEEDS = {"jax": "jax", "torch": "maskwright.engines.torch_processes"}
+CONFIG: dict[str, dict[str, Any]] = {
+    "data": {"seq_len": 32},
+    "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
+    "schedule": {"steps": 100_000, "warmup_steps": 3},
+    "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
+    "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
+    "checkpoint": {"save_every_steps": 100, "save_every_seconds": None},
+    "evaluation": {"max_rows": 8, "every_steps": None},
+    "logging": {"every_steps": 5, "tensorboard": False},
+}
+
+
+@pytest.fixture(params=[pytest.param(kind, id=kind) for kind in NEEDS])
+def kind(request: pytest.FixtureRequest) -> str:
+    if not importlib.util.find_spec(NEEDS[request.param]):
+        pytest.skip(f"{request.param} trains with one process here")
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "STALE_SECONDS", 4.0)
+    monkeypatch.setattr(judge, "HUNG_SECONDS", 4.0)
+
+
+@dataclass
+class Team:
+    folder: Path
+    run: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, fault: Any = None) -> None:
+        """`fault`: what rank 1 meets."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        self.processes = []
+        for rank in range(2):
+            several = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
+            given = json.dumps({"every": EVERY_SECONDS, "fault": fault if rank else None})
+            words = ["pretrain", str(self.folder / "run.yaml"), "--run", str(self.run)]
+            with open(self.folder / f"rank{rank}.txt", "wb") as said:
+                process = subprocess.Popen(
+                    [sys.executable, "-c", STARTER, given, *words],
+                    env={**os.environ, **several, "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled")},
+                    stderr=said,
+                )
+            self.processes.append(process)
+
+    def said(self) -> str:
+        return "\n".join((self.folder / f"rank{rank}.txt").read_text() for rank in range(2))
+
+    def wait_for(self, condition: Callable[[Report], Any], seconds: float = 90.0) -> Report:
+        deadline, found = time.monotonic() + seconds, None
+        while time.monotonic() < deadline:
+            if self.run.exists() and any(self.run.iterdir()):
+                found = look(str(self.run))
+                if condition(found):
+                    return found
+            time.sleep(0.05)
+        raise AssertionError(f"{found.report() if found else 'no run'}\n{self.said()}")
+
+    def trains(self) -> Report:
+        return self.wait_for(
+            lambda found: (
+                found.state == "running"
+                and verdicts(found) == {0: "fine", 1: "fine"}
+                and all(one.beat.doing in ("step", "computing", "waiting") for one in found.ranks)
+                and all(one.beat.step > 5 for one in found.ranks)
+            )
+        )
+
+    def codes(self) -> list[int]:
+        return [process.wait(timeout=60.0) for process in self.processes]
+
+
+def verdicts(found: Report) -> dict[int, str]:
+    return {one.beat.rank: one.verdict for one in found.ranks}
+
+
+@pytest.fixture
+def team(kind: str, store: TokenStore, tmp_path: Path) -> Iterator[Team]:
+    engine = {**CONFIG["engine"], "kind": kind, **({"devices": 2} if kind == "jax" else {})}
+    data = {**CONFIG["data"], "store": store.location}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": data, "engine": engine}))
+    made = Team(tmp_path, tmp_path / "run")
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def stopped_most_of_the_time(pid: int) -> Iterator[None]:
+    """As a rank whose machine does something else nine tenths of the time."""
+    over = threading.Event()
+
+    def disturb() -> None:
+        while not over.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            over.wait(0.18)
+            os.kill(pid, signal.SIGCONT)
+            over.wait(0.02)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, kind: str) -> None:
+    following = subprocess.Popen(
+        [*COMMAND, "logs", "--follow", str(team.run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    team.start()
+    first = team.trains()
+    assert [one.beat.pid for one in first.ranks] == [process.pid for process in team.processes]
+    rank_1 = team.processes[1].pid
+
+    os.kill(rank_1, signal.SIGSTOP)
+    found = team.wait_for(lambda found: found.state == "hung")
+    assert verdicts(found) == {0: "fine", 1: "hung"} and f"kill -CONT {rank_1}" in found.report()
+    printed = json.loads(maskwright("status", team.run, "--json", cwd=team.folder))
+    assert printed["state"] == "hung" and printed["ranks"][1]["verdict"] == "hung"
+    team.wait_for(lambda found: found.ranks[1].seconds > 5.0)
+    assert judge.hung(local_beats(str(team.run)), time.time()) == 1  # by the files alone, as on another machine
+    os.kill(rank_1, signal.SIGCONT)
+    team.trains()
+
+    os.kill(rank_1, signal.SIGKILL)
+    found = team.wait_for(lambda found: verdicts(found)[1] == "lost")
+    assert f"rank 1 (process {rank_1} on" in found.report()
+    assert team.codes() == [75, -signal.SIGKILL]
+    found = look(str(team.run))
+    assert (found.state, verdicts(found)) == ("stopped", {0: "ended", 1: "lost"})
+    assert "another process of this run is gone" in found.report()
+
+    team.start()
+    again = team.trains()
+    assert again.status and again.status.attempt == 2 and [one.beat.attempt for one in again.ranks] == [2, 2]
+    assert "stopped at step" in maskwright("stop", team.run, cwd=team.folder)
+    assert team.codes() == [75, 75]
+    found = look(str(team.run))
+    assert (found.state, verdicts(found)) == ("stopped", {0: "ended", 1: "ended"})
+    assert {one.beat.exit for one in found.ranks} == {75}
+
+    out, said = following.communicate(timeout=30.0)
+    assert following.returncode == 75, said
+    assert out == (team.run / "log.txt").read_text() and "attempt 1: " in out and "attempt 2: " in out
+    assert "no run there yet" in said and "for its launcher to start it again" in said
+
+
+@pytest.mark.slow
+def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
+    team.start({"call": STEPS[kind], "number": 30, "do": "hang"})
+    found = team.wait_for(lambda found: found.state == "hung")
+    if any(one.beat.doing == "step" for one in found.ranks):
+        found = team.wait_for(lambda found: verdicts(found) == {0: "hung", 1: "hung"})
+        assert "cannot tell whom they wait for" in found.report()  # the whole step is one program
+    else:
+        assert verdicts(found) == {0: "fine", 1: "hung"} and "the others wait for it" in found.report()
+        assert judge.hung(local_beats(str(team.run)), time.time()) == 1
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_slow(team: Team, kind: str) -> None:
+    if kind == "jax":
+        pytest.skip("a step is one program: nobody can tell computing from waiting")
+    team.start()
+    found = team.trains()
+    if found.ranks[0].beat.doing == "step":
+        pytest.skip("this engine does not say when it waits")
+    with stopped_most_of_the_time(team.processes[1].pid):
+        found = team.wait_for(lambda found: verdicts(found) == {0: "fine", 1: "slow"})
+    assert found.state == "running" and "rank 1 slow" in found.why and "times as long" in found.report()
+    team.trains()
+
+
+# ---- a loop of processes that wait for each other after each piece of work, whatever the engine ----------------------
+
+
+class Waits:
+    waiting: Any = nullcontext
+
+
+def work(run: str, rank: int, together: Any, over: Any) -> None:
+    writer.EVERY_SECONDS, writer.WINDOW_SECONDS = EVERY_SECONDS, 2.0
+    engine = Waits()
+    with Beats(RunDirectory(run), rank, 3, "one").begin(engine, attempt=1) as beats:
+        step = 0
+        while not over.is_set():
+            beats.begin_step(step)
+            for _ in range(20):
+                hashlib.sha256(b"0" * 200_000).digest()
+            with engine.waiting():
+                together.wait()
+            step += 1
+            beats.end_step(step)
+
+
+def test_three_processes_of_which_one_is_slow_then_gone(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    together, over = context.Barrier(3), context.Event()
+    run = str(tmp_path)
+    processes = [context.Process(target=work, args=(run, rank, together, over), daemon=True) for rank in range(3)]
+    for process in processes:
+        process.start()
+
+    def judged() -> dict[int, str]:
+        beats = local_beats(run)
+        return {one.beat.rank: one.verdict for one in judge.judge(beats, time.time(), states_here(beats))}
+
+    def becomes(expected: dict[int, str]) -> None:
+        deadline = time.monotonic() + 60.0
+        while judged() != expected:
+            assert time.monotonic() < deadline, (judged(), local_beats(run))
+            time.sleep(0.05)
+
+    try:
+        becomes(dict.fromkeys(range(3), "fine"))
+        assert processes[1].pid
+        with stopped_most_of_the_time(processes[1].pid):
+            becomes({0: "fine", 1: "slow", 2: "fine"})
+        becomes(dict.fromkeys(range(3), "fine"))
+        processes[1].kill()
+        becomes({0: "fine", 1: "lost", 2: "fine"})
+        time.sleep(1.0)
+        assert judged() == {0: "fine", 1: "lost", 2: "fine"}  # the others wait for it, and are not to blame
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+# ---- one process, and folders that are no run -----------------------------------------------------------------------
+
+
+def test_a_run_of_one_process_from_its_start_to_its_end(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location, steps=30)
+    maskwright("pretrain", "run.yaml", "--run", "run", "--max-steps", 20, cwd=tmp_path, code=75)
+    found = look(str(tmp_path / "run"))
+    assert (found.state, verdicts(found)) == ("stopped", {0: "ended"}) and found.checkpoint
+    assert found.checkpoint.step == 20 and "--max-steps 20" in found.report()
+    maskwright("logs", "run", "--follow", cwd=tmp_path, code=75)
+    maskwright("pretrain", "run.yaml", "--run", "run", cwd=tmp_path)
+    report = maskwright("status", "run", cwd=tmp_path)
+    assert "done: trained to the last step" in report and "step 30 of 30 (100.0%)" in report and "attempt 2" in report
+    assert maskwright("logs", "run", "--lines", 1, "--follow", cwd=tmp_path).count("\n") == 1
+    assert len(maskwright("logs", "run", cwd=tmp_path).splitlines()) > 8
+    printed = json.loads(maskwright("status", "run", "--json", cwd=tmp_path))
+    assert printed["state"] == "done" and printed["ranks"][0]["exit"] == 0 and printed["status"]["step"] == 30
+
+
+def test_looking_changes_nothing(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location, steps=20)
+    maskwright("pretrain", "run.yaml", "--run", "run", cwd=tmp_path)
+    (tmp_path / "run" / "lock").unlink()
+
+    def everything() -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    before = everything()
+    maskwright("status", "run", cwd=tmp_path)
+    maskwright("logs", "run", cwd=tmp_path)
+    assert everything() == before
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("a")
+    for command in (("status", "nowhere"), ("status", "notes"), ("logs", "nowhere"), ("status", "nowhere", "--json")):
+        maskwright(*command, cwd=tmp_path, code=2)
+    maskwright("logs", "--follow", "memory://runs/one", cwd=tmp_path, code=2)
+
+
+def test_copies_of_checkpoints_at_a_url(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location, steps=40)
+    far = f"file://{tmp_path}/far"
+    maskwright("pretrain", "run.yaml", "--run", "run", "--set", f"checkpoint.copy_to={far}", cwd=tmp_path)
+    report = maskwright("status", far, cwd=tmp_path)
+    assert f"{far}: only checkpoints" in report and "step 40 of 40, saved" in report
+    whole = maskwright("status", f"file://{tmp_path}/run", cwd=tmp_path)
+    assert "done: trained to the last step" in whole
+    maskwright("status", f"file://{tmp_path}/nowhere", cwd=tmp_path, code=2)
+
+
+def test_ctrl_c_ends_the_following_quietly(store: TokenStore, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "logs", "--follow", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr
+    assert "no run there yet" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=20.0)
+    assert (process.returncode, out, said) == (130, "", "")

@@ -1,0 +1,204 @@
+"""Which rank is lost, hangs or is slow, by what the files say: each case in a line or two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from maskwright.core.beat import Beat
+from maskwright.core.judge import GONE, hung, judge, missing
+from maskwright.core.run_directory import Status
+from maskwright.engines import processes
+from maskwright.monitor.status import whole
+
+NOW = 1_000_000.0
+
+
+def beat(rank: int, *, age: float = 2.0, still: float = 0.1, since_step: float = 0.1, **keys: Any) -> Beat:
+    """Written `age` seconds ago, when its main thread had stood still for `still`."""
+    written = NOW - age
+    usual = {
+        "world_size": 4,
+        "host": "h",
+        "machine": "m",
+        "pid": 100 + rank,
+        "pid_started": 1,
+        "start": "s",
+        "attempt": 1,
+        "started": NOW - 900,
+        "time": written,
+        "every_seconds": 5.0,
+        "step": 70,
+        "stepped": written - since_step,
+        "doing": "computing",
+        "since": written - still,
+        "moved": written - still,
+        "seconds_per_step": 0.5,
+        "busy_seconds_per_step": 0.4,
+    }
+    return Beat(rank=rank, **{**usual, **keys})
+
+
+def team(*different: Beat) -> list[Beat]:
+    """Four ranks, those of `different` and others that compute."""
+    given = {one.rank: one for one in different}
+    return [given.get(rank) or beat(rank) for rank in range(4)]
+
+
+def waiting(rank: int, seconds: float, **keys: Any) -> Beat:
+    return beat(rank, doing="waiting", still=seconds, since_step=seconds, **keys)
+
+
+STUCK = [waiting(0, 300), waiting(2, 300), waiting(3, 300)]
+LATE = [beat(rank, doing="step", still=300, since_step=300) for rank in (0, 2, 3)]
+FAR = {"host": "other", "machine": "other"}
+ENDED = [beat(rank, doing="ended", exit=75, message=f"{GONE} (Connection reset)") for rank in (0, 2, 3)]
+
+CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
+    "all well": (team(), {}, {}),
+    "some wait a little": (team(waiting(0, 3), waiting(2, 3)), {}, {}),
+    "gone, at once": (team(beat(1, age=0.1)), {1: "gone"}, {1: "lost"}),
+    "gone, and the others ended by it": (team(*ENDED, beat(1, age=4000)), {1: "gone"}, {1: "lost"}),
+    "gone far away, and the others ended by it": (team(*ENDED, beat(1, age=4000, **FAR)), {}, {1: "lost"}),
+    "no last word, but the others came to the end": (
+        team(*[replace(one, exit=0, message="") for one in ENDED], beat(1, age=9)),
+        {1: "gone"},
+        {},
+    ),
+    "gone with its host": (team(*STUCK, beat(1, age=310, **FAR)), {}, {1: "lost"}),
+    "one of two on a far host": (
+        [waiting(0, 300), beat(1, age=310, **FAR), waiting(2, 300, **FAR), waiting(3, 300)],
+        {0: "alive", 3: "alive"},
+        {1: "hung"},
+    ),
+    "stopped by a signal": (team(*STUCK, beat(1, age=12)), {1: "stopped"}, {1: "hung"}),
+    "stopped for a moment": (team(beat(1, age=6)), {1: "stopped"}, {}),
+    "there, but its file is old": (team(*STUCK, beat(1, age=60)), {1: "alive"}, {1: "hung"}),
+    "its file is old, but all go on": (team(beat(1, age=60)), {1: "alive"}, {}),
+    "far away, its file is old, but all go on": (team(beat(1, age=60, **FAR)), {}, {}),
+    "computes while the others wait": (team(*STUCK, beat(1, still=300, since_step=300)), {}, {1: "hung"}),
+    "computes for as long as its steps may take": (
+        team(*STUCK, beat(1, still=300, seconds_per_step=20.0)),
+        {},
+        {},
+    ),
+    "compiles its first step": (
+        team(*[beat(rank, doing="step", still=900, seconds_per_step=None, step=0) for rank in range(4)]),
+        {},
+        {},
+    ),
+    "compiles its first step for ever": (
+        team(*[beat(rank, doing="step", still=3600, seconds_per_step=None, step=0) for rank in range(4)]),
+        {},
+        dict.fromkeys(range(4), "hung"),
+    ),
+    "nobody can tell who": (team(*LATE, beat(1, doing="step", still=300)), {}, dict.fromkeys(range(4), "hung")),
+    "all compute for too long, as on devices that run ahead": (
+        team(*[beat(rank, still=300) for rank in range(4)]),
+        {},
+        dict.fromkeys(range(4), "hung"),
+    ),
+    "all late, one is stopped": (team(*LATE, beat(1, doing="step", age=290)), {1: "stopped"}, {1: "hung"}),
+    "saving for long, the others wait": (team(*STUCK, beat(1, doing="saving", still=900)), {}, {}),
+    "saving for ever": (team(*STUCK, beat(1, doing="saving", still=3600)), {}, {1: "hung"}),
+    "all wait for each other": (team(*STUCK, waiting(1, 290)), {}, dict.fromkeys(range(4), "hung")),
+    "its file was old while they went on, then all fell silent": (
+        [beat(rank, age=100 + 200 * (rank == 1), **FAR) for rank in range(4)],
+        {},
+        dict.fromkeys(range(4), "silent"),
+    ),
+    "alone and stuck": ([beat(0, world_size=1, still=300)], {0: "alive"}, {0: "hung"}),
+    "alone and silent, far away": ([beat(0, world_size=1, age=300)], {}, {0: "silent"}),
+    "all silent, far away": ([beat(rank, age=300) for rank in range(4)], {}, dict.fromkeys(range(4), "silent")),
+    "slow": (team(beat(1, busy_seconds_per_step=0.65)), {}, {1: "slow"}),
+    "a little slow": (team(beat(1, busy_seconds_per_step=0.55)), {}, {}),
+    "slow by less than a host's small work": (
+        [beat(rank, busy_seconds_per_step=0.002 + 0.003 * (rank == 1)) for rank in range(4)],
+        {},
+        {},
+    ),
+    "the others wait for the slow one": (
+        team(beat(1, busy_seconds_per_step=0.9), waiting(0, 1), waiting(2, 1), waiting(3, 1)),
+        {},
+        {1: "slow"},
+    ),
+    "two of four slow": (
+        team(beat(1, busy_seconds_per_step=0.9), beat(2, busy_seconds_per_step=0.9)),
+        {},
+        {1: "slow", 2: "slow"},
+    ),
+    "an engine that cannot tell is not slow": (team(beat(1, doing="step", busy_seconds_per_step=None)), {}, {}),
+    "1,024 ranks beat once a minute": (
+        [beat(rank, age=100, every_seconds=64.0, world_size=1024) for rank in range(1024)],
+        {},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_who_is_to_blame(case: str) -> None:
+    beats, states, expected = CASES[case]
+    found = judge(beats, NOW, states)
+    assert [one.beat.rank for one in found] == [one.rank for one in beats]
+    assert {one.beat.rank: one.verdict for one in found if one.verdict not in ("fine", "ended")} == expected
+    for one in found:
+        if one.verdict in ("lost", "hung", "slow", "silent"):
+            assert one.why and one.fix and one.who in one.line() and one.verdict in one.line()
+    first_hung = min((rank for rank, verdict in expected.items() if verdict == "hung"), default=None)
+    assert hung(beats, NOW, states) == first_hung
+
+
+def test_the_order_of_ranks_does_not_matter() -> None:
+    beats = team(*STUCK, beat(1, age=60))
+    turned = judge(beats[::-1], NOW, {1: "alive"})
+    assert [(one.beat.rank, one.verdict) for one in turned][::-1] == [
+        (one.beat.rank, one.verdict) for one in judge(beats, NOW, {1: "alive"})
+    ]
+
+
+def test_files_of_an_attempt_that_a_supervisor_has_ended_are_no_hang() -> None:
+    beats = team(*STUCK, beat(1, still=300))
+    assert hung(beats, NOW, dict.fromkeys(range(4), "alive")) == 1
+    assert hung(beats, NOW, dict.fromkeys(range(4), "gone")) is None
+
+
+def test_ranks_that_said_nothing_are_named() -> None:
+    assert missing([beat(0), beat(2)]) == [1, 3] and missing([]) == [] and missing(team()) == []
+
+
+def test_processes_say_it_in_the_words_that_are_looked_for() -> None:
+    assert GONE in str(processes._gone(RuntimeError("Connection reset")))
+
+
+GOING = Status("training", 70, 100, heartbeat=NOW - 2.0, pid=100)
+
+
+@pytest.mark.parametrize(
+    ("status", "beats", "states", "held_by", "state", "said"),
+    [
+        (None, [], {}, None, "never started", "first step"),
+        (None, [], {}, 7, "starting", "process 7"),
+        (GOING, [], {}, 100, "running", "training"),
+        (replace(GOING, heartbeat=NOW - 500), [], {}, None, "silent", "8:20"),
+        (replace(GOING, heartbeat=NOW - 500), team(), {}, None, "running", "training"),  # a long step
+        (GOING, team(*STUCK, beat(1, age=12)), {1: "stopped"}, 100, "hung", "rank 1"),
+        (GOING, team(beat(1)), {1: "gone"}, 100, "lost", "rank 1"),
+        (GOING, team(beat(1, busy_seconds_per_step=0.9)), {}, 100, "running", "rank 1 slow"),
+        (GOING, [beat(rank, age=300) for rank in range(4)], {}, None, "silent", "no sign of life"),
+        (replace(GOING, phase="done", exit=0, message="trained"), team(*ENDED), {}, None, "done", "trained"),
+        (replace(GOING, phase="failed", exit=3, message="nan"), [], {}, None, "failed", "nan (exit 3)"),
+        (replace(GOING, phase="stopped", exit=75, message="x"), [], {}, None, "stopped", "x (exit 75)"),
+        (replace(GOING, phase="stopped", exit=75), [], {}, 8, "starting", "process 8"),
+        (replace(GOING, phase="stopped", exit=75), [], {}, 100, "stopped", "75"),  # it ends at this moment
+        (replace(GOING, phase="stopped", heartbeat=NOW - 950), team(), {}, None, "starting", "process 100 on h"),
+    ],
+)
+def test_how_the_whole_run_is(
+    status: Status | None, beats: list[Beat], states: dict[int, Any], held_by: int | None, state: str, said: str
+) -> None:
+    found = whole(status, judge(beats, NOW, states), held_by, NOW, False)
+    assert found[0] == state and said in found[1]
+    assert whole(None, [], None, NOW, True)[0] == "only checkpoints"

@@ -1,0 +1,149 @@
+"""Following a log that grows, is replaced and is cut; and when a run counts as over."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from maskwright.core.beat import Beat, pid_started, this_pid_space, write_beat
+from maskwright.core.errors import InputError
+from maskwright.core.judge import GONE
+from maskwright.core.run_directory import Status
+from maskwright.monitor.logs import RESTART_SECONDS, Tail, follow, show
+from maskwright.monitor.status import look
+
+
+def test_whole_lines_as_they_come(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    tail = Tail(str(path), None)
+    assert tail.read() == []
+    path.write_text("one\ntwo\nthr")
+    assert tail.read() == ["one", "two"] and tail.read() == []
+    with path.open("a") as file:
+        file.write("ee\n\nfour\n")
+    assert tail.read() == ["three", "", "four"]
+    path.write_text("cut\n")
+    assert tail.read() == ["cut"]
+    other = tmp_path / "other"
+    other.write_text("another file, longer than the one before\n")
+    os.replace(other, path)
+    assert tail.read() == ["another file, longer than the one before"]
+    path.unlink()
+    assert tail.read() == [] and tail.rest() == []
+    path.write_bytes(b"again\n\xff no newline")
+    assert tail.read() == ["again"] and tail.rest() == ["\ufffd no newline"]
+
+
+def test_only_the_last_lines_at_first(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"{n}\n" for n in range(10)))
+    tail = Tail(str(path), 3)
+    assert tail.read() == ["7", "8", "9"]
+    with path.open("a") as file:
+        file.write("".join(f"{n}\n" for n in range(10, 16)))
+    assert tail.read() == [str(n) for n in range(10, 16)]
+    assert Tail(str(path), 0).read() == [] and len(Tail(str(path), 99).read()) == 16
+
+
+class Run:
+    """A folder in which a run seems to go on, by a clock that the test turns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now = folder, time.time()
+        self.status = Status("training", 5, 10, host="far", pid=7)
+        self.actions: dict[int, object] = {}
+        self.polls = 0
+        self.lines: list[str] = []
+
+    def write(self, **keys: object) -> None:
+        self.folder.mkdir(exist_ok=True)
+        self.status = replace(self.status, heartbeat=self.now, **keys)  # type: ignore[arg-type]
+        (self.folder / "status.json").write_text(json.dumps(asdict(self.status)))
+
+    def log(self, text: str) -> None:
+        with (self.folder / "log.txt").open("a") as file:
+            file.write(text)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.polls += 1
+        assert self.polls < 2000
+        action = self.actions.pop(self.polls, None)
+        if callable(action):
+            action()
+
+    def follow(self, lines: int | None = None) -> int:
+        folder = str(self.folder)
+        return follow(folder, lines, write=self.lines.append, clock=lambda: self.now, sleep=self.sleep)
+
+
+@pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 3), ("stopped", 75)])
+def test_it_waits_for_the_start_and_ends_with_the_runs_code(
+    tmp_path: Path, phase: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(tmp_path / "run")
+    run.actions = {
+        5: lambda: (run.write(), run.log("2026  step 1  loss 2\n")),
+        9: lambda: run.log("2026  step 2  loss 1\n"),
+        20: lambda: (run.log("2026  end"), run.write(phase=phase, exit=code, message="so it was")),
+    }
+    assert run.follow() == code
+    assert run.lines == ["2026  step 1  loss 2\n", "2026  step 2  loss 1\n", "2026  end\n"]
+    said = capsys.readouterr().err
+    assert said.count("no run there yet") == 1 and f"{phase}: so it was" in said
+    assert run.polls < 30
+
+
+def test_after_a_lost_process_it_waits_for_the_launcher(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(tmp_path / "run")
+    run.write()
+    run.actions = {
+        4: lambda: run.write(phase="stopped", exit=75, message=f"{GONE} (reset)"),
+        40: lambda: (run.write(phase="training", exit=None, message="", attempt=2), run.log("attempt 2\n")),
+        60: lambda: run.write(phase="done", exit=0, message="trained to the last step"),
+    }
+    assert run.follow() == 0 and run.lines == ["attempt 2\n"]
+    assert "waiting 60 s for its launcher" in capsys.readouterr().err
+
+    began, run.polls = run.now, 0
+    run.actions = {4: lambda: run.write(phase="stopped", exit=75, message=f"{GONE} (reset)")}
+    run.write(phase="training")
+    assert run.follow() == 75  # nobody begins again
+    assert RESTART_SECONDS < run.now - began < RESTART_SECONDS + 10
+    began = run.now
+    assert run.follow() == 75 and run.now == began  # over long ago
+
+
+def test_a_run_that_ended_without_a_word(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    run.write()
+    (run.folder / "processes").mkdir()
+    gone = 2**22 + 1
+    values = dict.fromkeys(("started", "time", "stepped", "since", "moved"), run.now)
+    here = {"host": "h", "machine": this_pid_space(), "pid": gone, "pid_started": 1, "start": "s", "attempt": 1}
+    beat = Beat(rank=0, world_size=1, **here, **values, every_seconds=5.0, step=5, doing="computing")  # type: ignore[arg-type]
+    write_beat(str(run.folder / "processes"), beat)
+    assert look(str(run.folder)).state == "lost"
+    assert run.follow() == 1
+    # The same file of a process that is there, and then silent for long: it is not over, as far as one can say.
+    write_beat(str(run.folder / "processes"), replace(beat, pid=os.getpid(), pid_started=pid_started(os.getpid())))
+    assert look(str(run.folder)).state == "running"
+
+
+def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(tmp_path / "run")
+    with pytest.raises(InputError):
+        show(str(run.folder), None)
+    run.write()
+    assert show(str(run.folder), None) == 0
+    assert "no log yet" in capsys.readouterr().err
+    run.log("one\ntwo\nthree")
+    show(str(run.folder), 2, write=run.lines.append)
+    assert run.lines == ["two\n", "three\n"]
+    with pytest.raises(InputError, match="URL"):
+        follow("memory://nowhere", None)
