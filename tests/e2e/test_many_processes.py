@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,12 +33,14 @@ class Machine:
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self._config = folder, config
 
-    def start(self, run: str, processes: int | None, *words: str, **keys: Any) -> subprocess.Popen[str]:
+    def start(
+        self, run: str, processes: int | None, *words: str, command: list[str] = COMMAND, **keys: Any
+    ) -> subprocess.Popen[str]:
         name = self.folder / f"{run}.json"
         name.write_text(json.dumps(self._config(**keys).model_dump()))  # JSON is YAML
         several = [] if processes is None else ["--processes", str(processes)]
-        command = [*COMMAND, "pretrain", str(name), "--run", str(self.folder / run), *several, *words]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        typed = [*command, "pretrain", str(name), "--run", str(self.folder / run), *several, *words]
+        return subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def ended(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         try:
@@ -209,3 +212,19 @@ def test_an_error_in_one_process_is_the_runs(machine: Machine) -> None:
     assert code == 2
     assert said.count("is no run directory, but holds other.txt") == 1
     assert (machine.folder / "run" / "other.txt").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine) -> None:
+    """As `supervise` does, but with less patience."""
+    script = (
+        "import sys; from maskwright.launch import local; local.HUNG_SECONDS = 2.0; local.LOOK_EVERY_SECONDS = 0.5; "
+        "from maskwright.cli import main; main()"
+    )
+    process = machine.start("hung", 2, command=[sys.executable, "-c", script], **LONG)
+    directory = machine.directory("hung")
+    until(lambda: newest(directory) >= 12)
+    os.kill(children(process.pid)[1], signal.SIGSTOP)
+    code, said = machine.ended(process)
+    assert code == 0, said
+    assert "process 1 hangs" in said and "process 1: killed by SIGKILL: starting again" in said

@@ -26,9 +26,11 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from maskwright.core import hardware
+from maskwright.core.beat import local_beats, states_here
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError
+from maskwright.core.judge import hung
 from maskwright.core.run_directory import RunDirectory, step_of
 from maskwright.core.secrets import redact
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
@@ -42,6 +44,8 @@ ANSWER_SECONDS = 10.0
 """Beyond the grace period: Python and CUDA take a while to end."""
 RESTARTS, LONGEST_WAIT_SECONDS = 5, 30.0
 """In a row without a new checkpoint in between: what is lost every time would be lost for ever."""
+LOOK_EVERY_SECONDS, HUNG_SECONDS = 5.0, 60.0
+"""How long a process may be seen to hang: someone may have stopped it, and may let it go on."""
 TAIL_LINES = 20
 ECHOES = ("error: process ", "stopped: process ", "stopped: another ")
 """How lines begin in which a process says what became of another one, which says it itself."""
@@ -253,6 +257,30 @@ class Attempt:
             member.process.wait()
 
 
+class Watch:
+    """Ends a process that makes no progress while the others wait for it, by the signs of life in the run directory:
+    a hang is then a loss, after which all start again."""
+
+    def __init__(self, run: str, attempt: Attempt) -> None:
+        self._run, self._attempt = run, attempt
+        self._looked, self._since, self._rank = time.monotonic(), 0.0, -1
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK_EVERY_SECONDS:
+            return
+        self._looked = now
+        beats = local_beats(self._run)
+        rank = hung(beats, time.time(), states_here(beats))
+        if rank is None or rank != self._rank:
+            self._rank, self._since = -1 if rank is None else rank, now
+        elif now - self._since >= HUNG_SECONDS:
+            for member in self._attempt.members:
+                if member.number == rank and member.end is None:
+                    warn(f"process {rank} hangs: it has made no progress for {HUNG_SECONDS:.0f} s, so it is ended")
+                    member.send(signal.SIGKILL)
+
+
 def _listen() -> socket.socket:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -346,8 +374,10 @@ def _attempt(
     try:
         if signals.asked:  # while they were started
             attempt.tell_all()
+        watch = Watch(directory.location, attempt)
         while not attempt.over:
             attempt.turn()
+            watch.look()
     finally:
         signals.attempt = None
         attempt.close()
