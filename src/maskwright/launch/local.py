@@ -30,7 +30,7 @@ from maskwright.core.beat import local_beats, states_here
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError
-from maskwright.core.judge import hung
+from maskwright.core.judge import hung, missing
 from maskwright.core.run_directory import RunDirectory, step_of
 from maskwright.core.secrets import redact
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
@@ -272,6 +272,8 @@ class Watch:
         self._looked = now
         beats = local_beats(self._run)
         rank = hung(beats, time.time(), states_here(beats))
+        if rank is None and beats and all(beat.doing == "waiting" for beat in beats):
+            rank = next(iter(missing(beats)), None)  # it has not come far enough to give a sign
         if rank is None or rank != self._rank:
             self._rank, self._since = -1 if rank is None else rank, now
         elif now - self._since >= HUNG_SECONDS:
