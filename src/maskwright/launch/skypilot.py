@@ -11,7 +11,6 @@ import yaml
 from maskwright.core.errors import InputError
 from maskwright.launch import cluster
 from maskwright.launch.job import JobSpec
-from maskwright.launch.outcome import EARLY
 
 CONFIG = "~/maskwright-run.yaml"
 
@@ -52,8 +51,9 @@ def task(place: Place, spec: JobSpec) -> dict[str, Any]:
         **({"accelerators": f"{place.accelerator}:{place.gpus}"} if place.gpus else {}),
         **({"cpus": f"{place.cpus}+"} if place.cpus else {}),
         "use_spot": place.spot,
-        # A preemption is always recovered from. An error only when it is a 75: a partner was lost.
-        "job_recovery": {"max_restarts_on_errors": spec.restarts, "recover_on_exit_codes": [EARLY]},
+        # Machines that were taken away are always replaced. `recover_on_exit_codes: 75` would hide an error: it begins
+        # again, without end, when any node ends with 75, though another one's 3 was the cause (SkyPilot 0.14).
+        "job_recovery": {"max_restarts_on_errors": spec.restarts},
     }
     mounts = {folder: {"source": url, "mode": "MOUNT"} for url, folder in place.buckets}
     return {
