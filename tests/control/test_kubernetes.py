@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from conftest import SHARED
+from fake_kubernetes import RESOURCES, FakeCluster, fake_cluster
 from in_process import Cli
 from reference.kubernetes.check import faults, of_crd, published
 
@@ -342,6 +345,58 @@ def test_what_kubectl_says_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: py
     )
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert submit(cli, tmp_path).error.startswith("kubectl: cannot be started: No such file")
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeCluster], None]:
+    """The real one, told of no cluster but this."""
+    if not shutil.which("kubectl"):
+        pytest.skip("needs kubectl on the path")
+
+    def point_at(cluster: FakeCluster) -> None:
+        context = {"name": "made-up", "context": {"cluster": "made-up", "user": "", "namespace": "default"}}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "made-up", "cluster": {"server": cluster.url}}],
+            "contexts": [context],
+            "current-context": "made-up",
+        }
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    return point_at
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_real_kubectl_applies_every_kind(cli: Cli, tmp_path: Path, kubectl: Any, kind: str) -> None:
+    with fake_cluster(list(RESOURCES)) as cluster:
+        kubectl(cluster)
+        options = [f"--kind={kind}", *FULL]
+        result = submit(cli, tmp_path, *options)
+        assert result.code == 0, result.err
+        made = objects(cli, tmp_path, *options)
+        assert [one["kind"] for one in cluster.objects.values()] == [one["kind"] for one in made]
+        for kept, one in zip(cluster.objects.values(), made, strict=True):
+            del kept["metadata"]["annotations"]  # kubectl's own note of what was applied
+            assert kept == one
+        posts = [call for call in cluster.calls if call.startswith("POST")]
+        assert all("/namespaces/ml/" in call and "fieldValidation=Strict" in call for call in posts)
+
+
+def test_the_real_kubectl_on_what_is_there_or_cannot_be(cli: Cli, tmp_path: Path, kubectl: Any) -> None:
+    with fake_cluster(["ConfigMap", "Job"]) as cluster:
+        kubectl(cluster)
+        assert submit(cli, tmp_path).code == 0
+        again = submit(cli, tmp_path)
+        assert again.code == 0 and "warning: job.batch/base-1 was there before" in again.err, again.err
+        missing = submit(cli, tmp_path, "--kind=jobset")  # a cluster without JobSet
+        assert missing.code == 1 and missing.err.splitlines()[-1].startswith("error: kubectl apply: error: ")
+        assert "jobset" not in "".join(cluster.objects)
+    result = submit(cli, tmp_path)  # the server is gone
+    assert result.code == 1 and "127.0.0.1" in result.error and "Fix: as kubectl says" in result.error
 
 
 # ---- the CRDs themselves -------------------------------------------------------------------------------------------
