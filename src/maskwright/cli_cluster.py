@@ -26,7 +26,7 @@ Bucket = Annotated[
 Queue = Annotated[str | None, typer.Option(help="kubernetes: of Kueue, which starts all pods or none.")]
 ServiceAccount = Annotated[str | None, typer.Option(help="kubernetes: that the pods run as.")]
 Secret = Annotated[str | None, typer.Option(help="kubernetes: with the values of --env, under the same names.")]
-Cpus = Annotated[str | None, typer.Option(help="Of each worker (kubernetes: 4 when not given).")]
+Cpus = Annotated[str | None, typer.Option(help="Of each worker (kubernetes: 4 for each GPU when not given).")]
 Memory = Annotated[str, typer.Option(help="kubernetes: of each pod.")]
 GpuResource = Annotated[str, typer.Option(help="kubernetes: what GPUs are called there.")]
 NodeSelector = Annotated[list[str] | None, typer.Option(help="kubernetes: KEY=VALUE, a label (or taint) of the nodes.")]
@@ -98,7 +98,7 @@ def _start_kubernetes(spec: JobSpec, common: Mapping[str, Any], options: Mapping
     ]
     same = ("image", "namespace", "queue", "service_account", "secret", "memory", "gpu_resource", "ray_version")
     place = Place(
-        **{**common, "cpus": common["cpus"] or "4"},
+        **{**common, "cpus": common["cpus"] or str(4 * max(1, common["gpus"]))},
         **{name: options[name] for name in same},
         kind=options["kind"],
         mounts=tuple(mounts),

@@ -81,7 +81,7 @@ def submit(
     """Run `maskwright pretrain` on other machines, with their logs here and one exit code."""
     from maskwright.core.errors import InputError
     from maskwright.launch import pull, slice
-    from maskwright.launch.job import SCHEDULERS, JobSpec, parse_target
+    from maskwright.launch.job import NAMELESS, JobSpec, parse_target
 
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
@@ -99,7 +99,7 @@ def submit(
     if spec is not None:
         return print(job.to_json(), end="") if dry_run else pull.submit_spec(spec, job)
     where, target = parse_target(on or "")
-    if where in SCHEDULERS:
+    if where in NAMELESS:
         return cluster.start(where, job, context)
     values = _values(job.environment)
     place = slice.Slice(target, zone, project, via)

@@ -247,10 +247,10 @@ def test_what_the_webhook_of_kubeflow_wants(cli: Cli, tmp_path: Path) -> None:
 def test_what_kuberay_wants(cli: Cli, tmp_path: Path) -> None:
     """Its validation beyond the schema (1.7), and what Kueue asks of a RayJob."""
     ray = objects(cli, tmp_path, "--kind=rayjob", *FULL)[-1]["spec"]
-    assert ray["entrypoint"].startswith(
-        "maskwright submit /etc/maskwright/run.yaml --run /runs/base-1 --set data.store="
-    )
-    assert "--on ray --num-workers 4 --gpus-per-worker 8" in ray["entrypoint"]
+    words = "maskwright pretrain /etc/maskwright/run.yaml --run /runs/base-1 --set data.store=/more/store"
+    assert ray["entrypoint"] == f"exec {words} --num-workers 4 --gpus-per-worker 8"
+    assert ray["metadata"] == {"maskwright_restarts": "3", "maskwright_grace_seconds": "30"}
+    assert yaml.safe_load(ray["runtimeEnvYAML"]) == {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}
     assert ray["shutdownAfterJobFinishes"] is True and ray["submissionMode"] == "K8sJobMode"
     cluster = ray["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
@@ -281,6 +281,7 @@ REFUSED = [
     (["--queue=Team A"], {}, "--queue: 'Team A' is no name of an object"),
     (["--node-selector=gpu"], {}, "--node-selector: 'gpu' is not KEY=VALUE"),
     (["--kind=rayjob", "--set=data.store=/data/a b"], {}, "submit: 'data.store=/data/a b' does not survive"),
+    (["--kind=rayjob", "--gpus-per-worker=8", "--cpus=4"], {}, "--cpus: 4 is less than one for each GPU"),
     ([], {"text": "data: {store: /data/s}\nschedule: {step: 1}\n"}, "{folder}/run.yaml: "),
     (
         [],

@@ -16,7 +16,7 @@ from maskwright.core.secrets import redact
 
 FORMAT = 1
 KINDS = {"slice": "a Cloud TPU VM slice by its name, as in slice:my-pod"}
-SCHEDULERS = {
+NAMELESS = {
     "kubernetes": "a cluster by kubectl",
     "slurm": "one by sbatch",
     "skypilot": "a task for `sky jobs launch`",
@@ -104,9 +104,9 @@ def parse_target(on: str) -> tuple[str, str]:
     """`slice:NAME` as its kind and its name; `slurm` as its kind alone."""
     kind, colon, name = on.partition(":")
     known = "; ".join(
-        [f"{kind}:NAME is {text}" for kind, text in KINDS.items()] + [f"{k} is {t}" for k, t in SCHEDULERS.items()]
+        [f"{kind}:NAME is {text}" for kind, text in KINDS.items()] + [f"{k} is {t}" for k, t in NAMELESS.items()]
     )
-    if on in SCHEDULERS:
+    if on in NAMELESS:
         return on, ""
     if kind not in KINDS:
         raise InputError(f"{kind[:40]!r} is no place to run on", where="--on", fix=f"{known}")

@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+import yaml
+
 from maskwright.core.errors import InputError
 from maskwright.launch.cluster import PORT, words_of
 from maskwright.launch.job import JobSpec
@@ -22,6 +24,8 @@ CONFIG = f"{CONFIG_FOLDER}/run.yaml"
 FINAL = [1, 2, 3, 126, 127]
 """Exit codes after which trying again gives the same: failed, bad input, health, and no such command in the image."""
 INSTANCE = "app.kubernetes.io/instance"
+STOP_SECONDS = 30
+"""What a Ray job's driver has beyond the grace period of its gang before it is killed."""
 
 
 def manifests(place: Place, spec: JobSpec, config: str, grace_seconds: int) -> list[Manifest]:
@@ -206,15 +210,17 @@ def _trainjob(place: Place, spec: JobSpec, grace_seconds: int) -> list[Manifest]
 
 
 def _rayjob(place: Place, spec: JobSpec, grace_seconds: int) -> list[Manifest]:
-    """A head that computes nothing, and `num_workers` pods; the job is started on the head and finds them."""
-    words = [spec.command[0], "submit", CONFIG, *_operational(spec), "--on", "ray"]
+    """A head that computes nothing, and `num_workers` pods. The command is the same: as a Ray job's driver it runs its
+    gang on them, begins it again itself, and reads how from the job's metadata."""
+    words = [*spec.command[:2], CONFIG, *_operational(spec)]
     words += ["--num-workers", str(place.num_workers), "--gpus-per-worker", str(place.gpus)]
-    words += ["--restarts", str(spec.restarts)]
-    words += [word for name in spec.environment for word in ("--env", name)]
     for word in words:
         if shlex.quote(word) != word:
             fix = "write it into the configuration, or use another --kind"
             raise InputError(f"{word[:80]!r} does not survive the two shells of a RayJob", where="submit", fix=fix)
+    if place.cpus.isdecimal() and int(place.cpus) < place.gpus:
+        raise InputError(f"{place.cpus} is less than one for each GPU", where="--cpus", fix=f"--cpus {4 * place.gpus}")
+    wait = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_seconds + STOP_SECONDS)}}
     return [
         {
             "apiVersion": "ray.io/v1",
@@ -222,7 +228,12 @@ def _rayjob(place: Place, spec: JobSpec, grace_seconds: int) -> list[Manifest]:
             "metadata": metadata(place, queued=True),
             "spec": {
                 **_deadline(spec),
-                "entrypoint": " ".join(words),
+                "entrypoint": f"exec {' '.join(words)}",
+                "metadata": {
+                    "maskwright_restarts": str(spec.restarts),
+                    "maskwright_grace_seconds": str(grace_seconds),
+                },
+                "runtimeEnvYAML": yaml.safe_dump(wait),
                 "submissionMode": "K8sJobMode",
                 "shutdownAfterJobFinishes": True,  # Kueue wants it, and an idle cluster costs
                 "backoffLimit": spec.restarts,
