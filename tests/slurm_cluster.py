@@ -69,10 +69,10 @@ class Cluster:
             cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
-    def submit(self, plan: str, *options: str) -> str:
+    def submit(self, plan: str, *options: str, config: str = "run.yaml") -> str:
         """`plan`: shell lines for each node in the place of maskwright, which know $SLURM_NODEID and $start."""
         (self.folder / "plan").write_text(plan)
-        words = ["submit", "run.yaml", "--run", "runs/one", "--on", "slurm", "--num-workers", "2", *options]
+        words = ["submit", config, "--run", "runs/one", "--on", "slurm", "--num-workers", "2", *options]
         done = self.call(sys.executable, "-m", "maskwright", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -149,7 +149,10 @@ def why_not_real() -> str:
     missing = [name for name in REAL if not shutil.which(name)]
     if missing:
         return f"needs {missing[0]} (Debian: slurmctld, slurmd, slurm-client)"
-    if os.geteuid() != 0 or subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False).returncode
+    ):
         return "needs to be root, with network namespaces"
     return ""
 
@@ -161,10 +164,13 @@ def real_cluster(folder: Path) -> Iterator[Cluster]:
     for name in ("state", "spool-n1", "spool-n2"):
         (folder / name).mkdir()
     # SLURM asks for addresses of the kinds that the machine has, and loopback alone counts as none (AI_ADDRCONFIG).
-    up = "ip link set lo up && ip address add 192.0.2.1/32 dev lo && exec sleep 86400"
-    holder = subprocess.Popen(["unshare", "--net", "sh", "-c", up])
+    (folder / "hosts").write_text(Path("/etc/hosts").read_text() + "\n127.0.0.1 n1 n2\n")
+    up = f"ip link set lo up && ip address add 192.0.2.1/32 dev lo && mount --bind {folder}/hosts /etc/hosts"
+    holder = subprocess.Popen(["unshare", "--net", "--mount", "sh", "-c", f"{up} && exec sleep 86400"])
     time.sleep(0.5)
-    cluster = Cluster(folder, environment, ["nsenter", f"--target={holder.pid}", "--net"], real=True)
+    cluster = Cluster(
+        folder, environment, ["nsenter", f"--target={holder.pid}", "--net", "--mount", f"--wd={folder}"], real=True
+    )
     daemons = []
     try:
         with open(folder / "daemons.txt", "w") as output:

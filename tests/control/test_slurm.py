@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import maskwright, write_config
 from in_process import Cli
 from slurm_cluster import Cluster, fake_cluster, real_cluster, why_not_real
+
+from maskwright import cli_models
+from maskwright.data.store import TokenStore
 
 WAIT = "trap 'echo saved >> \"$STUB/saved-$SLURM_NODEID\"; exit 75' TERM; sleep 60 & wait; exit 9\n"
 """A rank that trains until it is told to end, saves and ends with 75."""
@@ -99,6 +103,40 @@ def test_scancel_saves_and_ends(cluster: Cluster) -> None:
     cluster.wait_for("saved-0")
     cluster.wait_for("saved-1")
     assert cluster.starts(0) == 1
+
+
+TRAIN = f"""
+if [ "$start" = 1 ] && [ "$SLURM_NODEID" = 1 ]; then
+  {sys.executable} -m maskwright "$@" &
+  until grep -Eq '"step": [4-9][0-9]' "$STUB/runs/one/status.json" 2>/dev/null; do sleep 0.05; done
+  kill -KILL $!
+  wait $!
+  exit 137
+fi
+exec {sys.executable} -m maskwright "$@"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(cli_models, "pretrain_words"), reason="needs pretrain on several machines")
+def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluster, store: TokenStore) -> None:
+    """The real `pretrain` on both nodes; node 1 is killed. Beside it, one process that nobody disturbed."""
+    write_config(cluster.folder / "train.yaml", store.location)
+    text = (
+        (cluster.folder / "train.yaml")
+        .read_text()
+        .replace("micro_batch_rows: 8", "micro_batch_rows: 2\n  virtual_workers: 4")
+    )
+    (cluster.folder / "train.yaml").write_text(text)
+    job = cluster.submit(TRAIN, config="train.yaml")
+    assert cluster.wait(job, seconds=240)["JobState"] == "COMPLETED", cluster.log(job)
+    assert "exit 137: restart 1 of 3" in cluster.log(job) and "continuing at step" in cluster.log(job)
+    maskwright("pretrain", "train.yaml", "--run", "runs/whole", "--processes", "1", cwd=cluster.folder)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        one, whole = (
+            cluster.folder / "runs" / run / "checkpoints" / "step-00000150" / name for run in ("one", "whole")
+        )
+        assert one.read_bytes() == whole.read_bytes()
 
 
 def test_what_sbatch_refuses_is_one_line(cluster: Cluster) -> None:
