@@ -7,10 +7,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from maskwright import cli_cluster as cluster
 from maskwright.cli_options import Config, MaxHours, MaxSteps, ProfileSteps, Set, app, pretrain_words
 
 Run = Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")]
-On = Annotated[str | None, typer.Option("--on", help="Where: slice:NAME, a Cloud TPU VM slice over gcloud's ssh.")]
+On = Annotated[
+    str | None, typer.Option("--on", help="Where: slice:NAME (a Cloud TPU VM slice), kubernetes, slurm or skypilot.")
+]
 Spec = Annotated[
     str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
 ]
@@ -34,6 +37,7 @@ Replace = Annotated[bool, typer.Option("--replace", help="End another job that h
 
 @app.command("submit")
 def submit(
+    context: typer.Context,
     config: Config,
     run: Run,
     on: On = None,
@@ -56,11 +60,28 @@ def submit(
     connect_seconds: ConnectSeconds = 300.0,
     restart_wait_seconds: RestartWaitSeconds = 10.0,
     replace: Replace = False,
+    name: cluster.Name = None,
+    kind: cluster.Kind = "indexed-job",
+    image: cluster.Image = "",
+    namespace: cluster.Namespace = None,
+    claim: cluster.Claim = None,
+    bucket: cluster.Bucket = None,
+    queue: cluster.Queue = None,
+    service_account: cluster.ServiceAccount = None,
+    secret: cluster.Secret = None,
+    cpus: cluster.Cpus = None,
+    memory: cluster.Memory = "16Gi",
+    gpu_resource: cluster.GpuResource = "nvidia.com/gpu",
+    node_selector: cluster.NodeSelector = None,
+    ray_version: cluster.RayVersion = "2.52.0",
+    sbatch: cluster.Sbatch = None,
+    accelerator: cluster.Accelerator = None,
+    spot: cluster.Spot = False,
 ) -> None:
     """Run `maskwright pretrain` on other machines, with their logs here and one exit code."""
     from maskwright.core.errors import InputError
     from maskwright.launch import pull, slice
-    from maskwright.launch.job import JobSpec, parse_target
+    from maskwright.launch.job import NAMELESS, JobSpec, parse_target
 
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
@@ -76,9 +97,11 @@ def submit(
     )
     if spec is not None:
         return print(job.to_json(), end="") if dry_run else pull.submit_spec(spec, job)
-    _kind, name = parse_target(on or "")
+    where, target = parse_target(on or "")
+    if where in NAMELESS:
+        return cluster.start(where, job, context)
     values = _values(job.environment)
-    place = slice.Slice(name, zone, project, via)
+    place = slice.Slice(target, zone, project, via)
     if dry_run:
         return print(slice.dry_run(place, job))
     times = {"connect_seconds": connect_seconds, "restart_wait_seconds": restart_wait_seconds}

@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from maskwright.core import config as run
-from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.core.errors import ConfigError, ProcessLost
 from maskwright.engines.processes import LONGEST_MESSAGE, Alone, Launch, Processes, is_loopback, launch_variables
 
-CONNECT_SECONDS = 300
+CONNECT_SECONDS, NAME_SECONDS = 300, 120.0
 SILENT_SECONDS = 1800
 """Of a collective operation, after which a process that neither answers nor is gone counts as lost: checkpoints are
 read and caches filled in between."""
@@ -75,7 +77,7 @@ class Peers:
 
 
 def connect(engine: run.Engine, device: str) -> Processes:
-    """Raises `ConfigError` where a device is absent, `MaskwrightError` where the others are not to be found."""
+    """Raises `ConfigError` where a device is absent, `ProcessLost` where the others are not to be found."""
     launch = launch_variables()
     if launch and engine.devices not in (None, launch.count):
         fix = f"start {engine.devices} processes, or leave engine.devices out"
@@ -123,11 +125,23 @@ def _find(launch: Launch, backend: str) -> None:
     while thread.is_alive():
         thread.join(0.05)
     if failed:
-        raise MaskwrightError(
+        raise ProcessLost(
             f"the processes of this run did not find each other: {str(failed[0]).splitlines()[0]}",
             where=f"{launch.address}:{launch.port}",
             fix="start the same command on every machine, with one --rendezvous that all can reach",
         )
+
+
+def _resolve(launch: Launch) -> tuple[Any, ...]:
+    """As torch does for the others: a pod on Kubernetes has its name some seconds after it has begun."""
+    until = time.monotonic() + NAME_SECONDS
+    while True:
+        try:
+            return socket.getaddrinfo(launch.address, launch.port, type=socket.SOCK_STREAM)[0]
+        except socket.gaierror:
+            if time.monotonic() > until:
+                raise
+            time.sleep(1.0)
 
 
 def _store(launch: Launch) -> dist.TCPStore:
@@ -137,7 +151,7 @@ def _store(launch: Launch) -> dist.TCPStore:
     if first and LISTENER in os.environ:
         listener = int(os.environ.pop(LISTENER))
     elif first:
-        family, kind, *_, address = socket.getaddrinfo(launch.address, launch.port, type=socket.SOCK_STREAM)[0]
+        family, kind, *_, address = _resolve(launch)
         with socket.socket(family, kind) as found:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(address)

@@ -16,6 +16,12 @@ from maskwright.core.secrets import redact
 
 FORMAT = 1
 KINDS = {"slice": "a Cloud TPU VM slice by its name, as in slice:my-pod"}
+NAMELESS = {
+    "kubernetes": "a cluster by kubectl",
+    "slurm": "one by sbatch",
+    "skypilot": "a task for `sky jobs launch`",
+}
+"""These go without a name."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -95,9 +101,13 @@ def _require(holds: bool, key: str, what: str, fix: str = "correct it") -> None:
 
 
 def parse_target(on: str) -> tuple[str, str]:
-    """`slice:NAME` as its kind and its name."""
+    """`slice:NAME` as its kind and its name; `slurm` as its kind alone."""
     kind, colon, name = on.partition(":")
-    known = "; ".join(f"{kind}:NAME is {meaning}" for kind, meaning in KINDS.items())
+    known = "; ".join(
+        [f"{kind}:NAME is {text}" for kind, text in KINDS.items()] + [f"{k} is {t}" for k, t in NAMELESS.items()]
+    )
+    if on in NAMELESS:
+        return on, ""
     if kind not in KINDS:
         raise InputError(f"{kind[:40]!r} is no place to run on", where="--on", fix=f"{known}")
     if not colon or not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name):

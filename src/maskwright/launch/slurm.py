@@ -1,0 +1,176 @@
+"""`submit --on slurm`: a batch script of `sbatch`, which starts the same command on each node of an allocation with
+`srun`, again when a node's process was lost, and the whole job again when its time limit came first.
+
+The script decides by exit codes alone, like `outcome.py`. srun gives the highest of all tasks' codes, by which a 75
+(stopped early) would hide a 3 (the error that was the cause). So each task adds 200 to an error: errors before kills
+(129 to 192), kills before 75, 75 before 0.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from maskwright.core.console import say
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.secrets import redact
+from maskwright.launch import cluster
+from maskwright.launch.job import JobSpec
+
+BEFORE_SECONDS = 30
+"""Between the end of the grace period and the time limit."""
+SBATCH_SECONDS = 120.0
+
+TASK = r"""
+trap : TERM
+if [ "$SLURM_NNODES" -gt 1 ]; then
+  set -- "$@" --nodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --rendezvous "$MASKWRIGHT_RENDEZVOUS"
+fi
+"$@"
+code=$?
+if [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
+[ "$code" -le 55 ] || code=55
+exit $((200 + code))
+"""
+
+SCRIPT = r"""
+asked=
+# Only the steps get scancel's signal; srun may be gone already.
+tell() { asked=$1; scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null; }
+trap 'tell limit' USR1
+trap 'tell end' TERM
+log=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *StdOut=//p')
+# Whether someone asked the run itself to stop: such a one is not begun again.
+wished() {
+  sed -n "/^== $1/,\$p" "$log" 2>/dev/null | grep -Eq '^([0-9]+: )?stopped: (maskwright stop|--max-(hours|steps))'
+}
+start() {
+  srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &
+  step=$!
+  while :; do
+    wait "$step"
+    code=$?
+    kill -0 "$step" 2>/dev/null || break  # else a signal of ours ended the wait
+  done
+  wait "$step" 2>/dev/null
+  after=$?
+  [ "$after" -eq 127 ] || code=$after
+}
+finish() { echo "== $1" >&2; exit "$2"; }
+
+host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+attempt=0
+while :; do
+  attempt=$((attempt + 1))
+  mark="start ${SLURM_RESTART_COUNT:-0}, attempt $attempt"
+  echo "== $mark on $SLURM_JOB_NODELIST"
+  # Another port for each attempt: the last one's may still be held by a process that dies slowly.
+  port=$((10000 + (SLURM_JOB_ID * 7 + attempt) % 20000))
+  export MASKWRIGHT_RENDEZVOUS="$host:$port"
+  start $labels sh -c "$task" task "${words[@]}"
+  [ "$code" -ne 0 ] || finish 'done' 0
+  [ "$code" -le 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
+  if [ "$asked" = end ]; then finish 'told to end; the same command continues the run' 75; fi
+  if wished "$mark"; then finish 'stopped on request; the same command continues the run' 75; fi
+  if [ "$asked" = limit ]; then
+    echo '== the time limit is near: to be continued in another start'
+    scontrol requeue "$SLURM_JOB_ID" && exit 75
+    finish 'cannot be requeued; the same command continues the run' 75
+  fi
+  if [ "$attempt" -gt "$restarts" ]; then
+    [ "$code" -eq 75 ] || finish "failed: exit $code in $attempt attempts" 1
+    finish "stopped early in $attempt attempts; the same command continues the run" 75
+  fi
+  echo "== exit $code: restart $attempt of $restarts"
+  sleep "${MASKWRIGHT_RESTART_WAIT_SECONDS:-10}"
+  [ -z "$asked" ] || finish 'told to end; the same command continues the run' 75
+done
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """`options` are sbatch's own, as in `--partition=gpu`, and come last, so that they win."""
+
+    name: str
+    num_workers: int = 1
+    gpus: int = 0
+    cpus: str | None = None
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option in self.options:
+            if not re.fullmatch(r"--[a-z][a-z-]*(=[^\s'\"#]+)?", option):
+                fix = 'one option of sbatch, as in --sbatch "--partition=gpu"'
+                raise InputError(f"{redact(option)[:80]!r} is no option", where="--sbatch", fix=fix)
+            if option.partition("=")[0] in ("--nodes", "--ntasks", "--ntasks-per-node", "--array", "--wrap"):
+                fix = "--num-workers and --gpus-per-worker say how many"
+                raise InputError(f"{option} is not yours to say", where="--sbatch", fix=fix)
+        if self.cpus is not None and not self.cpus.isdecimal():
+            raise InputError(f"{self.cpus[:40]!r} is no number of cores", where="--cpus", fix="as in 16")
+
+
+def script(place: Place, spec: JobSpec, grace_seconds: int) -> str:
+    """The whole of it. It holds names of variables and no values: sbatch hands on the environment."""
+    header = {
+        "job-name": place.name,
+        "nodes": str(place.num_workers),
+        "ntasks-per-node": "1",
+        "output": f"{place.name}-%j.log",
+        "open-mode": "append",
+        "signal": f"B:USR1@{grace_seconds + BEFORE_SECONDS}",
+        **({"gpus-per-node": str(place.gpus)} if place.gpus else {}),
+        **({"cpus-per-task": place.cpus} if place.cpus else {}),
+    }
+    lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in header.items()), "#SBATCH --requeue"]
+    lines += [f"#SBATCH {option}" for option in place.options]
+    words = [*spec.command, "--processes", str(place.gpus or 1)]
+    lines += [
+        "",
+        f"words=({shlex.join(words)})",
+        f"restarts={spec.restarts}",
+        f"labels={'--label' if place.num_workers > 1 else ''}",
+        f"task={shlex.quote(TASK.strip())}",
+        *_folder(spec),
+    ]
+    return "\n".join(lines) + "\n" + SCRIPT
+
+
+def _folder(spec: JobSpec) -> Sequence[str]:
+    """A relative `folder` lies in the home folder, `.` is where sbatch was called."""
+    lines = []
+    if spec.setup:
+        once = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] ||'
+        lines.append(f'{once} srun --chdir="$HOME" --kill-on-bad-exit=1 sh -c {shlex.quote(spec.setup)} || exit 2')
+    if spec.folder != ".":
+        folder = shlex.quote(spec.folder)
+        lines.append(f'{{ cd "$HOME" && cd {folder}; }} || {{ echo "{folder}: no such folder" >&2; exit 2; }}')
+    return [*lines, '[ ! -d .venv/bin ] || export PATH="$PWD/.venv/bin:$PATH"']
+
+
+def submit(place: Place, spec: JobSpec, *, dry_run: bool) -> None:
+    """Prints the number of the job, or with `dry_run` the script."""
+    config, _ = cluster.read(spec)
+    text = script(place, spec, cluster.whole_grace_seconds(spec, config))
+    if dry_run:
+        print(text, end="")
+        return
+    try:
+        done = subprocess.run(
+            ["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=SBATCH_SECONDS, check=False
+        )
+    except OSError as error:
+        fix = "run it on a login node of the cluster, or --dry-run and copy the script there"
+        raise InputError(f"cannot be started: {error.strerror}", where="sbatch", fix=fix) from None
+    except subprocess.TimeoutExpired:
+        what = f"no answer in {SBATCH_SECONDS:.0f} s"
+        raise MaskwrightError(what, where="sbatch", fix="see `sinfo`, and `squeue --me` before another try") from None
+    if done.returncode:
+        complaint = " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"
+        raise MaskwrightError(complaint, where="sbatch", fix="as sbatch says; --sbatch gives it more options")
+    job = done.stdout.strip().partition(";")[0]
+    print(job)
+    say(f"job {job}: its log is {place.name}-{job}.log; scancel {job} saves and ends it, to be continued")

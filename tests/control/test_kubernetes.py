@@ -1,0 +1,441 @@
+"""`submit --on kubernetes`: every object against the published schemas, and against the rules that those cannot say."""
+
+from __future__ import annotations
+
+import copy
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import SHARED
+from fake_kubernetes import RESOURCES, FakeCluster, fake_cluster
+from in_process import Cli
+from reference.kubernetes.check import faults, of_crd, published
+
+SCHEMAS = published()
+KINDS = ["indexed-job", "jobset", "trainjob", "rayjob"]
+WORDS = {
+    "restartPolicy": {"Never"},
+    "completionMode": {"Indexed"},
+    "podReplacementPolicy": {"Failed"},
+    "operator": {"In", "NotIn", "Exists", "Equal"},
+    "fsGroupChangePolicy": {"OnRootMismatch", "Always"},
+    "medium": {"", "Memory"},
+    "restartStrategy": {"Recreate", "BlockingRecreate", "InPlaceRestart"},
+    "submissionMode": {"K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"},
+}
+"""What Kubernetes, JobSet and KubeRay accept, and their schemas leave open."""
+SECRET = "hf_made_up_value_0123456789"
+BASE = ["--image=registry/maskwright:1", "--claim=data:/data", "--claim=runs:/runs"]
+
+
+def submit(cli: Cli, folder: Path, *options: str, run: str = "/runs/base-1", text: str = "") -> Any:
+    config = folder / "run.yaml"
+    config.write_text(text or "data: {store: /data/store}\nschedule: {steps: 10}  # as $HOME\n")
+    return cli("submit", str(config), "--run", run, "--on", "kubernetes", *BASE, *options)
+
+
+def objects(cli: Cli, folder: Path, *options: str) -> list[dict[str, Any]]:
+    result = submit(cli, folder, "--dry-run", *options)
+    assert result.code == 0, result.err
+    return list(yaml.safe_load_all(result.out))
+
+
+def dictionaries(value: Any) -> list[dict[str, Any]]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return ([value] if isinstance(value, dict) else []) + [found for one in inner for found in dictionaries(one)]
+
+
+def pods(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [found for found in dictionaries(made) if "containers" in found]
+
+
+def wrong(made: list[dict[str, Any]], schemas: dict[str, Any] = SCHEMAS) -> list[str]:
+    return [fault for one in made for fault in faults(one, schemas[one["kind"]], schemas, one["kind"])]
+
+
+FULL = [
+    "--num-workers=4", "--gpus-per-worker=8", "--cpus=96", "--memory=900Gi", "--queue=team-a", "--namespace=ml",
+    "--service-account=trainer", "--env=HF_TOKEN", "--secret=hugging-face", "--bucket=my-bucket:/more",
+    "--node-selector=cloud.google.com/gke-spot=true", "--max-hours=12", "--set=data.store=/more/store",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [[], FULL], ids=["plain", "full"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_objects_fit_the_published_schemas(cli: Cli, tmp_path: Path, kind: str, options: list[str]) -> None:
+    made = objects(cli, tmp_path, f"--kind={kind}", *options)
+    assert wrong(made) == []
+    for found in dictionaries(made):
+        for key, allowed in WORDS.items():
+            assert found.get(key, next(iter(allowed))) in allowed
+    for one in made:
+        assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", one["metadata"]["name"])
+        assert one["metadata"].get("namespace") == ("ml" if options else None)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (lambda job: job["spec"].update(backofLimit=1), "Job.spec.backofLimit: unknown field"),
+        (lambda job: job["spec"].update(completions="2"), "Job.spec.completions: '2' is no integer"),
+        (lambda job: job["spec"].pop("template"), "Job.spec.template: missing"),
+        (lambda job: job.update(apiVersion="batch/v2"), "Job.apiVersion: 'batch/v2' is none of ['batch/v1']"),
+        (lambda job: pods([job])[0]["containers"][0].pop("name"), "Job.spec.template.spec.containers[0].name: missing"),
+        (
+            lambda job: pods([job])[0]["securityContext"].update(runAsNonRoot="yes"),
+            "Job.spec.template.spec.securityContext.runAsNonRoot: 'yes' is no boolean",
+        ),
+    ],
+)
+def test_the_check_finds_mistakes(cli: Cli, tmp_path: Path, spoil: Any, fault: str) -> None:
+    job = copy.deepcopy(objects(cli, tmp_path)[-1])
+    spoil(job)
+    assert wrong([job]) == [fault]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_may_do_little(cli: Cli, tmp_path: Path, kind: str) -> None:
+    """The `restricted` Pod Security Standard, and no more rights or writable folders than needed."""
+    found = pods(objects(cli, tmp_path, f"--kind={kind}", *FULL))
+    assert len(found) == (3 if kind == "rayjob" else 1)
+    for pod in found:
+        assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert {next(key for key in volume if key != "name") for volume in pod["volumes"]} <= {
+            "configMap", "emptyDir", "persistentVolumeClaim", "csi",
+        }  # fmt: skip
+        for container in pod["containers"]:
+            may = container["securityContext"]
+            assert may["allowPrivilegeEscalation"] is False and may["capabilities"] == {"drop": ["ALL"]}
+            assert may["readOnlyRootFilesystem"] is True and "privileged" not in may
+            assert {"name": "HOME", "value": "/tmp"} in container["env"]
+            assert container["resources"]["requests"]["memory"] == container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_of_variables_are_the_clusters(cli: Cli, tmp_path: Path, kind: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    made = objects(cli, tmp_path, f"--kind={kind}", *FULL)
+    assert SECRET not in yaml.safe_dump(made)
+    reference = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "HF_TOKEN"}}}
+    assert all(reference in container["env"] for pod in pods(made) for container in pod["containers"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pod_has_time_to_save(cli: Cli, tmp_path: Path, kind: str) -> None:
+    for pod in pods(objects(cli, tmp_path, f"--kind={kind}", "--grace-seconds=40.5")):
+        assert pod["terminationGracePeriodSeconds"] == 41
+    result = submit(cli, tmp_path, f"--kind={kind}", "--set=checkpoint.grace_seconds=30")
+    assert result.code == 2 and "30 s is no time to save: checkpoint.grace_seconds is 30" in result.error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kueue_sees_the_job_and_only_the_job(cli: Cli, tmp_path: Path, kind: str) -> None:
+    made = objects(cli, tmp_path, f"--kind={kind}", *FULL)
+    queues = [one["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") for one in made]
+    assert queues == [None] * (len(made) - 1) + ["team-a"]
+
+
+RENDEZVOUS = {
+    "indexed-job": ("$(JOB_COMPLETION_INDEX)", "base-1-0.base-1:29400"),
+    "jobset": ("$(JOB_COMPLETION_INDEX)", "base-1-node-0-0.base-1:29400"),
+    "trainjob": ("$(PET_NODE_RANK)", "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)"),
+}
+
+
+@pytest.mark.parametrize("kind", RENDEZVOUS)
+def test_the_command_is_the_one_a_person_would_type(cli: Cli, tmp_path: Path, kind: str) -> None:
+    options = [f"--kind={kind}", "--gpus-per-worker=2", "--set=model.init_from=/data/it's $(odd)"]
+    for workers in (1, 4):
+        made = objects(cli, tmp_path, *options, f"--num-workers={workers}")
+        runs = [found for found in dictionaries(made) if "args" in found]
+        assert len(runs) == 1 and runs[0]["command"] == ["maskwright"]  # no shell: SIGTERM reaches it
+        rank, rendezvous = RENDEZVOUS[kind]
+        many = ["--nodes", "4", "--node-rank", rank, "--rendezvous", rendezvous] if workers == 4 else []
+        assert runs[0]["args"] == [
+            "pretrain", "/etc/maskwright/run.yaml", "--run", "/runs/base-1",
+            "--set", "model.init_from=/data/it's $$(odd)", "--processes", "2", *many,
+        ]  # fmt: skip
+
+
+def test_pod_0_has_a_name_that_others_reach_and_nobody_else(cli: Cli, tmp_path: Path) -> None:
+    configmap, service, wall, job = objects(cli, tmp_path, "--num-workers=2")
+    assert configmap["data"]["run.yaml"] == (tmp_path / "run.yaml").read_text()
+    template = job["spec"]["template"]
+    assert template["spec"]["subdomain"] == service["metadata"]["name"] == job["metadata"]["name"] == "base-1"
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": "base-1"}  # a label the controller sets
+    own = wall["spec"]["podSelector"]["matchLabels"]
+    assert own.items() <= template["metadata"]["labels"].items()
+    assert wall["spec"]["ingress"] == [{"from": [{"podSelector": {"matchLabels": own}}]}]
+    assert [one["kind"] for one in objects(cli, tmp_path)] == ["ConfigMap", "Job"]
+
+
+def policy_of(job: dict[str, Any], code: int, disrupted: bool = False) -> tuple[str, int]:
+    """What the Job controller does with a pod that ended so: the first rule that matches."""
+    for number, rule in enumerate(job["podFailurePolicy"]["rules"]):
+        codes = rule.get("onExitCodes")
+        assert (codes is None) != ("onPodConditions" not in rule) or codes is None
+        if codes is not None and code in codes["values"]:
+            return rule["action"], number
+        if codes is None and disrupted and {"type": "DisruptionTarget"} in rule["onPodConditions"]:
+            return rule["action"], number
+    return "Count", -1
+
+
+def test_how_an_indexed_job_takes_each_end(cli: Cli, tmp_path: Path) -> None:
+    job = objects(cli, tmp_path, "--num-workers=2", "--restarts=5")[-1]["spec"]
+    assert job["backoffLimit"] == 5 and job["completions"] == job["parallelism"] == 2
+    assert {code: policy_of(job, code)[0] for code in (1, 2, 3, 75, 134, 137)} == {
+        1: "FailJob", 2: "FailJob", 3: "FailJob", 75: "Ignore", 134: "Count", 137: "Count",
+    }  # fmt: skip
+    assert policy_of(job, 137, disrupted=True)[0] == "Ignore"
+    # The API server refuses a failure policy with anything else (batch/v1 validation).
+    assert job["podReplacementPolicy"] == "Failed" and job["template"]["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
+def test_how_a_jobset_takes_each_end(cli: Cli, tmp_path: Path, kind: str) -> None:
+    made = objects(cli, tmp_path, f"--kind={kind}", "--num-workers=2", "--restarts=5")
+    jobset = next(found for found in dictionaries(made) if "replicatedJobs" in found)
+    job = jobset["replicatedJobs"][0]["template"]["spec"]
+    assert job["backoffLimit"] == 0 and jobset["failurePolicy"]["maxRestarts"] == 5
+
+    def verdict(code: int, disrupted: bool = False) -> str:
+        """As JobSet's controller: the first rule whose reason and message fit; else a restart that counts."""
+        action, number = policy_of(job, code, disrupted)
+        reason = "PodFailurePolicy" if action == "FailJob" else "BackoffLimitExceeded"
+        what = (
+            "Pod ml/a has condition DisruptionTarget" if disrupted else f"Container node … failed with exit code {code}"
+        )
+        message = f"{what} matching FailJob rule at index {number}"
+        for rule in jobset["failurePolicy"]["rules"]:
+            patterns = rule.get("onJobFailureMessagePatterns", [""])
+            if reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns):
+                return str(rule["action"])
+        return "RestartJobSet"
+
+    assert verdict(3) == verdict(1) == "FailJobSet"
+    assert verdict(75) == verdict(137, disrupted=True) == "RestartJobSetAndIgnoreMaxRestarts"
+    assert verdict(137) == "RestartJobSet"
+    names = [rule["name"] for rule in jobset["failurePolicy"]["rules"]]
+    assert len(set(names)) == len(names) and all(
+        re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", n) for n in names
+    )
+
+
+def test_what_the_webhook_of_kubeflow_wants(cli: Cli, tmp_path: Path) -> None:
+    """Trainer 2.3 refuses a runtime without, and variables whose names torchrun has taken."""
+    *_, runtime, trainjob = objects(cli, tmp_path, "--kind=trainjob", *FULL)
+    inner = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert [job["name"] for job in inner] == ["node"] and inner[0]["replicas"] == 1
+    assert inner[0]["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert [container["name"] for container in pods([runtime])[0]["containers"]] == ["node"]
+    reference = trainjob["spec"]["runtimeRef"]
+    assert (reference["kind"], reference["name"]) == (runtime["kind"], runtime["metadata"]["name"])
+    assert trainjob["spec"]["trainer"]["numNodes"] == 4 and trainjob["spec"]["trainer"]["numProcPerNode"] == 8
+    assert not any(entry["name"].startswith("PET_") for pod in pods([runtime]) for entry in pod["containers"][0]["env"])
+
+
+def test_what_kuberay_wants(cli: Cli, tmp_path: Path) -> None:
+    """Its validation beyond the schema (1.7), and what Kueue asks of a RayJob."""
+    ray = objects(cli, tmp_path, "--kind=rayjob", *FULL)[-1]["spec"]
+    words = "maskwright pretrain /etc/maskwright/run.yaml --run /runs/base-1 --set data.store=/more/store"
+    assert ray["entrypoint"] == f"exec {words} --num-workers 4 --gpus-per-worker 8"
+    assert ray["metadata"] == {"maskwright_restarts": "3", "maskwright_grace_seconds": "30"}
+    assert yaml.safe_load(ray["runtimeEnvYAML"]) == {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}
+    assert ray["shutdownAfterJobFinishes"] is True and ray["submissionMode"] == "K8sJobMode"
+    cluster = ray["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert tuple(map(int, cluster["rayVersion"].split("."))) >= (2, 52, 0)  # the first with tokens
+    (group,) = cluster["workerGroupSpecs"]
+    assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 4
+    assert "nvidia.com/gpu" not in cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert ray["submitterPodTemplate"]["spec"]["restartPolicy"] == "Never"
+    assert "command" not in yaml.safe_dump(ray["submitterPodTemplate"])  # KubeRay's own is filled in
+
+
+REFUSED = [
+    ([], {"run": "/elsewhere/one"}, "--run: /elsewhere/one would be lost with its pod"),
+    ([], {"run": "runs/one"}, "--run: runs/one would be lost with its pod"),
+    ([], {"run": "/runs/../etc/one"}, "--run: /runs/../etc/one leaves its folder"),
+    (["--set=data.store=data/store"], {}, "data.store: data/store is not in a pod"),
+    (["--set=model.init_from=/models/base"], {}, "model.init_from: /models/base is not in a pod"),
+    (["--claim=x:data"], {}, "--claim: 'x:data' is not NAME:/folder"),
+    (["--claim=x:/data"], {}, "--claim: /data is mounted already"),
+    (["--claim=x:/tmp/a"], {}, "--claim: /tmp/a is mounted already"),
+    (["--env=HF_TOKEN"], {}, "--env: takes values from a Secret of the cluster"),
+    (["--max-steps=5"], {}, "--max-steps: does not go with --on kubernetes"),
+    (["--setup=true"], {}, "--setup: does not go with --on kubernetes"),
+    (["--sbatch=--time=1"], {}, "--sbatch: does not go with --on kubernetes"),
+    (["--zone=a"], {}, "--zone: does not go with --on kubernetes"),
+    (["--image="], {}, "--image: no image is given"),
+    (["--memory=16 GB"], {}, "--memory: '16 GB' is no quantity"),
+    (["--queue=Team A"], {}, "--queue: 'Team A' is no name of an object"),
+    (["--node-selector=gpu"], {}, "--node-selector: 'gpu' is not KEY=VALUE"),
+    (["--kind=rayjob", "--set=data.store=/data/a b"], {}, "submit: 'data.store=/data/a b' does not survive"),
+    (["--kind=rayjob", "--gpus-per-worker=8", "--cpus=4"], {}, "--cpus: 4 is less than one for each GPU"),
+    ([], {"text": "data: {store: /data/s}\nschedule: {step: 1}\n"}, "{folder}/run.yaml: "),
+    (
+        [],
+        {"text": "data: {store: /data/s}\nschedule: {steps: 1}\n" + "#" * 200_000},
+        "{folder}/run.yaml: is larger than 200,000 bytes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "more", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_refused(cli: Cli, tmp_path: Path, options: list[str], more: dict[str, str], message: str) -> None:
+    result = submit(cli, tmp_path, "--dry-run", *options, **more)
+    assert result.code == 2 and result.out == "" and result.error.startswith(message.format(folder=tmp_path)), (
+        result.err
+    )
+
+
+def test_a_run_that_is_copied_to_a_bucket_needs_no_claim(cli: Cli, tmp_path: Path) -> None:
+    options = ["--dry-run", "--set=checkpoint.copy_to=gs://bucket/one"]
+    assert submit(cli, tmp_path, *options, run="/tmp/one").code == 0
+
+
+# ---- kubectl -------------------------------------------------------------------------------------------------------
+
+
+def stub(folder: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> Path:
+    """A kubectl that keeps what it is given."""
+    program = folder / "bin" / "kubectl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" > {folder}/words\ncat > {folder}/input\n{lines}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    return folder
+
+
+def test_kubectl_gets_what_dry_run_prints(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(tmp_path, monkeypatch, "echo configmap/base-1 created; echo job.batch/base-1 created")
+    printed = submit(cli, tmp_path, "--dry-run").out
+    assert not (tmp_path / "words").exists()  # nothing was started
+    result = submit(cli, tmp_path, "--namespace=ml")
+    assert result.code == 0 and (tmp_path / "words").read_text() == "apply --filename=-\n"
+    assert (tmp_path / "input").read_text() == submit(cli, tmp_path, "--dry-run", "--namespace=ml").out != printed
+    assert "job.batch/base-1 created" in result.err
+    assert "end it, to be continued: kubectl delete --namespace=ml job.batch/base-1" in result.err
+
+
+def test_a_job_that_was_there_before_is_no_start(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(tmp_path, monkeypatch, "echo configmap/base-1 unchanged; echo job.batch/base-1 unchanged")
+    assert "warning: job.batch/base-1 was there before" in submit(cli, tmp_path).err
+
+
+def test_what_kubectl_says_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(
+        tmp_path,
+        monkeypatch,
+        'echo "error: no matches for kind \\"JobSet\\"\nensure CRDs are installed first" >&2; exit 1',
+    )
+    result = submit(cli, tmp_path, "--kind=jobset")
+    assert result.code == 1
+    assert result.err.splitlines()[-1].startswith(
+        'error: kubectl apply: error: no matches for kind "JobSet" ensure CRDs'
+    )
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert submit(cli, tmp_path).error.startswith("kubectl: cannot be started: No such file")
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeCluster], None]:
+    """The real one, told of no cluster but this."""
+    if not shutil.which("kubectl"):
+        pytest.skip("needs kubectl on the path")
+
+    def point_at(cluster: FakeCluster) -> None:
+        context = {"name": "made-up", "context": {"cluster": "made-up", "user": "", "namespace": "default"}}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "made-up", "cluster": {"server": cluster.url}}],
+            "contexts": [context],
+            "current-context": "made-up",
+        }
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    return point_at
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_real_kubectl_applies_every_kind(cli: Cli, tmp_path: Path, kubectl: Any, kind: str) -> None:
+    with fake_cluster(list(RESOURCES)) as cluster:
+        kubectl(cluster)
+        options = [f"--kind={kind}", *FULL]
+        result = submit(cli, tmp_path, *options)
+        assert result.code == 0, result.err
+        made = objects(cli, tmp_path, *options)
+        assert [one["kind"] for one in cluster.objects.values()] == [one["kind"] for one in made]
+        for kept, one in zip(cluster.objects.values(), made, strict=True):
+            del kept["metadata"]["annotations"]  # kubectl's own note of what was applied
+            assert kept == one
+        posts = [call for call in cluster.calls if call.startswith("POST")]
+        assert all("/namespaces/ml/" in call and "fieldValidation=Strict" in call for call in posts)
+
+
+def test_the_real_kubectl_on_what_is_there_or_cannot_be(cli: Cli, tmp_path: Path, kubectl: Any) -> None:
+    with fake_cluster(["ConfigMap", "Job"]) as cluster:
+        kubectl(cluster)
+        assert submit(cli, tmp_path).code == 0
+        again = submit(cli, tmp_path)
+        assert again.code == 0 and "warning: job.batch/base-1 was there before" in again.err, again.err
+        missing = submit(cli, tmp_path, "--kind=jobset")  # a cluster without JobSet
+        assert missing.code == 1 and missing.err.splitlines()[-1].startswith("error: kubectl apply: error: ")
+        assert "jobset" not in "".join(cluster.objects)
+    result = submit(cli, tmp_path)  # the server is gone
+    assert result.code == 1 and "127.0.0.1" in result.error and "Fix: as kubectl says" in result.error
+
+
+# ---- the CRDs themselves -------------------------------------------------------------------------------------------
+
+CRDS = SHARED / "kubernetes"
+FILES = {"JobSet": "jobsets", "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "RayJob": "rayjobs"}
+
+
+def crd(kind: str) -> dict[str, Any]:
+    definition = yaml.load((CRDS / f"{FILES[kind]}.yaml").read_text(), Loader=yaml.CSafeLoader)
+    version = {"JobSet": "v1alpha2", "RayJob": "v1"}.get(kind, "v1alpha1")
+    (served,) = [one for one in definition["spec"]["versions"] if one["name"] == version]
+    return of_crd(served["schema"]["openAPIV3Schema"])
+
+
+@pytest.mark.skipif(not CRDS.is_dir(), reason="needs the shared folder of CRDs (JobSet, Kubeflow Trainer, KubeRay)")
+@pytest.mark.parametrize("kind", ["jobset", "trainjob", "rayjob"])
+def test_objects_fit_the_crds_themselves(cli: Cli, tmp_path: Path, kind: str) -> None:
+    made = objects(cli, tmp_path, f"--kind={kind}", *FULL)
+    for one in made:
+        if one["kind"] in FILES:
+            whole = crd(one["kind"])
+            whole["properties"]["metadata"] = {}
+            assert list(faults(one, whole, {})) == []
+
+
+@pytest.mark.skipif(not CRDS.is_dir(), reason="needs the shared folder of CRDs (JobSet, Kubeflow Trainer, KubeRay)")
+def test_the_schema_of_a_rayjob_is_part_of_the_crds() -> None:
+    def compare(ours: dict[str, Any], theirs: dict[str, Any], path: str) -> None:
+        if ours.get("ref") in ("PodTemplateSpec", "ObjectMeta", "Service"):
+            return
+        ours = SCHEMAS[ours["ref"]] if "ref" in ours else ours
+        assert (ours.get("type") == theirs.get("type") and ours.get("enum", 0) == theirs.get("enum", 0)) or path == ""
+        assert sorted(ours.get("required", [])) == sorted(theirs.get("required", [])), path
+        for name, inner in ours.get("properties", {}).items():
+            if path or name == "spec":
+                compare(inner, theirs["properties"][name], f"{path}.{name}")
+        if "items" in ours:
+            compare(ours["items"], theirs["items"], f"{path}[]")
+
+    compare(SCHEMAS["RayJob"], crd("RayJob"), "")

@@ -1,0 +1,80 @@
+"""`submit --on skypilot --dry-run`: the task, and the line in it run by a shell with SkyPilot's variables set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from in_process import Cli, Result
+
+COPY = "--set=checkpoint.copy_to=gs://bucket/one"
+RESOURCES = {"accelerators": "H100:8", "cpus": "64+", "use_spot": True}
+
+
+def submit(cli: Cli, folder: Path, *options: str) -> Result:
+    (folder / "run.yaml").write_text("data: {store: /data/store}\nschedule: {steps: 10}\n")
+    return cli("submit", str(folder / "run.yaml"), "--run", "runs/one", "--on", "skypilot", *options)
+
+
+def task(cli: Cli, folder: Path, *options: str) -> dict[str, Any]:
+    result = submit(cli, folder, "--dry-run", COPY, *options)
+    assert result.code == 0, result.err
+    return dict(yaml.safe_load(result.out))
+
+
+def test_task(cli: Cli, tmp_path: Path) -> None:
+    """Each key is one that SkyPilot 0.14's schema of a task knows; its `Task.from_yaml` took this one, by hand."""
+    made = task(
+        cli, tmp_path, "--num-workers=2", "--gpus-per-worker=8", "--accelerator=H100", "--cpus=64", "--spot",
+        "--bucket=gs://my-bucket:/data", "--env=HF_TOKEN", "--setup=pip install maskwright", "--restarts=5",
+    )  # fmt: skip
+    assert set(made) == {"name", "resources", "num_nodes", "file_mounts", "secrets", "setup", "run"}
+    assert made["resources"] == {**RESOURCES, "job_recovery": {"max_restarts_on_errors": 5}}
+    assert made["name"] == "one" and made["num_nodes"] == 2
+    assert made["file_mounts"] == {
+        "~/maskwright-run.yaml": str(tmp_path / "run.yaml"),
+        "/data": {"source": "gs://my-bucket", "mode": "MOUNT"},
+    }
+    assert made["secrets"] == {"HF_TOKEN": None}  # `sky jobs launch --secret HF_TOKEN` takes the value from there
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_line_starts_the_command(cli: Cli, tmp_path: Path, workers: int) -> None:
+    made = task(cli, tmp_path, f"--num-workers={workers}", "--set=model.init_from=/data/it's $(odd)")
+    (tmp_path / "maskwright").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "maskwright").chmod(0o755)
+    variables = {
+        "SKYPILOT_NUM_NODES": str(workers),
+        "SKYPILOT_NODE_RANK": "1",
+        "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5",
+    }
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    words = subprocess.run(
+        ["bash", "-c", made["run"]],
+        env={**variables, "HOME": "/home/sky", "PATH": path}, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    many = ["--nodes", "2", "--node-rank", "1", "--rendezvous", "10.0.0.4:29400"] if workers == 2 else []
+    assert words == [
+        "pretrain", "/home/sky/maskwright-run.yaml", "--run", "runs/one", "--set", "checkpoint.copy_to=gs://bucket/one",
+        "--set", "model.init_from=/data/it's $(odd)", "--processes", "1", *many,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([COPY], "SkyPilot: is never called from here. Fix: submit … --dry-run > task.yaml, then `sky jobs launch"),
+        (["--dry-run"], "checkpoint.copy_to: is not set, and machines go with what is on them"),
+        (["--dry-run", COPY, "--accelerator=H100"], "--accelerator: an accelerator and how many go together"),
+        (["--dry-run", COPY, "--max-hours=1"], "--max-hours: does not go with --on skypilot"),
+        (["--dry-run", COPY, "--bucket=my-bucket"], "--bucket: 'my-bucket' is not URL:/folder"),
+        (["--dry-run", COPY, "--claim=a:/b"], "--claim: does not go with --on skypilot"),
+    ],
+)
+def test_refused(cli: Cli, tmp_path: Path, options: list[str], message: str) -> None:
+    result = submit(cli, tmp_path, *options)
+    assert result.code == 2 and result.out == "" and result.error.startswith(message), result.err

@@ -1,0 +1,187 @@
+"""`submit --on slurm` as a user runs it: the script itself, on a made-up SLURM and, where it is installed, on a real
+one of two nodes. Only `maskwright pretrain` is a stub, which ends as a run does."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import maskwright, write_config
+from in_process import Cli
+from slurm_cluster import Cluster, fake_cluster, real_cluster, why_not_real
+
+from maskwright import cli_models
+from maskwright.data.store import TokenStore
+
+WAIT = "trap 'echo saved >> \"$STUB/saved-$SLURM_NODEID\"; exit 75' TERM; sleep 60 & wait; exit 9\n"
+"""A rank that trains until it is told to end, saves and ends with 75."""
+
+
+@pytest.fixture(scope="module", params=["made-up", pytest.param("real", marks=pytest.mark.slow)])
+def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if request.param == "real" and (reason := why_not_real()):
+        pytest.skip(reason)
+    start = real_cluster if request.param == "real" else fake_cluster
+    with start(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(slurm: Cluster) -> Cluster:
+    for path in slurm.folder.glob("*-[01]"):
+        path.unlink()
+    return slurm
+
+
+def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
+    job = cluster.submit('echo "hello from $SLURM_NODEID"', "--set", "data.store=c d'$e", "--gpus-per-worker", "0")
+    state = cluster.wait(job)
+    assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0")
+    words = [(cluster.folder / f"words-{node}").read_text().split() for node in (0, 1)]
+    rendezvous = words[0][-1]
+    assert rendezvous.rpartition(":")[2].isdecimal() and words[1][-1] == rendezvous
+    for node in (0, 1):
+        same = "pretrain run.yaml --run runs/one --set data.store=c d'$e --processes 1 --nodes 2 --node-rank"
+        assert words[node] == [*same.split(), str(node), "--rendezvous", rendezvous]
+    assert "hello from 0" in cluster.log(job) and "== done" in cluster.log(job)
+
+
+def test_an_error_is_the_jobs_end_though_others_end_with_75(cluster: Cluster) -> None:
+    """srun alone would say 75, the highest."""
+    job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ sleep 1; exit 3; }}\n{WAIT}')
+    state = cluster.wait(job)
+    assert (state["JobState"], state["ExitCode"]) == ("FAILED", "3:0"), cluster.log(job)
+    assert cluster.starts(0) == 1 and (cluster.folder / "saved-0").exists()
+
+
+def test_a_killed_process_restarts_all_nodes(cluster: Cluster) -> None:
+    first = f'if [ "$start" = 1 ]; then [ "$SLURM_NODEID" = 0 ] || {{ sleep 1; kill -KILL $$; }}\n{WAIT}fi'
+    job = cluster.submit(first)
+    assert cluster.wait(job)["JobState"] == "COMPLETED", cluster.log(job)
+    assert cluster.starts(0) == cluster.starts(1) == 2
+    assert "exit 137: restart 1 of 3" in cluster.log(job)
+
+
+def test_restarts_are_counted(cluster: Cluster) -> None:
+    job = cluster.submit("exit 75", "--restarts", "2")
+    state = cluster.wait(job)
+    assert (state["JobState"], state["ExitCode"]) == ("FAILED", "75:0")
+    assert cluster.starts(0) == 3 and "stopped early in 3 attempts" in cluster.log(job)
+
+
+@pytest.mark.parametrize("line", ["maskwright stop", "--max-steps 5"])
+def test_a_wish_to_stop_is_not_begun_again(cluster: Cluster, line: str) -> None:
+    job = cluster.submit(f'echo "stopped: {line}; saved step 5" >&2; exit 75')
+    state = cluster.wait(job)
+    assert (state["ExitCode"], cluster.starts(0)) == ("75:0", 1), cluster.log(job)
+    assert "stopped on request" in cluster.log(job)
+
+
+def test_before_the_time_limit_the_run_saves_and_goes_on_in_another_start(cluster: Cluster) -> None:
+    """The signal that SLURM sends by `--signal=B:USR1@60`, sent by hand: a limit is whole minutes."""
+    job = cluster.submit(f'if [ "$start" = 1 ]; then touch "$STUB/runs-$SLURM_NODEID"\n{WAIT}fi', "--sbatch=--time=10")
+    cluster.wait_for("runs-0")
+    cluster.wait_for("runs-1")
+    cluster.call("scancel", "--batch", "--signal=USR1", job)
+    state = cluster.wait(job, seconds=240)
+    assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("COMPLETED", "0:0", "1"), cluster.log(job)
+    assert cluster.starts(0) == cluster.starts(1) == 2
+    assert (cluster.folder / "saved-0").exists() and (cluster.folder / "saved-1").exists()
+    assert "the time limit is near" in cluster.log(job) and "== start 1, attempt 1" in cluster.log(job)
+
+
+def test_scancel_saves_and_ends(cluster: Cluster) -> None:
+    job = cluster.submit(f'touch "$STUB/runs-$SLURM_NODEID"\n{WAIT}')
+    cluster.wait_for("runs-0")
+    cluster.wait_for("runs-1")
+    cluster.call("scancel", job)
+    assert cluster.wait(job)["JobState"] == "CANCELLED"
+    cluster.wait_for("saved-0")
+    cluster.wait_for("saved-1")
+    assert cluster.starts(0) == 1
+
+
+TRAIN = f"""
+if [ "$start" = 1 ] && [ "$SLURM_NODEID" = 1 ]; then
+  {sys.executable} -m maskwright "$@" &
+  until grep -Eq '"step": [4-9][0-9]' "$STUB/runs/one/status.json" 2>/dev/null; do sleep 0.05; done
+  kill -KILL $!
+  wait $!
+  exit 137
+fi
+exec {sys.executable} -m maskwright "$@"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(cli_models, "pretrain_words"), reason="needs pretrain on several machines")
+def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluster, store: TokenStore) -> None:
+    """The real `pretrain` on both nodes; node 1 is killed. Beside it, one process that nobody disturbed."""
+    write_config(cluster.folder / "train.yaml", store.location)
+    text = (
+        (cluster.folder / "train.yaml")
+        .read_text()
+        .replace("micro_batch_rows: 8", "micro_batch_rows: 2\n  virtual_workers: 4")
+    )
+    (cluster.folder / "train.yaml").write_text(text)
+    job = cluster.submit(TRAIN, config="train.yaml")
+    assert cluster.wait(job, seconds=240)["JobState"] == "COMPLETED", cluster.log(job)
+    assert "exit 137: restart 1 of 3" in cluster.log(job) and "continuing at step" in cluster.log(job)
+    maskwright("pretrain", "train.yaml", "--run", "runs/whole", "--processes", "1", cwd=cluster.folder)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        one, whole = (
+            cluster.folder / "runs" / run / "checkpoints" / "step-00000150" / name for run in ("one", "whole")
+        )
+        assert one.read_bytes() == whole.read_bytes()
+
+
+def test_what_sbatch_refuses_is_one_line(cluster: Cluster) -> None:
+    words = ["submit", "run.yaml", "--run", "runs/one", "--on", "slurm", "--sbatch=--partition=none"]
+    done = cluster.call(sys.executable, "-m", "maskwright", *words)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "invalid partition specified: none" in done.stderr and "Fix: " in done.stderr
+
+
+def script(cli: Cli, folder: Path, *options: str) -> str:
+    (folder / "run.yaml").write_text("data: {store: store}\nschedule: {steps: 10}\n")
+    words = ["submit", str(folder / "run.yaml"), "--run", "runs/one", "--on", "slurm", "--dry-run", *options]
+    result = cli(*words)
+    assert result.code == 0, result.err
+    return result.out
+
+
+def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> None:
+    text = script(
+        cli, tmp_path, "--num-workers", "4", "--gpus-per-worker", "8", "--cpus", "64", "--setup", "module load cuda",
+        "--sbatch=--partition=gpu", "--sbatch=--time=04:00:00",
+    )  # fmt: skip
+    header = [line for line in text.splitlines() if line.startswith("#SBATCH")]
+    for option in ("nodes=4", "ntasks-per-node=1", "gpus-per-node=8", "cpus-per-task=64", "requeue", "partition=gpu"):
+        assert f"#SBATCH --{option}" in header
+    assert "#SBATCH --signal=B:USR1@60" in header  # the grace period of 30 s, and 30 s for the rest
+    assert text.startswith("#!/bin/bash\n#SBATCH") and "--processes 8" in text
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", "-"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sbatch=--nodes=3"], "--sbatch: --nodes=3 is not yours to say"),
+        (["--sbatch=--time=1\n#SBATCH --x"], "--sbatch: "),
+        (["--sbatch=partition"], "--sbatch: 'partition' is no option"),
+        (["--grace-seconds=20"], "--grace-seconds: 20 s is no time to save: checkpoint.grace_seconds is 25"),
+        (["--image=a"], "--image: does not go with --on slurm"),
+        (["--name=Big_Run"], "--name: 'Big_Run' is no name for a job"),
+        (["--cpus=4k"], "--cpus: '4k' is no number of cores"),
+    ],
+)
+def test_refused(cli: Cli, tmp_path: Path, options: list[str], message: str) -> None:
+    (tmp_path / "run.yaml").write_text("data: {store: store}\nschedule: {steps: 10}\n")
+    result = cli("submit", str(tmp_path / "run.yaml"), "--run", "runs/one", "--on", "slurm", "--dry-run", *options)
+    assert result.code == 2 and result.error.startswith(message), result.err

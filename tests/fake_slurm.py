@@ -1,0 +1,150 @@
+"""SLURM as its manual pages have it, as far as a batch script of ours goes: `sbatch`, `srun`, `scontrol` and `scancel`
+call `main` with their names. A job is a folder in FAKE_SLURM; each of its nodes is a process here.
+
+Held to the real one: `tests/control/test_slurm.py` runs the same jobs on both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+KILL_WAIT_SECONDS = 10.0
+
+
+def root() -> Path:
+    return Path(os.environ["FAKE_SLURM"])
+
+
+def read(job: str) -> dict[str, object]:
+    return dict(json.loads((root() / job / "state.json").read_text()))
+
+
+def write(job: str, **changes: object) -> None:
+    path = root() / job / "state.json"
+    values = (read(job) if path.exists() else {}) | changes
+    path.with_suffix(".new").write_text(json.dumps(values))
+    path.with_suffix(".new").replace(path)
+
+
+def send(job: str, names: str, number: int) -> None:
+    """To the process groups noted in files of such names."""
+    for path in (root() / job).glob(names):
+        with suppress(ProcessLookupError, ValueError):
+            os.killpg(int(path.read_text()), number)
+
+
+def sbatch(words: list[str]) -> int:
+    assert words == ["--parsable"], words
+    text = sys.stdin.read()
+    options = [line.removeprefix("#SBATCH ").strip() for line in text.splitlines() if line.startswith("#SBATCH ")]
+    named = dict(option.removeprefix("--").partition("=")[::2] for option in options)
+    if named.get("partition") == "none":
+        print("sbatch: error: invalid partition specified: none", file=sys.stderr)
+        print("sbatch: error: Batch job submission failed: Invalid partition name specified", file=sys.stderr)
+        return 1
+    job = str(len(list(root().iterdir())) + 1)
+    (root() / job).mkdir()
+    (root() / job / "script").write_text(text)
+    log = os.path.abspath(named["output"].replace("%j", job))
+    write(job, state="PENDING", exit=0, restarts=0, nodes=int(named["nodes"]), log=log, requeue=False)
+    none = subprocess.DEVNULL
+    subprocess.Popen([sys.executable, __file__, job], start_new_session=True, stdin=none, stdout=none, stderr=none)
+    print(job)
+    return 0
+
+
+def run(job: str) -> None:
+    """What slurmctld and the first node's slurmd do."""
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # ignored by who submits: a shell could not trap it
+    for restart in range(10):
+        write(job, state="RUNNING", restarts=restart, requeue=False)
+        count = int(str(read(job)["nodes"]))
+        environment = os.environ | {
+            "SLURM_JOB_ID": job,
+            "SLURM_JOB_NODELIST": "localhost",
+            "SLURM_NNODES": str(count),
+            **({"SLURM_RESTART_COUNT": str(restart)} if restart else {}),
+        }
+        with open(str(read(job)["log"]), "a") as log:
+            words = ["bash", str(root() / job / "script")]
+            batch = subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True)
+            (root() / job / "batch").write_text(str(batch.pid))
+            code = batch.wait()
+        (root() / job / "batch").unlink()
+        send(job, "task-*", signal.SIGKILL)
+        if read(job)["requeue"]:
+            continue
+        if read(job)["state"] != "CANCELLED":
+            write(job, state="FAILED" if code else "COMPLETED")
+        write(job, exit=code, over=True)
+        return
+
+
+def srun(words: list[str]) -> int:
+    """One task a node. The highest exit code of all."""
+    options = []
+    while words[0].startswith("-"):
+        options.append(words.pop(0))
+    job, count = os.environ["SLURM_JOB_ID"], int(os.environ["SLURM_NNODES"])
+    codes: dict[int, int] = {}
+    tasks = {}
+    for node in range(count):
+        environment = os.environ | {"SLURM_NODEID": str(node), "SLURM_PROCID": str(node)}
+        tasks[node] = subprocess.Popen(words, env=environment, start_new_session=True)
+        (root() / job / f"task-{node}").write_text(str(tasks[node].pid))
+    killed_at = 0.0
+    while len(codes) < count:
+        for node, task in tasks.items():
+            if node not in codes and (code := task.poll()) is not None:
+                codes[node] = code if code >= 0 else 128 - code
+                (root() / job / f"task-{node}").unlink()
+                if code and "--kill-on-bad-exit=1" in options and not killed_at:
+                    killed_at = time.monotonic()
+                    send(job, "task-*", signal.SIGTERM)
+        if killed_at and time.monotonic() - killed_at > KILL_WAIT_SECONDS:
+            send(job, "task-*", signal.SIGKILL)
+        time.sleep(0.02)
+    return max(codes.values())
+
+
+def scontrol(words: list[str]) -> int:
+    if words[:2] == ["show", "hostnames"]:
+        print("localhost")
+    elif words[:2] == ["show", "job"]:
+        state = read(words[2])
+        print(f"JobId={words[2]} JobName=x\n   StdErr={state['log']}\n   StdIn=/dev/null\n   StdOut={state['log']}")
+    elif words[0] == "requeue":
+        write(words[1], requeue=True, state="PENDING")
+        send(words[1], "batch", signal.SIGTERM)
+    return 0
+
+
+def scancel(words: list[str]) -> int:
+    job, wanted = words[-1], [word.removeprefix("--signal=") for word in words if word.startswith("--signal=")]
+    if wanted:
+        number = signal.Signals[f"SIG{wanted[0]}"]
+        if "--batch" in words:  # the shell alone, not what it has started
+            os.kill(int((root() / job / "batch").read_text()), number)
+        else:
+            send(job, "task-*", number)
+    else:
+        write(job, state="CANCELLED")
+        send(job, "task-*", signal.SIGTERM)
+        send(job, "batch", signal.SIGTERM)
+    return 0
+
+
+def main(program: str) -> None:
+    commands = {"sbatch": sbatch, "srun": srun, "scontrol": scontrol, "scancel": scancel}
+    sys.exit(commands[program](sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    run(sys.argv[1])
