@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import SHARED
 from fake_kubernetes import RESOURCES, FakeCluster, fake_cluster
 from in_process import Cli
 from reference.kubernetes.check import faults, of_crd, published
@@ -402,7 +402,8 @@ def test_the_real_kubectl_on_what_is_there_or_cannot_be(cli: Cli, tmp_path: Path
 
 # ---- the CRDs themselves -------------------------------------------------------------------------------------------
 
-CRDS = SHARED / "kubernetes"
+CRDS = Path(os.environ.get("MASKWRIGHT_CRDS", "none"))
+NEEDS_CRDS = "needs MASKWRIGHT_CRDS, a folder with the CRDs of JobSet, Kubeflow Trainer and KubeRay"
 FILES = {"JobSet": "jobsets", "TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes", "RayJob": "rayjobs"}
 
 
@@ -413,7 +414,7 @@ def crd(kind: str) -> dict[str, Any]:
     return of_crd(served["schema"]["openAPIV3Schema"])
 
 
-@pytest.mark.skipif(not CRDS.is_dir(), reason="needs the shared folder of CRDs (JobSet, Kubeflow Trainer, KubeRay)")
+@pytest.mark.skipif(not CRDS.is_dir(), reason=NEEDS_CRDS)
 @pytest.mark.parametrize("kind", ["jobset", "trainjob", "rayjob"])
 def test_objects_fit_the_crds_themselves(cli: Cli, tmp_path: Path, kind: str) -> None:
     made = objects(cli, tmp_path, f"--kind={kind}", *FULL)
@@ -424,7 +425,7 @@ def test_objects_fit_the_crds_themselves(cli: Cli, tmp_path: Path, kind: str) ->
             assert list(faults(one, whole, {})) == []
 
 
-@pytest.mark.skipif(not CRDS.is_dir(), reason="needs the shared folder of CRDs (JobSet, Kubeflow Trainer, KubeRay)")
+@pytest.mark.skipif(not CRDS.is_dir(), reason=NEEDS_CRDS)
 def test_the_schema_of_a_rayjob_is_part_of_the_crds() -> None:
     def compare(ours: dict[str, Any], theirs: dict[str, Any], path: str) -> None:
         if ours.get("ref") in ("PodTemplateSpec", "ObjectMeta", "Service"):

@@ -14,7 +14,6 @@ from command_line import maskwright, write_config
 from in_process import Cli
 from slurm_cluster import Cluster, fake_cluster, real_cluster, why_not_real
 
-from maskwright import cli_models
 from maskwright.data.store import TokenStore
 
 WAIT = "trap 'echo saved >> \"$STUB/saved-$SLURM_NODEID\"; exit 75' TERM; sleep 60 & wait; exit 9\n"
@@ -118,7 +117,6 @@ exec {sys.executable} -m maskwright "$@"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(cli_models, "pretrain_words"), reason="needs pretrain on several machines")
 def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluster, store: TokenStore) -> None:
     """The real `pretrain` on both nodes; node 1 is killed. Beside it, one process that nobody disturbed."""
     write_config(cluster.folder / "train.yaml", store.location)
