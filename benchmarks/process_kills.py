@@ -63,6 +63,13 @@ def children(pid: int) -> list[int]:
     return []
 
 
+def runs(pid: int) -> bool:
+    """Whether it is there, and not merely unburied."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        return file.read().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 def newest(directory: RunDirectory) -> int:
     return max((line["step"] for line in directory.read_metrics()), default=0)
 
@@ -86,8 +93,10 @@ def killed(file: str, directory: RunDirectory, kills: int, generator: random.Ran
             process.kill()
             process.wait()
             victims["alone" if count == 1 else "supervisors"] += 1
-            time.sleep(0.2)
-            outlived += sum(os.path.exists(f"/proc/{pid}") for pid in members)
+            until = time.monotonic() + 5.0
+            while any(map(runs, members)) and time.monotonic() < until:
+                time.sleep(0.01)
+            outlived += sum(map(runs, members))
             process = None
             continue
         with suppress(ProcessLookupError):
@@ -108,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", required=True)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=4500)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="maskwright-process-kills-")
