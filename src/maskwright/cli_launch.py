@@ -7,10 +7,24 @@ from typing import Annotated, Literal
 
 import typer
 
-from maskwright.cli_options import Config, MaxHours, MaxSteps, ProfileSteps, Set, app
+from maskwright.cli_options import (
+    Address,
+    BSize,
+    Config,
+    Datapath,
+    JobId,
+    MaxHours,
+    MaxSteps,
+    ProfileSteps,
+    Set,
+    SimulatedGpus,
+    app,
+    overrides,
+    pretrain_words,
+)
 
 Run = Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")]
-On = Annotated[str | None, typer.Option("--on", help="Where: slice:NAME, a Cloud TPU VM slice over gcloud's ssh.")]
+On = Annotated[str | None, typer.Option("--on", help="Where: slice:NAME, a Cloud TPU VM slice over gcloud's ssh; ray.")]
 Spec = Annotated[
     str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
 ]
@@ -31,6 +45,10 @@ ConnectSeconds = Annotated[float, typer.Option(help="For a host of a slice to an
 RestartWaitSeconds = Annotated[float, typer.Option(help="Before an attempt after the first.", min=0.0)]
 Replace = Annotated[bool, typer.Option("--replace", help="End another job that holds a host of the slice.")]
 
+# Only for ray.
+Follow = Annotated[bool, typer.Option("--follow", help="Show the log until the job is over; its exit code.")]
+WorkingDir = Annotated[str | None, typer.Option(help="Folder to upload beside CONFIG, below 100 MiB.")]
+
 
 @app.command("submit")
 def submit(
@@ -39,6 +57,9 @@ def submit(
     on: On = None,
     spec: Spec = None,
     set_: Set = None,
+    simulated_gpus: SimulatedGpus = None,
+    b_size: BSize = None,
+    datapath: Datapath = None,
     max_hours: MaxHours = None,
     max_steps: MaxSteps = None,
     profile_steps: ProfileSteps = 0,
@@ -56,19 +77,22 @@ def submit(
     connect_seconds: ConnectSeconds = 300.0,
     restart_wait_seconds: RestartWaitSeconds = 10.0,
     replace: Replace = False,
+    address: Address = None,
+    job_id: JobId = None,
+    working_dir: WorkingDir = None,
+    follow: Follow = False,
 ) -> None:
     """Run `maskwright pretrain` on other machines, with their logs here and one exit code."""
+    from maskwright import cli_ray
     from maskwright.core.errors import InputError
     from maskwright.launch import pull, slice
     from maskwright.launch.job import JobSpec, parse_target
 
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
-    overrides = [word for override in set_ or [] for word in ("--set", override)]
-    limits = {"--max-hours": max_hours, "--max-steps": max_steps, "--profile-steps": profile_steps or None}
-    limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
+    keys = overrides(set_, simulated_gpus, b_size, datapath)
     job = JobSpec(
-        command=("maskwright", "pretrain", config, "--run", run, *overrides, *limited),
+        command=("maskwright", *pretrain_words(config, run, keys, max_hours, max_steps, profile_steps)),
         environment=tuple(env or ()),
         folder=workdir,
         setup=setup,
@@ -77,8 +101,12 @@ def submit(
     )
     if spec is not None:
         return print(job.to_json(), end="") if dry_run else pull.submit_spec(spec, job)
-    _kind, name = parse_target(on or "")
+    kind, name = parse_target(on or "")
     values = _values(job.environment)
+    if kind == "ray":
+        limits = {"max_hours": max_hours, "max_steps": max_steps, "profile_steps": profile_steps}
+        asked = cli_ray.Asked(address, job_id, working_dir, num_workers, gpus_per_worker, follow, dry_run)
+        return cli_ray.submit(job, config, run, keys, limits, values, asked)
     place = slice.Slice(name, zone, project, via)
     if dry_run:
         return print(slice.dry_run(place, job))

@@ -16,6 +16,7 @@ from maskwright.core.secrets import redact
 
 FORMAT = 1
 KINDS = {"slice": "a Cloud TPU VM slice by its name, as in slice:my-pod"}
+NAMELESS = {"ray": "a Ray cluster, by its job API (--address)"}
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -95,9 +96,12 @@ def _require(holds: bool, key: str, what: str, fix: str = "correct it") -> None:
 
 
 def parse_target(on: str) -> tuple[str, str]:
-    """`slice:NAME` as its kind and its name."""
+    """`slice:NAME` as its kind and its name, `ray` as itself without one."""
     kind, colon, name = on.partition(":")
+    if on in NAMELESS:
+        return on, ""
     known = "; ".join(f"{kind}:NAME is {meaning}" for kind, meaning in KINDS.items())
+    known += "; " + "; ".join(f"{kind} is {meaning}" for kind, meaning in NAMELESS.items())
     if kind not in KINDS:
         raise InputError(f"{kind[:40]!r} is no place to run on", where="--on", fix=f"{known}")
     if not colon or not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name):
