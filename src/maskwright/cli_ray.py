@@ -41,7 +41,7 @@ def submit(
     from maskwright.core import storage
     from maskwright.core.config import read_config
     from maskwright.core.errors import InputError
-    from maskwright.launch import ray_gang, ray_jobs
+    from maskwright.launch import ray_gang, ray_submit
 
     if job.setup is not None:
         fix = "install it in the image of the cluster: a job that installs at run time fails with the network"
@@ -51,7 +51,7 @@ def submit(
     name = os.path.basename(config)
     gang = ("--num-workers", str(asked.num_workers), "--gpus-per-worker", str(asked.gpus_per_worker))
     with storage.open_binary(config) as file:
-        submission = ray_jobs.Submission(
+        submission = ray_submit.Submission(
             arguments=(*pretrain_words(name, run, keys, **limits), *gang),
             run=run,
             config_name=name,
@@ -63,9 +63,9 @@ def submit(
             id=asked.job_id,
         )
     if asked.dry_run:
-        print(ray_jobs.describe(submission, asked.address))
+        print(ray_submit.describe(submission, asked.address))
         return
-    name = ray_jobs.submit(submission, asked.address, follow_it=asked.follow)
+    name = ray_submit.submit(submission, asked.address, follow_it=asked.follow)
     if not asked.follow:
         print(name)
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or ""),
 ]
 
-STEPS = 600
+STEPS = 300
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 32},
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
@@ -42,7 +43,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
     "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
     "checkpoint": {"save_every_steps": 50, "save_every_seconds": None, "keep": 99},
-    "evaluation": {"max_rows": 8, "every_steps": 300},
+    "evaluation": {"max_rows": 8, "every_steps": 150},
     "logging": {"every_steps": 1, "tensorboard": False},
 }
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -96,11 +97,14 @@ class Cluster:
         """The process that trains."""
         return [pid for pid in processes("pretrain", self.run(run).location) if pid not in self.driver(run)]
 
-    def until_saved(self, run: str, count: int = 1) -> None:
-        """So many checkpoints more than there are now."""
+    def until_saved(self, run: str, submitted: subprocess.Popen[str] | None = None) -> list[int]:
+        """A checkpoint more than there are now. The processes that train."""
         folder = self.run(run).checkpoints
         before = len(checkpoint.whole_steps(folder))
-        wait_until(lambda: len(checkpoint.whole_steps(folder)) >= before + count and self.worker(run))
+        while not (len(checkpoint.whole_steps(folder)) > before and self.worker(run)):
+            assert submitted is None or submitted.poll() is None, submitted.communicate()
+            time.sleep(0.02)
+        return self.worker(run)
 
     def same(self, run: str) -> None:
         tensors, lines, differences = compare(self.run("straight"), self.run(run))
@@ -179,14 +183,12 @@ def test_who_has_no_token_gets_nowhere(cluster: Cluster) -> None:
 
 def test_what_is_killed_begins_again_by_itself(cluster: Cluster) -> None:
     following = cluster.submit("killed", "--job-id", "killed", "--follow")
-    cluster.until_saved("killed")
-    (worker,) = cluster.worker("killed")
+    (worker,) = cluster.until_saved("killed", following)
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: worker not in cluster.worker("killed"))
 
     # Ray's own process: the training saves before another one begins.
-    cluster.until_saved("killed")
-    (worker,) = cluster.worker("killed")
+    cluster.until_saved("killed", following)
     (actor,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_member(pid)]
     os.kill(actor, signal.SIGKILL)
 
@@ -195,6 +197,20 @@ def test_what_is_killed_begins_again_by_itself(cluster: Cluster) -> None:
     assert "worker 0: killed by SIGKILL" in ended.out and "restart 2 of 3" in ended.out
     assert "Ray lost it" in ended.out
     cluster.same("killed")
+
+
+@contextmanager
+def halted(pid: int) -> Iterator[None]:
+    """Until it is told to end, however long that takes, so that a fast machine does not finish the run first."""
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    wait_until(lambda: told_to_end(pid))
+    os.kill(pid, signal.SIGCONT)
+
+
+def told_to_end(pid: int) -> bool:
+    pending = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd"))
+    return bool(int(pending.split()[1], 16) >> signal.SIGTERM - 1 & 1)
 
 
 def is_member(pid: int) -> bool:
@@ -210,14 +226,14 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     assert ended.code == 0, ended
     name = ended.out.strip()
     assert name.startswith("stopped-") and f"maskwright stop ray:{name}" in ended.last
-    cluster.until_saved("stopped")
-    ended = cluster.ended(cluster.submit("stopped"))
-    assert ended.code == 2 and f"is being trained by ray:{name}, RUNNING" in ended.last
-
-    following = cluster.start(
-        *COMMAND[:1], "-c", f"from maskwright.launch.ray_jobs import logs; logs({name!r}, follow_it=True)"
-    )
-    stopped = cluster.maskwright("stop", f"ray:{name}")
+    (worker,) = cluster.until_saved("stopped")
+    follow = f"from maskwright.launch.ray_jobs import logs; logs({name!r}, follow_it=True)"
+    with halted(worker):
+        ended = cluster.ended(cluster.submit("stopped"))
+        assert ended.code == 2 and f"is being trained by ray:{name}, RUNNING" in ended.last
+        following = cluster.start(*COMMAND[:1], "-c", follow)
+        stopping = cluster.start(*COMMAND, "stop", f"ray:{name}")
+    stopped = cluster.ended(stopping)
     assert (stopped.code, stopped.out) == (0, f"ray:{name}: STOPPED\n"), stopped
     followed = cluster.ended(following)
     assert "StoppedEarly" in followed.err and "worker 0 | stopped: " in followed.out
@@ -230,9 +246,10 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     run = cluster.run("stopped").location
     words = ("ray", "job", "submit", "--working-dir", ".", "--", "maskwright", "pretrain", "run.yaml", "--run", run)
     process = cluster.start(*words, folder="without git")
-    cluster.until_saved("stopped")
-    (driver,) = cluster.driver("stopped")
-    os.kill(driver, signal.SIGKILL)
+    (worker,) = cluster.until_saved("stopped", process)
+    with halted(worker):
+        (driver,) = cluster.driver("stopped")
+        os.kill(driver, signal.SIGKILL)
     assert cluster.ended(process).code == 1
     wait_until(lambda: not cluster.worker("stopped"))
     status = cluster.run("stopped").read_status()
@@ -259,10 +276,9 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
 
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
 def test_a_gang_of_two_begins_again_together(cluster: Cluster) -> None:
-    jax = ("--set", "engine.kind=jax", "--set", "engine.devices=1", "--set", "batch.virtual_workers=2")
+    jax = ("--set", "engine.kind=jax", "--set", "engine.devices=2")
     following = cluster.submit("gang", "--follow", "--num-workers", "2", *jax)
-    cluster.until_saved("gang")
-    workers = cluster.worker("gang")
+    workers = cluster.until_saved("gang", following)
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)
     ended = cluster.ended(following)

@@ -138,6 +138,9 @@ class Command:
     files: dict[str, bytes] = field(default_factory=dict)
     grace_seconds: float = 30.0
 
+    def __str__(self) -> str:
+        return f"maskwright {' '.join(self.arguments)}".replace("{files}/", "")
+
     def on(self, worker: int, gang: Gang, rendezvous: str) -> tuple[list[str], dict[str, str]]:
         """Arguments and environment of one worker. A worker without GPUs gets no CUDA_VISIBLE_DEVICES from Ray, and
         would see all of its machine's."""
@@ -181,7 +184,7 @@ def _attempts(command: Command, gang: Gang, restarts: int, stop: Stop, name: str
         attempt = Attempt(command, gang)
         try:
             attempt.begin(stop, patient=number > 0)
-            say(f"{name}: attempt {number + 1} on {', '.join(attempt.hosts)}: maskwright {' '.join(command.arguments)}")
+            say(f"{name}: attempt {number + 1} on {', '.join(attempt.hosts)}: {command}")
             while not attempt.over and not stop.urgent:
                 attempt.turn()
                 if stop.asked:

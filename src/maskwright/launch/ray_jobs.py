@@ -7,36 +7,25 @@ for its client; nothing of training is.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
-import secrets
 import shlex
-import shutil
 import signal
 import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from maskwright.core.console import lost_terminal_is_no_error, say, warn
+from maskwright.core.console import lost_terminal_is_no_error, warn
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
-from maskwright.core.secrets import SECRET_VARIABLE, redact
-from maskwright.launch.ray_gang import GRACE_KEY, RESTARTS_KEY
+from maskwright.core.secrets import redact
 
 USUAL_ADDRESS = "http://127.0.0.1:8265"
 CONNECT_SECONDS, POLL_SECONDS = 10.0, 0.5
-LARGEST_FOLDER_BYTES = 100 << 20
-"""Ray refuses more (HTTP 413), after it has packed all of it."""
-LEFT_OUT = {".git", ".venv", "venv", "__pycache__"}
-"""What Ray leaves out of a working directory by itself (2.60)."""
-STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""Between SIGTERM and SIGKILL; 3 if not set, too short to save. Ray reads it in the job's own environment."""
-BEYOND_GRACE_SECONDS = 30.0
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 
@@ -94,6 +83,8 @@ class Cluster:
         except ImportError:
             fix = "pip install 'maskwright[ray]', the version of the cluster"
             raise InputError("the package ray is not installed here", where="ray", fix=fix) from None
+        for handler in logging.getLogger("ray").handlers:
+            handler.setLevel(logging.WARNING)  # it tells of each upload and of each end of a log
         parts = urlsplit(self.address)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -123,15 +114,20 @@ class Cluster:
             fix = "see the head's dashboard_Job*.log" if reason.startswith("5") else "correct it"
             raise MaskwrightError(f"Ray refuses: {reason[:300]}", where=self.address, fix=fix) from None
 
-    def find(self, job: str) -> RayJob | None:
-        return next((one for one in self.jobs() if one.id == job), None)
-
     def job(self, job: str) -> RayJob:
-        found = self.find(job)
-        if found is None:
+        details = self.ask(lambda: self._details(job))
+        if details is None:
             fix = "`maskwright list --on ray` shows them; a head that started again has forgotten its jobs"
             raise InputError("no such job", where=f"ray:{job} at {self.address}", fix=fix)
-        return found
+        return _job(details)
+
+    def _details(self, job: str) -> Any:
+        try:
+            return self._client.get_job_info(job)
+        except RuntimeError as error:
+            if "status code 404" in str(error):
+                return None
+            raise
 
     def jobs(self) -> list[RayJob]:
         """Submitted ones, the oldest first. Drivers that were started without the job API have no such ID."""
@@ -147,19 +143,32 @@ class Cluster:
     def logs(self, job: str) -> str:
         return str(self.ask(lambda: self._client.get_job_logs(job)))
 
-    def follow(self, job: str, show: Callable[[str], None]) -> None:
+    def follow(self, job: str, show: Callable[[str], None]) -> RayJob:
         """Until it is over. `show` gets pieces of the log, from its beginning."""
-
-        async def tail() -> None:
-            async for piece in self._client.tail_job_logs(job):
-                show(piece)
-
         import aiohttp
 
         try:
-            self.ask(lambda: asyncio.run(tail()))
+            return self.ask(lambda: asyncio.run(self._tail(job, show)))
         except aiohttp.ClientError as error:
             raise self._silent(str(error)) from None
+
+    async def _tail(self, job: str, show: Callable[[str], None]) -> RayJob:
+        """Ray ends its own tail 3 seconds after the job: what is left is read at once."""
+        pieces = self._client.tail_job_logs(job)
+        shown = 0
+        coming = asyncio.ensure_future(anext(pieces, None))
+        while True:
+            await asyncio.wait([coming], timeout=POLL_SECONDS)
+            if coming.done() and (piece := coming.result()) is not None:
+                show(piece)
+                shown += len(piece)
+                coming = asyncio.ensure_future(anext(pieces, None))
+            elif (found := self.job(job)).over:
+                coming.cancel()
+                show(self.logs(job)[shown:])
+                return found
+            elif coming.done():
+                await asyncio.sleep(POLL_SECONDS)
 
 
 def _choose_token(address: str) -> None:
@@ -202,123 +211,6 @@ def _run_of(entrypoint: str) -> str | None:
     return None
 
 
-# ---- submitting ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Submission:
-    """`arguments` of `maskwright`, in which the configuration goes by `config_name`: a file with `config` is uploaded,
-    and `working_dir` with it if given. `values` of variables that the job gets too."""
-
-    arguments: tuple[str, ...]
-    run: str
-    config_name: str
-    config: bytes
-    working_dir: str | None = None
-    values: Mapping[str, str] | None = None
-    restarts: int = 3
-    grace_seconds: float = 30.0
-    id: str | None = None
-
-    @property
-    def entrypoint(self) -> str:
-        """`exec`, so that no shell stands between Ray and the exit code."""
-        return f"exec maskwright {shlex.join(self.arguments)}"
-
-    def name(self) -> str:
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(self.run.rstrip("/"))).strip("-._")[:60] or "run"
-        return self.id or f"{stem}-{secrets.token_hex(3)}"
-
-    def check(self) -> None:
-        if self.id is not None and not ID.fullmatch(self.id):
-            fix = "letters, digits, '.', '_' and '-', at most 100"
-            raise InputError(f"{self.id[:120]!r} is no ID", where="--job-id", fix=fix)
-        for name, value in (self.values or {}).items():
-            if SECRET_VARIABLE.search(name) or redact(value) != value:
-                raise InputError(
-                    "looks like a secret, and Ray shows a job's variables to all who see its dashboard",
-                    where=f"--env {name}",
-                    fix="give it to the cluster's machines instead (on Kubernetes a Secret in the pods' env)",
-                )
-
-    def environment(self) -> dict[str, str]:
-        return {STOP_WAIT: str(int(self.grace_seconds + BEYOND_GRACE_SECONDS)), **(self.values or {})}
-
-
-def describe(submission: Submission, address: str | None) -> str:
-    """What `submit` would send, without the values of variables."""
-    submission.check()
-    shown = {**submission.environment(), **dict.fromkeys(submission.values or {}, "***")}
-    folder = f"{submission.working_dir} and " if submission.working_dir else ""
-    return "\n".join(
-        [
-            f"address      {find_address(address)}",
-            f"entrypoint   {submission.entrypoint}",
-            f"uploaded     {folder}{submission.config_name}",
-            *(f"environment  {name}={value}" for name, value in shown.items()),
-        ]
-    )
-
-
-def submit(submission: Submission, address: str | None, *, follow_it: bool) -> str:
-    """The ID. With `follow_it` shows the log, and raises what gives the process the job's exit code."""
-    submission.check()
-    with _packed(submission) as folder:
-        cluster = Cluster(address)
-        name = submission.name()
-        _refuse_doubles(cluster, name, submission.run)
-        os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # the folder is uploaded as it is
-        cluster.submit(
-            entrypoint=submission.entrypoint,
-            submission_id=name,
-            runtime_env={"working_dir": folder, "env_vars": submission.environment()},
-            metadata={RESTARTS_KEY: str(submission.restarts), GRACE_KEY: f"{submission.grace_seconds:g}"},
-        )
-    say(f"ray:{name}: submitted to {cluster.address}")
-    if follow_it:
-        follow(cluster, name)
-    else:
-        say(f"follow it with `maskwright logs ray:{name} --follow`, end it with `maskwright stop ray:{name}`")
-    return name
-
-
-def _refuse_doubles(cluster: Cluster, name: str, run: str) -> None:
-    for job in cluster.jobs():
-        if job.id == name:
-            fix = f"`maskwright logs ray:{name} --follow` follows it; for a new one give another --job-id, or none"
-            raise InputError(f"there is such a job, {job.state}", where=f"--job-id {name}", fix=fix)
-        if not job.over and job.run == os.path.normpath(run):
-            fix = f"`maskwright logs ray:{job.id} --follow` follows it, `maskwright stop ray:{job.id}` ends it"
-            raise InputError(f"is being trained by ray:{job.id}, {job.state}", where=f"--run {run}", fix=fix)
-
-
-@contextmanager
-def _packed(submission: Submission) -> Iterator[str]:
-    """A folder with what is uploaded."""
-    with tempfile.TemporaryDirectory(prefix="maskwright-") as folder:
-        if submission.working_dir is not None:
-            _require_small(submission.working_dir)
-            shutil.copytree(
-                submission.working_dir, folder, dirs_exist_ok=True, ignore=lambda _, names: LEFT_OUT & set(names)
-            )
-        path = os.path.join(folder, submission.config_name)
-        with open(path, "wb") as file:
-            file.write(submission.config)
-        yield folder
-
-
-def _require_small(folder: str) -> None:
-    if not os.path.isdir(folder):
-        raise InputError("is no folder", where=f"--working-dir {folder}", fix="give one, or leave it out")
-    size = 0
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
-        size += sum(os.lstat(os.path.join(place, name)).st_size for name in names)
-        if size > LARGEST_FOLDER_BYTES:
-            fix = "leave data out of it: put it on storage that the cluster's machines see, and give its whole path"
-            raise InputError("holds more than 100 MiB, Ray's limit", where=f"--working-dir {folder}", fix=fix)
-
-
 # ---- following and ending ------------------------------------------------------------------------------------------
 
 
@@ -339,12 +231,13 @@ def follow(cluster: Cluster, name: str) -> None:
     """Shows the log until the job is over, then `conclude`. Ctrl-C ends the following; the job goes on."""
     before = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        cluster.follow(name, _show)
-        while not (job := cluster.job(name)).over:
-            time.sleep(POLL_SECONDS)
+        job = cluster.follow(name, _show)
     except _Leave:
         what = f"no longer followed; the job goes on. `maskwright stop ray:{name}` ends it"
         raise StoppedEarly(what, where=f"ray:{name}") from None
+    except MaskwrightError as error:
+        fix = "look for the head; if it is gone, its jobs have saved and ended, and the same submission continues"
+        raise MaskwrightError(f"lost sight of it: {error.what}", where=f"ray:{name}", fix=fix) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
