@@ -95,7 +95,7 @@ class Cluster:
 
     def worker(self, run: str) -> list[int]:
         """The process that trains."""
-        return [pid for pid in processes("pretrain", self.run(run).location) if pid not in self.driver(run)]
+        return [pid for pid in processes("-m", "pretrain", self.run(run).location) if pid not in self.driver(run)]
 
     def until_saved(self, run: str, submitted: subprocess.Popen[str] | None = None) -> list[int]:
         """A checkpoint more than there are now. The processes that train."""

@@ -139,6 +139,7 @@ class Member:
         with stream:
             word = stream.read().strip()
         self._over(int(word) if word.isdigit() else None)
+        self._close_input()
 
     def _over(self, code: int | None) -> None:
         self._code, self._ended_at = code, time.monotonic()
@@ -160,9 +161,12 @@ class Member:
         """The command is to save and end; what has not begun does not begin."""
         with self._changing:
             self._told = True
+        self._close_input()
+
+    def _close_input(self) -> None:
+        with self._changing, suppress(BrokenPipeError):
             if self._input is not None:
-                with suppress(BrokenPipeError):
-                    self._input.close()
+                self._input.close()
 
 
 def _lock_of(run: str) -> IO[bytes]:
