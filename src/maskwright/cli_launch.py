@@ -18,8 +18,8 @@ from maskwright.cli_options import (
     ProfileSteps,
     Set,
     SimulatedGpus,
+    all_overrides,
     app,
-    overrides,
     pretrain_words,
 )
 
@@ -90,9 +90,11 @@ def submit(
 
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
-    keys = overrides(set_, simulated_gpus, b_size, datapath)
+    set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
+    limits = {"--max-hours": max_hours, "--max-steps": max_steps, "--profile-steps": profile_steps or None}
+    limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
     job = JobSpec(
-        command=("maskwright", *pretrain_words(config, run, keys, max_hours, max_steps, profile_steps)),
+        command=("maskwright", *pretrain_words(config, run, set_), *limited),
         environment=tuple(env or ()),
         folder=workdir,
         setup=setup,
@@ -104,9 +106,8 @@ def submit(
     kind, name = parse_target(on or "")
     values = _values(job.environment)
     if kind == "ray":
-        limits = {"max_hours": max_hours, "max_steps": max_steps, "profile_steps": profile_steps}
         asked = cli_ray.Asked(address, job_id, working_dir, num_workers, gpus_per_worker, follow, dry_run)
-        return cli_ray.submit(job, config, run, keys, limits, values, asked)
+        return cli_ray.submit(job, config, run, set_, values, asked)
     place = slice.Slice(name, zone, project, via)
     if dry_run:
         return print(slice.dry_run(place, job))

@@ -24,8 +24,8 @@ from maskwright.cli_options import (
     SimulatedGpus,
     TextColumn,
     To,
+    all_overrides,
     app,
-    overrides,
     print_result,
 )
 from maskwright.core.console import warn
@@ -52,10 +52,10 @@ def pretrain(
     from maskwright import cli_ray
     from maskwright.core.config import read_config
 
-    set_ = overrides(set_, simulated_gpus, b_size, datapath)
+    set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
-    limited = {"max_hours": max_hours, "max_steps": max_steps, "profile_steps": profile_steps}
-    if not dry_run and cli_ray.train_as_a_job(resolved, config, run, set_, limited, num_workers, gpus_per_worker):
+    gang = cli_ray.Gang(num_workers, gpus_per_worker, max_hours, max_steps, profile_steps)
+    if not dry_run and cli_ray.train_as_a_job(resolved, config, run, set_, gang):
         return
     from maskwright.tasks import preflight
     from maskwright.tasks import pretrain as task

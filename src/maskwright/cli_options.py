@@ -62,27 +62,17 @@ Address = Annotated[
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 
 
-def overrides(
+def pretrain_words(config: str, run: str, overrides: list[str] | None) -> list[str]:
+    """What a person would type after `maskwright`, for another process or machine."""
+    return ["pretrain", config, "--run", run, *(word for text in overrides or [] for word in ("--set", text))]
+
+
+def all_overrides(
     set_: list[str] | None, simulated_gpus: int | None, b_size: int | None, datapath: str | None
 ) -> list[str]:
     """`--set` and the options that are spellings of it, as `KEY=VALUE`."""
     spelt = {"batch.virtual_workers": simulated_gpus, "batch.micro_batch_rows": b_size, "data.store": datapath}
     return [*(set_ or []), *(f"{key}={value}" for key, value in spelt.items() if value is not None)]
-
-
-def pretrain_words(
-    config: str,
-    run: str,
-    set_: list[str] | None = None,
-    max_hours: float | None = None,
-    max_steps: int | None = None,
-    profile_steps: int = 0,
-) -> tuple[str, ...]:
-    """The command `pretrain` for another machine."""
-    keys = [word for override in set_ or [] for word in ("--set", override)]
-    limits = {"--max-hours": max_hours, "--max-steps": max_steps, "--profile-steps": profile_steps or None}
-    limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
-    return ("pretrain", config, "--run", run, *keys, *limited)
 
 
 def print_result(report: str, value: Any, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -29,15 +29,22 @@ class Asked(NamedTuple):
     dry_run: bool
 
 
-def submit(
-    job: JobSpec,
-    config: str,
-    run: str,
-    keys: list[str],
-    limits: Mapping[str, Any],
-    values: Mapping[str, str],
-    asked: Asked,
-) -> None:
+class Gang(NamedTuple):
+    """The options of `pretrain` that say who trains, and for how long."""
+
+    num_workers: int | None
+    gpus_per_worker: int | None
+    max_hours: float | None
+    max_steps: int | None
+    profile_steps: int
+
+    def limits(self) -> list[str]:
+        named = {"--max-hours": self.max_hours, "--max-steps": self.max_steps}
+        named["--profile-steps"] = self.profile_steps or None
+        return [word for name, value in named.items() if value is not None for word in (name, str(value))]
+
+
+def submit(job: JobSpec, config: str, run: str, set_: list[str], values: Mapping[str, str], asked: Asked) -> None:
     from maskwright.core import storage
     from maskwright.core.config import read_config
     from maskwright.core.errors import InputError
@@ -46,13 +53,13 @@ def submit(
     if job.setup is not None:
         fix = "install it in the image of the cluster: a job that installs at run time fails with the network"
         raise InputError("is not for Ray", where="--setup", fix=fix)
-    resolved = read_config(config, keys)
+    resolved = read_config(config, set_)
     ray_gang.require_lasting(run, resolved.data.store, resolved.model.init_from, asked.working_dir)
     name = os.path.basename(config)
     gang = ("--num-workers", str(asked.num_workers), "--gpus-per-worker", str(asked.gpus_per_worker))
     with storage.open_binary(config) as file:
         submission = ray_submit.Submission(
-            arguments=(*pretrain_words(name, run, keys, **limits), *gang),
+            arguments=("pretrain", name, *job.command[3:], *gang),
             run=run,
             config_name=name,
             config=file.read(),
@@ -70,22 +77,14 @@ def submit(
         print(name)
 
 
-def train_as_a_job(
-    resolved: RunConfig,
-    config: str,
-    run: str,
-    keys: list[str],
-    limits: Mapping[str, Any],
-    num_workers: int | None,
-    gpus_per_worker: int | None,
-) -> bool:
+def train_as_a_job(resolved: RunConfig, config: str, run: str, set_: list[str], gang: Gang) -> bool:
     """Whether this is the driver of a Ray job; then the gang has trained."""
     from maskwright.core import storage
     from maskwright.core.errors import InputError
     from maskwright.launch import ray_gang
 
     if ray_gang.job_id() is None:
-        if (num_workers, gpus_per_worker) != (None, None):
+        if (gang.num_workers, gang.gpus_per_worker) != (None, None):
             fix = "start it with `maskwright submit … --on ray`, or `ray job submit … -- maskwright pretrain …`"
             raise InputError("is for a Ray job, and this is none", where="--num-workers, --gpus-per-worker", fix=fix)
         return False
@@ -93,12 +92,12 @@ def train_as_a_job(
     name = os.path.basename(config)
     with storage.open_binary(config) as file:
         command = ray_gang.Command(
-            arguments=pretrain_words(f"{{files}}/{name}", run, keys, **limits),
+            arguments=(*pretrain_words(f"{{files}}/{name}", run, set_), *gang.limits()),
             run=run,
             files={name: file.read()},
             grace_seconds=ray_gang.grace_seconds(resolved.checkpoint.grace_seconds),
         )
-    ray_gang.train(command, num_workers, gpus_per_worker)
+    ray_gang.train(command, gang.num_workers, gang.gpus_per_worker)
     return True
 
 
