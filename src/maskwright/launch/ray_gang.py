@@ -9,6 +9,7 @@ workers every 2 seconds.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections import deque
@@ -159,7 +160,7 @@ def train(command: Command, workers: int | None, gpus: int | None) -> None:
 
     name = f"Ray job {job_id()}"
     restarts = int(_metadata().get(RESTARTS_KEY, RESTARTS))
-    ray.init(log_to_driver=False, logging_level="ERROR")
+    ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
         with Stop().on_signals() as stop:  # after `init`, which has a handler of its own
             gang = choose(_machines(), workers, gpus)
@@ -246,12 +247,9 @@ class Attempt:
                 max_concurrency=4,
             )
             self._actors.append(actor.remote())
-        patience = self.command.grace_seconds + LONGER_THAN_SAVING_SECONDS
-        ready = [
-            actor.prepare.remote(self.command.run, host, patience)
-            for actor, host in zip(self._actors, self.hosts, strict=True)
-        ]
-        self._start_all(self._all(ready, stop, patience))
+        ready = self._prepare(stop)
+        if ready is not None:
+            self._start_all(ready)
 
     def _wait_for_room(self, stop: Stop, patient: bool) -> None:
         began = told_at = time.monotonic()
@@ -266,16 +264,33 @@ class Attempt:
                 told_at = now
                 say(f"waiting for {self.gang}: {'others use the cluster' if enough else 'a machine is missing'}")
 
-    def _all(self, references: list[Any], stop: Stop, seconds: float) -> list[tuple[int, bool]]:
+    def _prepare(self, stop: Stop) -> list[tuple[int, bool]] | None:
+        """What each worker says of its machine; None when one was lost, and with it the attempt."""
         import ray
+        from ray.exceptions import RayError
 
-        deadline = time.monotonic() + seconds + ANSWER_SECONDS
-        while len(ray.wait(references, num_returns=len(references), timeout=0.2)[0]) < len(references):
+        patience = self.command.grace_seconds + LONGER_THAN_SAVING_SECONDS
+        deadline = time.monotonic() + patience + ROOM_SECONDS  # a worker's process may be a download away
+        pairs = zip(self._actors, self.hosts, strict=True)
+        waited = [actor.prepare.remote(self.command.run, host, patience) for actor, host in pairs]
+        while len(ray.wait(waited, num_returns=len(waited), timeout=0.2)[0]) < len(waited):
             if stop.asked:
                 raise StoppedEarly("told to end before it began")
             if time.monotonic() > deadline:
-                raise MaskwrightError("a Ray worker does not start", fix="see `ray status` and the worker's logs")
-        return list(ray.get(references))
+                raise MaskwrightError("a Ray worker does not start", fix="see `ray status` and the workers' logs")
+        ready = []
+        for worker, reference in enumerate(waited):
+            try:
+                ready.append(ray.get(reference))
+            except RayError as error:
+                self._ended(worker, None, _reason(error))
+        if len(ready) == len(waited):
+            return ready
+        self._told_at = time.monotonic()
+        lost = {end.worker for end in self.ends}
+        for worker in set(range(self.gang.workers)) - lost:
+            self._ended(worker, StoppedEarly.exit_code, "")
+        return None
 
     def _start_all(self, ready: list[tuple[int, bool]]) -> None:
         for worker, (_, free) in enumerate(ready):
@@ -292,14 +307,14 @@ class Attempt:
     def turn(self, seconds: float = 0.2) -> None:
         """Works through what has come, and waits at most so long for something."""
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import RayError
 
         for reference in ray.wait(list(self._heard), timeout=seconds)[0] if self._heard else ():
             worker = self._heard.pop(reference)
             try:
                 lines, over, code = ray.get(reference)
-            except RayActorError as error:
-                self._ended(worker, None, f"Ray lost it: {' '.join(str(error).split())[:200]}")
+            except RayError as error:
+                self._ended(worker, None, _reason(error))
                 continue
             for line in lines:
                 self._tails[worker].append(redact(line))
@@ -337,3 +352,7 @@ class Attempt:
 
         if self._group is not None:
             remove_placement_group(self._group)
+
+
+def _reason(error: Exception) -> str:
+    return f"Ray lost it: {' '.join(str(error).split())[:200]}"
