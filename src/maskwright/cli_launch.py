@@ -52,6 +52,7 @@ WorkingDir = Annotated[str | None, typer.Option(help="Folder to upload beside CO
 
 @app.command("submit")
 def submit(
+    context: typer.Context,
     config: Config,
     run: Run,
     on: On = None,
@@ -106,7 +107,7 @@ def submit(
     kind, name = parse_target(on or "")
     values = _values(job.environment)
     if kind == "ray":
-        asked = cli_ray.Asked(address, job_id, working_dir, num_workers, gpus_per_worker, follow, dry_run)
+        asked = cli_ray.Asked(address, job_id, working_dir, cli_ray.gang_words(context), follow, dry_run)
         return cli_ray.submit(job, config, run, set_, values, asked)
     place = slice.Slice(name, zone, project, via)
     if dry_run:

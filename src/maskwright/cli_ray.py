@@ -23,10 +23,17 @@ class Asked(NamedTuple):
     address: str | None
     job_id: str | None
     working_dir: str | None
-    num_workers: int
-    gpus_per_worker: int
+    gang: list[str]
     follow: bool
     dry_run: bool
+
+
+def gang_words(context: typer.Context) -> list[str]:
+    """`--num-workers` and `--gpus-per-worker` where they were given; what was not, the cluster decides."""
+    names = ("num_workers", "gpus_per_worker")
+    sources = {name: context.get_parameter_source(name) for name in names}
+    given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+    return [word for name in given for word in (f"--{name.replace('_', '-')}", str(context.params[name]))]
 
 
 class Gang(NamedTuple):
@@ -56,10 +63,9 @@ def submit(job: JobSpec, config: str, run: str, set_: list[str], values: Mapping
     resolved = read_config(config, set_)
     ray_gang.require_lasting(run, resolved.data.store, resolved.model.init_from, asked.working_dir)
     name = os.path.basename(config)
-    gang = ("--num-workers", str(asked.num_workers), "--gpus-per-worker", str(asked.gpus_per_worker))
     with storage.open_binary(config) as file:
         submission = ray_submit.Submission(
-            arguments=("pretrain", name, *job.command[3:], *gang),
+            arguments=("pretrain", name, *job.command[3:], *asked.gang),
             run=run,
             config_name=name,
             config=file.read(),

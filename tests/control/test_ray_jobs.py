@@ -204,6 +204,7 @@ def test_submit_says_what_it_would_do(tmp_path: Path) -> None:
     gang = "--num-workers 2 --gpus-per-worker 4"
     assert lines[1] == f"entrypoint   exec maskwright pretrain run.yaml --run /runs/a {keys} {gang}"
     assert lines[2:] == ["uploaded     run.yaml", "environment  RAY_JOB_STOP_WAIT_TIME_S=60"]
+    assert maskwright(*words, cwd=tmp_path).splitlines()[1].endswith("pretrain run.yaml --run /runs/a")
     maskwright(*words[:4], "--run", "runs/a", cwd=tmp_path, code=2)
     maskwright(*words, "--datapath", "store", cwd=tmp_path, code=2)
     maskwright("pretrain", "run.yaml", "--run", "runs/a", "--num-workers", 2, cwd=tmp_path, code=2)
