@@ -146,11 +146,9 @@ class Command:
         """Arguments and environment of one worker. A worker without GPUs gets no CUDA_VISIBLE_DEVICES from Ray, and
         would see all of its machine's."""
         environment = {} if gang.gpus else {"CUDA_VISIBLE_DEVICES": ""}
-        if gang.workers > 1:
-            host, _, port = rendezvous.rpartition(":")
-            environment |= {"MASTER_ADDR": host, "MASTER_PORT": port}
-            environment |= {"WORLD_SIZE": str(gang.workers), "RANK": str(worker)}
-        return [*self.arguments], environment
+        several = ["--nodes", str(gang.workers), "--node-rank", str(worker), "--rendezvous", rendezvous]
+        words = [*self.arguments, "--processes", str(max(1, gang.gpus)), *(several if gang.workers > 1 else [])]
+        return words, environment
 
 
 def train(command: Command, workers: int | None, gpus: int | None) -> None:
