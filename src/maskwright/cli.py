@@ -22,6 +22,7 @@ from maskwright import (
     cli_launch,  # noqa: F401 - so does it
     cli_models,  # noqa: F401 - so does it
     cli_monitor,  # noqa: F401 - so does it
+    cli_ray,  # noqa: F401 - and it
 )
 from maskwright.cli_options import app
 from maskwright.core.console import say

@@ -36,30 +36,43 @@ Accelerator = Annotated[str | None, typer.Option(help="skypilot: what the GPUs a
 Spot = Annotated[bool, typer.Option("--spot", help="skypilot: on machines that can be taken away, for less.")]
 
 
-SLICE = ("zone", "project", "via", "connect_seconds", "restart_wait_seconds", "replace")
-KUBERNETES = ("kind", "image", "namespace", "claim", "queue", "service_account", "secret", "memory", "gpu_resource")
-OTHERS = {
-    "kubernetes": (*SLICE, "sbatch", "accelerator", "spot", "setup", "workdir"),
-    "slurm": (*SLICE, *KUBERNETES, "node_selector", "ray_version", "bucket", "accelerator", "spot"),
-    "skypilot": (*SLICE, *KUBERNETES, "node_selector", "ray_version", "sbatch", "workdir"),
+SLICE = {"zone", "project", "via", "connect_seconds", "restart_wait_seconds", "replace"}
+RAY = {"address", "job_id", "working_dir", "follow"}
+PODS = {"kind", "image", "namespace", "claim", "queue", "service_account", "secret", "memory", "gpu_resource"}
+PODS |= {"node_selector", "ray_version"}
+TAKES = {
+    "slice": SLICE | {"workdir", "setup"},
+    "ray": RAY,
+    "kubernetes": PODS | {"name", "cpus", "bucket"},
+    "slurm": {"name", "cpus", "sbatch", "workdir", "setup"},
+    "skypilot": {"name", "cpus", "bucket", "accelerator", "spot", "setup"},
 }
-"""Options that say nothing there: giving one is a misunderstanding."""
+"""Options that not every place has. Giving one that says nothing there is a misunderstanding."""
+
+
+def refuse_others(place: str, context: typer.Context) -> None:
+    """Raises `InputError` for an option of another place."""
+    from maskwright.core.errors import InputError
+
+    known: set[str] = set().union(*TAKES.values())
+    if wrong := sorted(given(context) & known - TAKES[place]):
+        raise InputError(
+            f"does not go with --on {place}",
+            where=f"--{wrong[0].replace('_', '-')}",
+            fix="leave it out: `submit --help` says whose it is",
+        )
+
+
+def given(context: typer.Context) -> set[str]:
+    """Options that were typed, not left at their usual values."""
+    return {name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
 
 
 def start(kind: str, spec: JobSpec, context: typer.Context) -> None:
     """`context` is that of `submit`. Raises what the launchers do."""
-    from maskwright.core.errors import InputError
     from maskwright.launch import cluster, skypilot, slurm
 
-    given = {
-        name for name in context.params if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    }
-    if wrong := sorted(given & set(OTHERS[kind])):
-        option = f"--{wrong[0].replace('_', '-')}"
-        raise InputError(
-            f"does not go with --on {kind}", where=option, fix="leave it out: `submit --help` says whose it is"
-        )
-    if "workdir" not in given:
+    if "workdir" not in given(context):
         spec = replace(spec, folder=".")
     options = context.params
     common = {

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from maskwright import cli_cluster as cluster
-from maskwright.cli_options import Config, MaxHours, MaxSteps, ProfileSteps, Set, app, pretrain_words
+from maskwright.cli_options import (
+    Address,
+    BSize,
+    Config,
+    Datapath,
+    JobId,
+    MaxHours,
+    MaxSteps,
+    ProfileSteps,
+    Set,
+    SimulatedGpus,
+    all_overrides,
+    app,
+    pretrain_words,
+)
+
+if TYPE_CHECKING:
+    from maskwright.launch.job import JobSpec
 
 Run = Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")]
 On = Annotated[
-    str | None, typer.Option("--on", help="Where: slice:NAME (a Cloud TPU VM slice), kubernetes, slurm or skypilot.")
+    str | None, typer.Option("--on", help="Where: slice:NAME (Cloud TPU VMs), kubernetes, slurm, skypilot or ray.")
 ]
 Spec = Annotated[
     str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
@@ -34,6 +51,10 @@ ConnectSeconds = Annotated[float, typer.Option(help="For a host of a slice to an
 RestartWaitSeconds = Annotated[float, typer.Option(help="Before an attempt after the first.", min=0.0)]
 Replace = Annotated[bool, typer.Option("--replace", help="End another job that holds a host of the slice.")]
 
+# Only for ray.
+Follow = Annotated[bool, typer.Option("--follow", help="Show the log until the job is over; its exit code.")]
+WorkingDir = Annotated[str | None, typer.Option(help="Folder to upload beside CONFIG, below 100 MiB.")]
+
 
 @app.command("submit")
 def submit(
@@ -43,6 +64,9 @@ def submit(
     on: On = None,
     spec: Spec = None,
     set_: Set = None,
+    simulated_gpus: SimulatedGpus = None,
+    b_size: BSize = None,
+    datapath: Datapath = None,
     max_hours: MaxHours = None,
     max_steps: MaxSteps = None,
     profile_steps: ProfileSteps = 0,
@@ -60,6 +84,10 @@ def submit(
     connect_seconds: ConnectSeconds = 300.0,
     restart_wait_seconds: RestartWaitSeconds = 10.0,
     replace: Replace = False,
+    address: Address = None,
+    job_id: JobId = None,
+    working_dir: WorkingDir = None,
+    follow: Follow = False,
     name: cluster.Name = None,
     kind: cluster.Kind = "indexed-job",
     image: cluster.Image = "",
@@ -73,39 +101,43 @@ def submit(
     memory: cluster.Memory = "16Gi",
     gpu_resource: cluster.GpuResource = "nvidia.com/gpu",
     node_selector: cluster.NodeSelector = None,
-    ray_version: cluster.RayVersion = "2.52.0",
+    ray_version: cluster.RayVersion = "2.60.0",
     sbatch: cluster.Sbatch = None,
     accelerator: cluster.Accelerator = None,
     spot: cluster.Spot = False,
 ) -> None:
     """Run `maskwright pretrain` on other machines, with their logs here and one exit code."""
+    from maskwright import cli_ray
     from maskwright.core.errors import InputError
-    from maskwright.launch import pull, slice
+    from maskwright.launch import pull
     from maskwright.launch.job import NAMELESS, JobSpec, parse_target
 
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
-    limits = {"--max-hours": max_hours, "--max-steps": max_steps, "--profile-steps": profile_steps or None}
-    limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
-    job = JobSpec(
-        command=("maskwright", *pretrain_words(config, run, set_), *limited),
-        environment=tuple(env or ()),
-        folder=workdir,
-        setup=setup,
-        restarts=restarts,
-        grace_seconds=grace_seconds,
-    )
+    set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
+    words = pretrain_words(config, run, set_, max_hours, max_steps, profile_steps)
+    job = JobSpec(("maskwright", *words), tuple(env or ()), workdir, setup, restarts, grace_seconds)
     if spec is not None:
         return print(job.to_json(), end="") if dry_run else pull.submit_spec(spec, job)
     where, target = parse_target(on or "")
+    cluster.refuse_others(where, context)
+    if where == "ray":
+        asked = cli_ray.Asked(address, job_id, working_dir, cli_ray.gang_words(context), follow, dry_run)
+        return cli_ray.submit(job, config, run, set_, _values(job.environment), asked)
     if where in NAMELESS:
         return cluster.start(where, job, context)
+    _on_slice(target, job, context.params)
+
+
+def _on_slice(name: str, job: JobSpec, options: dict[str, Any]) -> None:
+    from maskwright.launch import slice
+
+    place = slice.Slice(name, options["zone"], options["project"], options["via"])
     values = _values(job.environment)
-    place = slice.Slice(target, zone, project, via)
-    if dry_run:
+    if options["dry_run"]:
         return print(slice.dry_run(place, job))
-    times = {"connect_seconds": connect_seconds, "restart_wait_seconds": restart_wait_seconds}
-    slice.submit(place, job, values, replace=replace, **times)
+    taken = {key: options[key] for key in ("replace", "connect_seconds", "restart_wait_seconds")}
+    slice.submit(place, job, values, **taken)
 
 
 def _values(names: tuple[str, ...]) -> dict[str, str]:

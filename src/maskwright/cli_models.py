@@ -9,8 +9,11 @@ from typing import Annotated
 import typer
 
 from maskwright.cli_options import (
+    Address,
     AsJson,
+    BSize,
     Config,
+    Datapath,
     Device,
     Layout,
     MaxHours,
@@ -18,8 +21,10 @@ from maskwright.cli_options import (
     Model,
     ProfileSteps,
     Set,
+    SimulatedGpus,
     TextColumn,
     To,
+    all_overrides,
     app,
     pretrain_words,
     print_result,
@@ -38,6 +43,11 @@ def pretrain(
     max_hours: MaxHours = None,
     max_steps: MaxSteps = None,
     profile_steps: ProfileSteps = 0,
+    simulated_gpus: SimulatedGpus = None,
+    b_size: BSize = None,
+    datapath: Datapath = None,
+    num_workers: Annotated[int | None, typer.Option(help="As a Ray job: machines, or parts of one.", min=1)] = None,
+    gpus_per_worker: Annotated[int | None, typer.Option(help="As a Ray job: of each. 0: on the CPU.", min=0)] = None,
     processes: Annotated[
         int | None, typer.Option(help="On this machine: one for each GPU when not given, one on a CPU.", min=1)
     ] = None,
@@ -46,11 +56,16 @@ def pretrain(
     rendezvous: Annotated[str | None, typer.Option(help="HOST:PORT of machine 0, for several.")] = None,
 ) -> None:
     """Train a masked language model. Run again with the same folder: it continues, exactly."""
+    from maskwright import cli_ray
     from maskwright.core.config import read_config
     from maskwright.launch import local
 
     local.end_with_parent()
+    set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
+    gang = cli_ray.Gang(num_workers, gpus_per_worker, max_hours, max_steps, profile_steps)
+    if not dry_run and cli_ray.train_as_a_job(resolved, config, run, set_, gang):
+        return
     group = local.choose(resolved, processes, nodes, node_rank, rendezvous)
     if group and not dry_run:
         words = pretrain_words(config, run, set_)
@@ -91,10 +106,12 @@ def plan(
 @app.command("stop")
 def stop(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run directory of a run that is going on, or a submitted job.json.")
+        str,
+        typer.Argument(metavar="RUN", help="Run directory of a run that is going on, a submitted job.json, or ray:ID."),
     ],
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
     wait_seconds: Annotated[float, typer.Option(help="How long to wait for it to happen.", min=0.0)] = 120.0,
+    address: Address = None,
 ) -> None:
     """Ask a run to save and stop, from any machine that sees its folder. The same command continues it."""
     from maskwright.core.run_directory import RunDirectory
@@ -104,6 +121,10 @@ def stop(
         from maskwright.launch.pull import stop_spec
 
         return stop_spec(run)
+    if run.startswith("ray:"):
+        from maskwright import cli_ray
+
+        return cli_ray.stop(run, checkpoint, wait_seconds, address)
     print(task.stop(RunDirectory(run), "checkpoint" if checkpoint else "stop", wait_seconds))
 
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from maskwright.cli_options import AsJson, app, print_result
+from maskwright.cli_options import Address, AsJson, app, print_result
 
 WATCH_SECONDS = 5.0
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, or a copy of one at any URL.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, a copy of one at any URL, or ray:ID.")]
 
 
 @app.command("status")
@@ -21,8 +21,13 @@ def status(
     run: Run,
     as_json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again every 5 seconds, until the run is over.")] = False,
+    address: Address = None,
 ) -> None:
     """How a run is: progress, last checkpoint, and which rank is lost, hangs or is slow."""
+    if run.startswith("ray:"):
+        from maskwright import cli_ray
+
+        return cli_ray.status(run, as_json, address)
     from maskwright.core.errors import StoppedEarly
     from maskwright.monitor.status import look
 
@@ -44,8 +49,13 @@ def logs(
     lines: Annotated[
         int | None, typer.Option(help="Only so many of the last lines; all when not given.", min=0)
     ] = None,
+    address: Address = None,
 ) -> None:
     """A run's log. With --follow, its exit code: 0 when the run is done, 75 when it stopped early, else its own."""
+    if run.startswith("ray:"):
+        from maskwright import cli_ray
+
+        return cli_ray.logs(run, follow, lines, address)
     from maskwright.core.errors import StoppedEarly
     from maskwright.monitor import logs as task
 

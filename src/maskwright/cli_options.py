@@ -47,12 +47,42 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --
 MaxHours = Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)]
 MaxSteps = Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)]
 ProfileSteps = Annotated[int, typer.Option(help="Trace so many early steps, to RUN/profile.", min=0)]
+SimulatedGpus = Annotated[
+    int | None, typer.Option("--simulated-gpus", "--simulated_gpus", help="As --set batch.virtual_workers=N.", min=1)
+]
+BSize = Annotated[
+    int | None, typer.Option("--b-size", "--b_size", help="As --set batch.micro_batch_rows=N: rows of each.", min=1)
+]
+Datapath = Annotated[str | None, typer.Option("--datapath", help="As --set data.store=FOLDER.")]
+JobId = Annotated[str | None, typer.Option("--job-id", help="Of the Ray job; one is made up when not given.")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="HTTP of the Ray head; RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265 when not given."),
+]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 
 
-def pretrain_words(config: str, run: str, overrides: list[str] | None) -> list[str]:
+def pretrain_words(
+    config: str,
+    run: str,
+    overrides: list[str] | None,
+    max_hours: float | None = None,
+    max_steps: int | None = None,
+    profile_steps: int = 0,
+) -> list[str]:
     """What a person would type after `maskwright`, for another process or machine."""
-    return ["pretrain", config, "--run", run, *(word for text in overrides or [] for word in ("--set", text))]
+    limits = {"--max-hours": max_hours, "--max-steps": max_steps, "--profile-steps": profile_steps or None}
+    limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
+    keys = [word for text in overrides or [] for word in ("--set", text)]
+    return ["pretrain", config, "--run", run, *keys, *limited]
+
+
+def all_overrides(
+    set_: list[str] | None, simulated_gpus: int | None, b_size: int | None, datapath: str | None
+) -> list[str]:
+    """`--set` and the options that are spellings of it, as `KEY=VALUE`."""
+    spelt = {"batch.virtual_workers": simulated_gpus, "batch.micro_batch_rows": b_size, "data.store": datapath}
+    return [*(set_ or []), *(f"{key}={value}" for key, value in spelt.items() if value is not None)]
 
 
 def print_result(report: str, value: Any, as_json: bool) -> None:

@@ -75,7 +75,7 @@ HEAVY = {
         "engines/jax_processes.py",
         "engines/jax_step.py",
     },
-    "ray": set(),
+    "ray": {"launch/ray_gang.py", "launch/ray_jobs.py"},
 }
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litdata", "torch_xla"}
 

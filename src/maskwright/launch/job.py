@@ -19,6 +19,7 @@ KINDS = {"slice": "a Cloud TPU VM slice by its name, as in slice:my-pod"}
 NAMELESS = {
     "kubernetes": "a cluster by kubectl",
     "slurm": "one by sbatch",
+    "ray": "a cluster by its job API",
     "skypilot": "a task for `sky jobs launch`",
 }
 """These go without a name."""

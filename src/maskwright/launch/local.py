@@ -362,7 +362,8 @@ def supervise(words: list[str], group: Group, run: str, limits: Limits, grace_se
                 time.sleep(0.05)
             if signals.asked:
                 break
-    conclude(verdict.code, _named(verdict), where)
+    # Of several machines, the launcher of all begins them again.
+    conclude(EARLY if verdict.restart and group.nodes > 1 else verdict.code, _named(verdict), where)
 
 
 def _named(verdict: Verdict) -> str:

@@ -1,0 +1,287 @@
+"""A real Ray cluster (one head, two CPUs, token authentication) that trains what a plain command trains, bit for bit,
+whatever happens to its parts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import COMMAND
+from private_network import PrivateNetwork, processes, wait_until, why_not
+
+from maskwright.core.run_directory import RunDirectory
+from maskwright.data.store import TokenStore
+from maskwright.tasks.verify_resume import compare
+from maskwright.training import checkpoint
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray"),
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or ""),
+]
+
+STEPS = 300
+CONFIG: dict[str, dict[str, Any]] = {
+    "data": {"seq_len": 32},
+    "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
+    "optimizer": {"learning_rate": 1e-3},
+    "schedule": {"steps": STEPS, "warmup_steps": 3},
+    "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
+    "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
+    "checkpoint": {"save_every_steps": 50, "save_every_seconds": None, "keep": 99},
+    "evaluation": {"max_rows": 8, "every_steps": 150},
+    "logging": {"every_steps": 1, "tensorboard": False},
+}
+TOKEN = "0123456789abcdef0123456789abcdef"
+LONG_ENOUGH_SECONDS = 90.0
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        return self.err.strip().splitlines()[-1]
+
+
+@dataclass
+class Cluster:
+    network: PrivateNetwork
+    folder: Path
+    store: str
+    environment: dict[str, str]
+
+    def start(self, *words: str, folder: str = "laptop", **environment: str) -> subprocess.Popen[str]:
+        kept = {name: value for name, value in {**self.environment, **environment}.items() if value}
+        pipe = subprocess.PIPE
+        command = self.network.words(*words, folder=self.folder / folder)
+        return subprocess.Popen(command, env=kept, stdout=pipe, stderr=pipe, text=True)
+
+    def ended(self, process: subprocess.Popen[str]) -> Ended:
+        try:
+            out, err = process.communicate(timeout=LONG_ENOUGH_SECONDS)
+        finally:
+            process.kill()
+        return Ended(process.returncode, out, err)
+
+    def maskwright(self, *words: str, **environment: str) -> Ended:
+        return self.ended(self.start(*COMMAND, *words, **environment))
+
+    def submit(self, run: str, *words: str) -> subprocess.Popen[str]:
+        return self.start(*COMMAND, "submit", "run.yaml", "--run", self.run(run).location, "--on", "ray", *words)
+
+    def run(self, name: str) -> RunDirectory:
+        return RunDirectory(str(self.folder / "shared" / name))
+
+    def driver(self, run: str) -> list[int]:
+        return processes("-m", "pretrain", self.run(run).location, "run.yaml")
+
+    def worker(self, run: str) -> list[int]:
+        """The process that trains."""
+        return [pid for pid in processes("-m", "pretrain", self.run(run).location) if pid not in self.driver(run)]
+
+    def until_saved(self, run: str, submitted: subprocess.Popen[str] | None = None) -> list[int]:
+        """A checkpoint more than there are now. The processes that train."""
+        folder = self.run(run).checkpoints
+        before = len(checkpoint.whole_steps(folder))
+        while not (len(checkpoint.whole_steps(folder)) > before and self.worker(run)):
+            assert submitted is None or submitted.poll() is None, submitted.communicate()
+            time.sleep(0.02)
+        return self.worker(run)
+
+    def same(self, run: str) -> None:
+        tensors, lines, differences = compare(self.run("straight"), self.run(run))
+        assert tensors > 50 and lines >= STEPS and differences == []
+        one, other = (
+            Path(self.run(name).checkpoints, f"step-{STEPS:08d}", "model.safetensors") for name in ("straight", run)
+        )
+        assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def cluster(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("ray")
+    for name in ("laptop", "without git", "shared", "bin", "home"):
+        (folder / name).mkdir()
+    for name in ("laptop", "without git"):
+        config = {**CONFIG, "data": {**CONFIG["data"], "store": store.location}}
+        (folder / name / "run.yaml").write_text(yaml.safe_dump(config))
+    # What git leaves out of that folder must not matter to `submit`.
+    (folder / "laptop" / ".gitignore").write_text("*\n")
+    command = folder / "bin" / "maskwright"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m maskwright "$@"\n')
+    command.chmod(0o755)
+    session = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # its sockets' names have to be short
+    environment = {
+        **os.environ,
+        "PATH": f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
+    }
+    network = PrivateNetwork()
+    try:
+        found = Cluster(network, folder, store.location, environment)
+        address = ("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--temp-dir={session}")
+        small = ("--num-cpus=2", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
+        with open(folder / "head.log", "w") as log:
+            words = network.words("ray", "start", "--head", "--block", *address, *small)
+            head = subprocess.Popen(words, env=environment, stdout=log, stderr=log)
+        wait_until(lambda: found.maskwright("list", "--on", "ray").code == 0)
+        yield found
+    finally:
+        network.close()
+        head.wait()
+        shutil.rmtree(session, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def straight(cluster: Cluster) -> None:
+    """The same configuration by the plain command."""
+    run = cluster.run("straight").location
+    assert cluster.maskwright("pretrain", "run.yaml", "--run", run).code == 0
+
+
+def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Cluster) -> None:
+    seed = ("--simulated_gpus", "2", "--b_size=4", "--datapath", cluster.store)
+    ended = cluster.ended(cluster.submit("plain", *seed, "--job-id", "plain", "--follow"))
+    assert ended.code == 0, ended
+    assert "Ray job plain: 1 worker with the CPU" in ended.out
+    assert f"worker 0 | done: {cluster.run('plain').location}" in ended.out
+    cluster.same("plain")
+
+    ended = cluster.ended(cluster.submit("other", "--job-id", "plain"))
+    assert ended.code == 2 and "--job-id plain: there is such a job, SUCCEEDED" in ended.last
+    (job,) = [job for job in json.loads(cluster.maskwright("list", "--json").out) if job["id"] == "plain"]
+    assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("plain").location)
+
+
+def test_who_has_no_token_gets_nowhere(cluster: Cluster) -> None:
+    for token, mode in [("", "disabled"), ("f" * 32, "token"), ("", "")]:
+        ended = cluster.maskwright("list", "--on", "ray", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
+        assert ended.code == 2 and len(ended.err.splitlines()) == 1, ended
+        assert "refuses the token, or there is none" in ended.last and "RAY_AUTH_TOKEN" in ended.last
+
+
+def test_what_is_killed_begins_again_by_itself(cluster: Cluster) -> None:
+    following = cluster.submit("killed", "--job-id", "killed", "--follow")
+    (worker,) = cluster.until_saved("killed", following)
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: worker not in cluster.worker("killed"))
+
+    # Ray's own process: the training saves before another one begins.
+    cluster.until_saved("killed", following)
+    (actor,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_member(pid)]
+    os.kill(actor, signal.SIGKILL)
+
+    ended = cluster.ended(following)
+    assert ended.code == 0, ended
+    assert "worker 0: killed by SIGKILL" in ended.out and "restart 2 of 3" in ended.out
+    assert "Ray lost it" in ended.out
+    cluster.same("killed")
+
+
+@contextmanager
+def halted(pid: int) -> Iterator[None]:
+    """Until it is told to end, however long that takes, so that a fast machine does not finish the run first."""
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    wait_until(lambda: told_to_end(pid))
+    os.kill(pid, signal.SIGCONT)
+
+
+def told_to_end(pid: int) -> bool:
+    pending = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd"))
+    return bool(int(pending.split()[1], 16) >> signal.SIGTERM - 1 & 1)
+
+
+def is_member(pid: int) -> bool:
+    """Whether it is the process of a Ray actor of ours, which names itself by what it does."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Member")
+    except OSError:
+        return False
+
+
+def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Cluster) -> None:
+    ended = cluster.ended(cluster.submit("stopped"))
+    assert ended.code == 0, ended
+    name = ended.out.strip()
+    assert name.startswith("stopped-") and f"maskwright stop ray:{name}" in ended.last
+    (worker,) = cluster.until_saved("stopped")
+    follow = f"from maskwright.launch.ray_jobs import logs; logs({name!r}, follow_it=True)"
+    with halted(worker):
+        ended = cluster.ended(cluster.submit("stopped"))
+        assert ended.code == 2 and f"is being trained by ray:{name}, RUNNING" in ended.last
+        following = cluster.start(*COMMAND[:1], "-c", follow)
+        stopping = cluster.start(*COMMAND, "stop", f"ray:{name}")
+    stopped = cluster.ended(stopping)
+    assert (stopped.code, stopped.out) == (0, f"ray:{name}: STOPPED\n"), stopped
+    followed = cluster.ended(following)
+    assert "StoppedEarly" in followed.err and "worker 0 | stopped: " in followed.out
+    status = cluster.run("stopped").read_status()
+    assert status and (status.phase, status.exit) == ("stopped", 75)
+    assert checkpoint.whole_steps(cluster.run("stopped").checkpoints)[-1] == status.step < STEPS
+    assert cluster.worker("stopped") == []
+
+    # By Ray's own command, which waits 3 seconds at most when it stops; here its driver is killed at once.
+    run = cluster.run("stopped").location
+    words = ("ray", "job", "submit", "--working-dir", ".", "--", "maskwright", "pretrain", "run.yaml", "--run", run)
+    process = cluster.start(*words, folder="without git")
+    (worker,) = cluster.until_saved("stopped", process)
+    with halted(worker):
+        (driver,) = cluster.driver("stopped")
+        os.kill(driver, signal.SIGKILL)
+    assert cluster.ended(process).code == 1
+    wait_until(lambda: not cluster.worker("stopped"))
+    status = cluster.run("stopped").read_status()
+    assert status and (status.phase, status.exit) == ("stopped", 75)
+
+    ended = cluster.ended(cluster.submit("stopped", "--follow"))
+    assert ended.code == 0, ended
+    cluster.same("stopped")
+
+
+def test_exit_codes_come_through(cluster: Cluster) -> None:
+    ended = cluster.ended(cluster.submit("failed", "--follow", "--datapath", "/nowhere/store"))
+    assert ended.code == 2 and "the job failed: exit 2" in ended.last, ended
+    assert "worker 0 | error: /nowhere/store: is not a token store" in ended.out
+
+    ended = cluster.ended(cluster.submit("early", "--follow", "--max-steps", "3"))
+    assert ended.code == 75 and "continues the run" in ended.last, ended
+
+    began = time.monotonic()
+    ended = cluster.ended(cluster.submit("greedy", "--follow", "--num-workers", "2", "--gpus-per-worker", "4"))
+    assert ended.code == 2 and time.monotonic() - began < 15.0, ended
+    assert "no room for 2 workers with 4 GPUs each: the cluster's machines have 2 CPUs, 0 GPUs" in ended.out
+
+
+def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluster: Cluster) -> None:
+    following = cluster.submit("gang", "--follow", "--num-workers", "2")
+    workers = cluster.until_saved("gang", following)
+    assert len(workers) == 4  # two that compute, and above each what watches over its machine
+    os.kill(max(workers), signal.SIGKILL)
+    ended = cluster.ended(following)
+    assert ended.code == 0, ended
+    assert "2 workers with the CPU each" in ended.out and "restart 1 of 3" in ended.out
+    status = cluster.run("gang").read_status()
+    assert status and (status.phase, status.step, status.attempt) == ("done", STEPS, 2)
+    cluster.same("gang")

@@ -1,0 +1,88 @@
+"""A network of one's own, with nothing but loopback, and an end for all that runs in it.
+
+Ray listens on every address that it finds, so what tests start of it must find none. The processes are in a PID
+namespace too: when its first one ends, the kernel ends them all.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+FIRST = """
+import fcntl, os, signal, socket, struct, sys
+with socket.socket() as any_:
+    fcntl.ioctl(any_, 0x8914, struct.pack("16sH14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: up and running
+print("up", flush=True)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who loses its parent comes here, and must not stay as a zombie
+sys.stdin.read()
+"""
+
+
+@cache
+def _flags() -> list[str] | None:
+    """Of `unshare`: as root, or as a user who may have a user namespace; None when neither works."""
+    for user in ([], ["--user", "--map-root-user"]):
+        flags = [*user, "--net", "--pid", "--fork", "--mount-proc"]
+        try:
+            if subprocess.run(["unshare", *flags, "true"], capture_output=True, check=False).returncode == 0:
+                return flags
+        except FileNotFoundError:
+            return None
+    return None
+
+
+def why_not() -> str | None:
+    return None if _flags() else "`unshare` can make no network namespace here"
+
+
+class PrivateNetwork:
+    def __init__(self) -> None:
+        flags = _flags()
+        assert flags is not None
+        self._holder = subprocess.Popen(
+            ["unshare", *flags, "--kill-child", sys.executable, "-c", FIRST],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._holder.stdout and self._holder.stdout.readline() == "up\n"
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        user = ["--user", "--preserve-credentials"] if "--user" in flags else []
+        self._enter = ["nsenter", "--target", children[0], *user, "--net", "--pid", "--mount"]
+
+    def words(self, *command: str, folder: str | Path | None = None) -> list[str]:
+        """The command that runs `command` inside, in `folder`."""
+        return [*self._enter, *([f"--wd={folder}"] if folder else []), *command]
+
+    def close(self) -> None:
+        with self._holder:
+            if self._holder.stdin:
+                self._holder.stdin.close()
+
+
+def processes(*words: str) -> list[int]:
+    """Numbers of the Python processes whose command line holds all these words."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            line = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "python" in os.path.basename(line[0]) and set(words) <= set(line):
+            found.append(int(folder.name))
+    return found
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "did not come about in time"
+        time.sleep(0.05)
