@@ -13,6 +13,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from scaling_common import leave
 
 from maskwright.core.config import Engine
 from maskwright.engines.torch_processes import connect
@@ -34,7 +35,7 @@ def main() -> None:
             tensor.fill_(1.0)
         found[str(size)] = statistics.median(seconds[len(seconds) // 4 :])
     print(json.dumps({"all_reduce_seconds": found}))
-    processes.close()
+    leave(processes)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ A projection: no GPU has run this. What it holds:
   holds the embeddings, leaves when that has ended. `exact` gathers what it has summed only then (`gradients.py`);
 - `exact`'s all-to-all does not know nodes: each GPU sends (W - 8) / W of its gradient over its own share of the
   network, where a ring or a tree sums inside the node first and sends an eighth of that;
-- `fsdp` gathers bf16 weights forward and backward and cuts up fp32 sums in every micro-batch (`torch_fsdp.py`).
+- `fsdp` gathers bf16 weights forward and backward and cuts up fp32 sums in every micro-batch (`torch_fsdp.py`);
+- all processes tell each other weights and wishes over gloo in each step, hop by hop around a ring
+  (https://github.com/pytorch/gloo/blob/19f1d3ac8e3120faad559f474d0ceddec5d03ee7/gloo/allgather.cc), while the GPUs
+  compute.
 What it leaves out: stragglers, congestion, loading, saving, slower computing of small micro-batches.
 """
 
@@ -44,6 +47,9 @@ OPTIMIZER_BYTES = 30
 copy."""
 MESSAGES_AT_ONCE = 8
 """Of an all-to-all, in flight from one GPU: an assumption."""
+HOP_SECONDS = 50e-6
+"""Of a small message from host to host over TCP: an assumption. Within a zone of a cloud a round trip takes 100 us and
+more (https://evan-jones.appspot.com/network-latencies-2021.html)."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class Network:
     tree_inside_seconds: float = 1.25e-6
     tree_across_seconds: float = 8.5e-6
     gpus_a_node: int = GPUS_A_NODE
+    hop_seconds: float = HOP_SECONDS
 
     def nodes(self, gpus: int) -> int:
         return -(-gpus // self.gpus_a_node)
@@ -236,9 +243,15 @@ def memory_seconds(mode: str, job: Job, gpus: int) -> float:
     return (optimizer + extra) / MEMORY_BYTES_PER_SECOND
 
 
+def exchange_seconds(network: Network, gpus: int) -> float:
+    """What the hosts say to each other in a step (`TorchEngine._exchange`); they run ahead of the GPUs."""
+    return (gpus - 1) * network.hop_seconds
+
+
 def step_seconds(mode: str, network: Network, job: Job, gpus: int) -> float:
     exposed = exposed_seconds(mode, network, job, gpus)
-    return job.compute_seconds(gpus) + exposed + memory_seconds(mode, job, gpus)
+    device = job.compute_seconds(gpus) + exposed + memory_seconds(mode, job, gpus)
+    return max(device, exchange_seconds(network, gpus))
 
 
 def efficiency(mode: str, network: Network, job: Job, gpus: int) -> float:
@@ -252,43 +265,55 @@ COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024)
 MODES = ("fast", "exact", "fsdp")
 
 
-def table(network: Network, size: str, rows: int, flops_per_second: float) -> list[str]:
-    job = job_of(size, rows, flops_per_second)
-    lines = [
-        "| GPUs | rows each | " + " | ".join(f"{mode}: s a step, efficiency" for mode in MODES) + " | exact / fast |",
-        "|---|---|" + "---|" * (len(MODES) + 1),
-    ]
-    for gpus in COUNTS:
-        if rows < gpus:
-            continue
-        times = {mode: step_seconds(mode, network, job, gpus) for mode in MODES}
-        cells = [f"{times[mode]:.3f}, {efficiency(mode, network, job, gpus):.0%}" for mode in MODES]
-        ratio = times["exact"] / times["fast"]
-        lines.append(f"| {gpus:,} | {rows // gpus:,} | {' | '.join(cells)} | {ratio:.2f} |")
+def table(network: Network, size: str, rows: int, speeds: dict[str, float]) -> list[str]:
+    """A row for each number of GPUs; for each mode and speed the step's time and the efficiency."""
+    jobs = {name: job_of(size, rows, flops_per_second) for name, flops_per_second in speeds.items()}
+    heads = [f"{mode} {name}" for mode in MODES for name in jobs]
+    lines = [f"| GPUs | rows each | {' | '.join(heads)} |", "|---|---|" + "---|" * len(heads)]
+    for gpus in (count for count in COUNTS if count <= rows):
+        cells = []
+        for mode in MODES:
+            for job in jobs.values():
+                seconds = step_seconds(mode, network, job, gpus)
+                cells.append(f"{seconds * 1e3:,.0f} ms, {efficiency(mode, network, job, gpus):.0%}")
+        lines.append(f"| {gpus:,} | {rows // gpus:,} | {' | '.join(cells)} |")
     return lines
+
+
+def tables(
+    sizes: list[str], keys: list[str], rows: list[int], speeds: dict[str, float], link_share: float = LINK_SHARE
+) -> list[str]:
+    found = []
+    for key in keys:
+        network = replace(NETWORKS[key], link_share=link_share)
+        for size in sizes:
+            for count in rows:
+                found += [f"**{size}, {count:,} rows of 512 in a batch, {network.name}**", ""]
+                found += [*table(network, size, count, speeds), ""]
+    return found
+
+
+def shares(given: list[float]) -> dict[str, float]:
+    return {f"{share:.0%}": share * PEAK_FLOPS for share in given}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", nargs="+", default=["base", "large"])
     parser.add_argument("--batch-rows", nargs="+", type=int, default=[2048, 8192])
-    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["8x400", "1x100"])
-    parser.add_argument("--share", nargs="+", type=float, default=[0.3, 0.5], help="of the peak; an assumption")
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--share", nargs="+", type=float, default=[0.3, 0.5], help="of the GPU's peak; an assumption")
     parser.add_argument("--tokens-per-second", type=float, help="that one GPU was measured at, in place of --share")
-    parser.add_argument("--link-share", type=float, default=LINK_SHARE)
+    parser.add_argument("--link-share", type=float, default=LINK_SHARE, help="of the links' rates that NCCL reaches")
     arguments = parser.parse_args()
-    print("A projection, not a measurement: no GPU has run this.")
+    print("A projection, not a measurement: no GPU has run this. Times of a step, and efficiency against one GPU.\n")
     for size in arguments.size:
-        speeds = {f"{share:.0%} of {PEAK_FLOPS / 1e12:.0f} TFLOP/s": share * PEAK_FLOPS for share in arguments.share}
+        speeds = shares(arguments.share)
         if arguments.tokens_per_second:
             row = job_of(size, 1, 1.0).row_flops
-            speeds = {f"{arguments.tokens_per_second:,.0f} tokens/s": arguments.tokens_per_second / 512 * row}
-        for key in arguments.network:
-            network = replace(NETWORKS[key], link_share=arguments.link_share)
-            for rows in arguments.batch_rows:
-                for speed, flops in speeds.items():
-                    print(f"\n**{size}, {rows:,} rows of 512, {network.name}, a GPU at {speed}**\n")
-                    print("\n".join(table(network, size, rows, flops)))
+            rate = arguments.tokens_per_second
+            speeds = {f"at {rate:,.0f} tokens/s": rate / 512 * row}
+        print("\n".join(tables([size], arguments.network, arguments.batch_rows, speeds, arguments.link_share)))
 
 
 if __name__ == "__main__":

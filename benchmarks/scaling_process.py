@@ -12,7 +12,7 @@ import argparse
 import json
 import time
 
-from scaling_common import bytes_written, options, report
+from scaling_common import bytes_written, leave, options, report
 
 from maskwright.core.config import RunConfig, build_config
 from maskwright.data.loader import Loader
@@ -60,7 +60,7 @@ def main() -> None:
         seconds.append(time.perf_counter() - begin)
         tokens.append(sum(batch.text_tokens for batch in batches) * engine.spread)
     print(json.dumps(report(seconds, tokens, bytes_written() - sent)))
-    engine.processes.close()
+    leave(engine.processes)
 
 
 if __name__ == "__main__":

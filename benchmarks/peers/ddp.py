@@ -9,7 +9,6 @@ as views of its buckets, fused AdamW. It keeps freed memory as ours does, which 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from scaling_common import bytes_written, options, report
+from scaling_common import bytes_written, leave, options, report
 
 from maskwright.core import hardware
 from maskwright.core.config import build_config
@@ -95,11 +94,8 @@ def main() -> None:
         update(batches)
         seconds.append(time.perf_counter() - begin)
         tokens.append(sum(batch.text_tokens for batch in batches) * processes.count)
-    print(json.dumps(report(seconds, tokens, bytes_written() - sent)), flush=True)
-    processes.share(b"")
-    # One of two processes hung here in every other run (torch 2.13): the model's reducer keeps gloo's process group,
-    # whose threads are joined when both are collected.
-    os._exit(0)
+    print(json.dumps(report(seconds, tokens, bytes_written() - sent)))
+    leave(processes)
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:

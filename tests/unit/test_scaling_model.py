@@ -34,6 +34,7 @@ TOY = model.Network(
     tree_inside_seconds=0.5,
     tree_across_seconds=2.0,
     gpus_a_node=4,
+    hop_seconds=0.25,
 )
 # A row takes a second; 1,000 parameters, of which 400 are in the last group and 500 in five layers.
 JOB = model.Job(
@@ -102,6 +103,13 @@ def test_what_exact_costs_more_when_all_else_is_hidden() -> None:
     assert model.exposed_seconds("exact", TOY, patient, 4) == pytest.approx(sent + gathered)
 
 
+def test_a_step_is_never_shorter_than_what_the_hosts_say() -> None:
+    quick = replace(JOB, parameters=1.0, last_parameters=0.5, layer_parameters=0.5, flops_per_second=1e9)
+    slow_hops = replace(TOY, hop_seconds=100.0)
+    assert model.step_seconds("fast", slow_hops, quick, 16) == 15 * 100.0
+    assert model.step_seconds("fast", TOY, JOB, 4) > model.exchange_seconds(TOY, 4) == 0.75
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_one_alone_sends_nothing(mode: str) -> None:
     assert model.exposed_seconds(mode, TOY, JOB, 1) == model.update_bytes(mode, JOB, 1) == 0.0
@@ -136,6 +144,16 @@ def test_the_models_own_numbers() -> None:
     job = model.job_of("base", 8192, 1e15)
     assert job.parameters == 124_697_433
     assert 6 * 84_934_656 * 512 < job.row_flops < 1.3 * 6 * 84_934_656 * 512
+
+
+def test_the_page_shows_what_the_model_gives() -> None:
+    """`python benchmarks/scaling_model.py` renews the tables of docs/scaling.md."""
+    page = (BENCHMARKS.parent / "docs" / "scaling.md").read_text()
+    speeds = model.shares([0.3, 0.5])
+    for line in model.tables(["base", "large"], ["8x400"], [2048, 8192], speeds):
+        assert line in page, line
+    for line in model.tables(["base", "large"], ["1x100"], [8192], speeds):
+        assert line in page, line
 
 
 def test_a_line_through_measurements() -> None:
