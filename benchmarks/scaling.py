@@ -3,6 +3,9 @@
     python benchmarks/scaling.py --text 'corpus/*.txt'                  1 and 2 processes; --processes 1 2 4
     python benchmarks/scaling.py --store data/store --size small --seq-len 512 --rows 2
 
+Ratios are of each side's best step over all rounds: where others use the machine too, medians would measure them.
+Those, and CPU seconds, are in the result as well.
+
 The batch is fixed (4 virtual workers), one thread a process, gloo on the loopback interface. More processes than cores
 show only that it works. `beside` is as many runs of one process at the same time, each with a process's share of the
 work and nobody to send to: what the machine itself loses (memory, clock, other users) before anything is sent.
@@ -79,7 +82,7 @@ def prediction(links: list[dict[str, Any]], share_seconds: float, gradient_bytes
     """Of a `fast` step, from the share of one process's work alone and the links: everything hidden that can be, and
     nothing."""
     sizes = [float(size) for size in links[0]["all_reduce_seconds"]]
-    found = [sorted(run["all_reduce_seconds"][str(int(size))] for run in links)[len(links) // 2] for size in sizes]
+    found = [min(run["all_reduce_seconds"][str(int(size))] for run in links) for size in sizes]
     start, rate = alpha_beta(sizes, found)
     groups = max(1, round(gradient_bytes / (32 << 20)))
     sending = groups * max(0.0, start) + gradient_bytes / rate
@@ -120,9 +123,11 @@ def main() -> None:
 
 def write(arguments: argparse.Namespace, results: dict[str, list[dict[str, Any]]], counts: list[int]) -> None:
     timed = {name: runs for name, runs in results.items() if not name.startswith("links")}
-    summary = medians(timed, "step_seconds")
-    seconds = {name: side["median"] for name, side in summary.items()}
+    summary, cpu = medians(timed, "best_step_seconds"), medians(timed, "cpu_seconds")
+    seconds = {name: side["least"] for name, side in summary.items()}
     ratios, checks = ratios_of(seconds, counts), {}
+    for count in counts:
+        ratios[f"exact_cpu_over_fast-{count}"] = cpu[f"exact-{count}"]["median"] / cpu[f"fast-{count}"]["median"]
     for count in (count for count in counts if f"links-{count}" in results):
         # What was sent is 2 (W - 1) / W of the gradient
         sent = 1e6 * medians(results, "megabytes_sent_per_step")[f"fast-{count}"]["median"]
@@ -140,7 +145,9 @@ def write(arguments: argparse.Namespace, results: dict[str, list[dict[str, Any]]
         virtual_workers=VIRTUAL_WORKERS,
         cores=usable_cores(),
         load_average={"least": min(loads), "most": max(loads)},
-        step_seconds=summary,
+        best_step_seconds=summary,
+        step_seconds=medians(timed, "step_seconds"),
+        cpu_seconds=cpu,
         tokens_per_second=medians(timed, "tokens_per_second"),
         megabytes_sent_per_step=medians(timed, "megabytes_sent_per_step"),
         prediction=checks,

@@ -42,15 +42,31 @@ def bytes_written() -> int:
         return 0
 
 
-def report(seconds: list[float], tokens: Sequence[float], sent: int) -> dict[str, float]:
-    """The first quarter of the steps warms up; `sent` is of all of them."""
-    warm = max(1, len(seconds) // 4)
-    median = statistics.median(seconds[warm:])
-    return {
-        "step_seconds": median,
-        "tokens_per_second": statistics.median(tokens[warm:]) / median,
-        "megabytes_sent_per_step": sent / len(seconds) / 1e6,
-    }
+class Clock:
+    """Of steps: call it after each. The first quarter warms up."""
+
+    def __init__(self, steps: int) -> None:
+        self._warm, self._seconds, self._tokens = max(1, steps // 4), list[float](), list[float]()
+        self._sent, self._at, self._cpu = bytes_written(), time.perf_counter(), 0.0
+
+    def __call__(self, tokens: float) -> None:
+        now = time.perf_counter()
+        self._seconds.append(now - self._at)
+        self._tokens.append(tokens)
+        if len(self._seconds) == self._warm:
+            self._cpu = time.process_time()
+        self._at = now
+
+    def report(self) -> dict[str, float]:
+        """`cpu_seconds` are this process's, of all its threads, in a step."""
+        seconds, tokens = self._seconds[self._warm :], self._tokens[self._warm :]
+        return {
+            "step_seconds": statistics.median(seconds),
+            "best_step_seconds": min(seconds),
+            "cpu_seconds": (time.process_time() - self._cpu) / len(seconds),
+            "tokens_per_second": statistics.median(tokens) / min(seconds),
+            "megabytes_sent_per_step": (bytes_written() - self._sent) / len(self._seconds) / 1e6,
+        }
 
 
 def leave(processes: Processes) -> NoReturn:
@@ -118,5 +134,5 @@ def together(script: str, processes: int, *arguments: object) -> dict[str, Any]:
 def beside_each_other(script: str, copies: int, *arguments: object) -> dict[str, Any]:
     """Alone in their runs, at the same time on the same machine: the slowest of them."""
     started = [process for _ in range(copies) for process in start_together(script, 1, *arguments)]
-    found = max(wait_for(started), key=lambda result: result["step_seconds"])
+    found = max(wait_for(started), key=lambda result: result["best_step_seconds"])
     return found | {"load": os.getloadavg()[0]}

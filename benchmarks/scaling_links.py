@@ -2,13 +2,12 @@
 
     WORLD_SIZE=2 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 … python scaling_links.py
 
-Prints one JSON line: the median seconds by bytes.
+Prints one JSON line: the least seconds by bytes.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import time
 
 import torch
@@ -33,7 +32,7 @@ def main() -> None:
             dist.all_reduce(tensor)
             seconds.append(time.perf_counter() - begin)
             tensor.fill_(1.0)
-        found[str(size)] = statistics.median(seconds[len(seconds) // 4 :])
+        found[str(size)] = min(seconds)
     print(json.dumps({"all_reduce_seconds": found}))
     leave(processes)
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 
-from scaling_common import bytes_written, leave, options, report
+from scaling_common import Clock, leave, options
 
 from maskwright.core.config import RunConfig, build_config
 from maskwright.data.loader import Loader
@@ -51,15 +50,12 @@ def main() -> None:
     engine = make_engine(shape, run.optimizer, run.engine, 0)
     engine.write(TrainState(0, initial_parameters(shape, 0)))
     workers = engine.workers(arguments.virtual_workers)
-    seconds, tokens = [], []
-    sent = bytes_written()
+    clock = Clock(arguments.steps)
     for step in range(arguments.steps):
-        begin = time.perf_counter()
         batches = loader.batches(step, workers=workers)
         engine.step(batches, 1e-4, lambda: False)
-        seconds.append(time.perf_counter() - begin)
-        tokens.append(sum(batch.text_tokens for batch in batches) * engine.spread)
-    print(json.dumps(report(seconds, tokens, bytes_written() - sent)))
+        clock(sum(batch.text_tokens for batch in batches) * engine.spread)
+    print(json.dumps(clock.report()))
     leave(engine.processes)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from scaling_common import bytes_written, leave, options, report
+from scaling_common import Clock, leave, options
 
 from maskwright.core import hardware
 from maskwright.core.config import build_config
@@ -86,15 +85,12 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(network.parameters(), options_.max_grad_norm or float("inf"))
         optimizer.step()
 
-    seconds, tokens = [], []
-    sent = bytes_written()
+    clock = Clock(arguments.steps)
     for step in range(arguments.steps):
-        begin = time.perf_counter()
         batches = loader.batches(step, workers=workers)
         update(batches)
-        seconds.append(time.perf_counter() - begin)
-        tokens.append(sum(batch.text_tokens for batch in batches) * processes.count)
-    print(json.dumps(report(seconds, tokens, bytes_written() - sent)))
+        clock(sum(batch.text_tokens for batch in batches) * processes.count)
+    print(json.dumps(clock.report()))
     leave(processes)
 
 
