@@ -130,7 +130,7 @@ def write(arguments: argparse.Namespace, results: dict[str, list[dict[str, Any]]
         ratios[f"exact_cpu_over_fast-{count}"] = cpu[f"exact-{count}"]["median"] / cpu[f"fast-{count}"]["median"]
     for count in (count for count in counts if f"links-{count}" in results):
         # What was sent is 2 (W - 1) / W of the gradient
-        sent = 1e6 * medians(results, "megabytes_sent_per_step")[f"fast-{count}"]["median"]
+        sent = 1e6 * medians(timed, "megabytes_sent_per_step")[f"fast-{count}"]["median"]
         check = prediction(results[f"links-{count}"], seconds[f"share-{count}"], sent * count / (2 * (count - 1)))
         for kind in ("all_hidden", "none_hidden"):
             ratios[f"predicted_{kind}_over_measured-{count}"] = check[f"step_seconds_{kind}"] / seconds[f"fast-{count}"]
