@@ -4,7 +4,8 @@
     python benchmarks/scaling.py --store data/store --size small --seq-len 512 --rows 2
 
 Ratios are of each side's best step over all rounds: where others use the machine too, medians would measure them.
-Those, and CPU seconds, are in the result as well.
+Those are in the result as well, and
+ratios of CPU seconds, which others disturb least.
 
 The batch is fixed (4 virtual workers), one thread a process, gloo on the loopback interface. More processes than cores
 show only that it works. `beside` is as many runs of one process at the same time, each with a process's share of the
@@ -63,6 +64,20 @@ def ratios_of(seconds: dict[str, float], counts: list[int]) -> dict[str, float]:
         found[f"exact_over_fast-{count}"] = seconds[f"exact-{count}"] / seconds[f"fast-{count}"]
         found[f"exact_over_ddp-{count}"] = seconds[f"ddp-{count}"] / seconds[f"exact-{count}"]
         found[f"over_ddp-{count}"] = seconds[f"ddp-{count}"] / seconds[f"fast-{count}"]
+    return found
+
+
+def cpu_ratios(cpu: dict[str, float], counts: list[int]) -> dict[str, float]:
+    """Of CPU seconds, which do not count waiting, neither for other users of the machine nor for each other.
+    Efficiency: what is left when the processes of a run take more of them together than one alone."""
+    found = {}
+    for count in counts:
+        found[f"exact_cpu_over_fast-{count}"] = cpu[f"exact-{count}"] / cpu[f"fast-{count}"]
+        found[f"ddp_cpu_over_exact-{count}"] = cpu[f"ddp-{count}"] / cpu[f"exact-{count}"]
+        for mode in MODES if count > 1 else ():
+            found[f"{mode}_cpu_efficiency-{count}"] = cpu["fast-1"] / count / cpu[f"{mode}-{count}"]
+        if count > 1:
+            found[f"ddp_cpu_efficiency-{count}"] = cpu["ddp-1"] / count / cpu[f"ddp-{count}"]
     return found
 
 
@@ -126,14 +141,15 @@ def write(arguments: argparse.Namespace, results: dict[str, list[dict[str, Any]]
     summary, cpu = medians(timed, "best_step_seconds"), medians(timed, "cpu_seconds")
     seconds = {name: side["least"] for name, side in summary.items()}
     ratios, checks = ratios_of(seconds, counts), {}
-    for count in counts:
-        ratios[f"exact_cpu_over_fast-{count}"] = cpu[f"exact-{count}"]["median"] / cpu[f"fast-{count}"]["median"]
+    ratios |= cpu_ratios({name: side["median"] for name, side in cpu.items()}, counts)
     for count in (count for count in counts if f"links-{count}" in results):
         # What was sent is 2 (W - 1) / W of the gradient
         sent = 1e6 * medians(timed, "megabytes_sent_per_step")[f"fast-{count}"]["median"]
         check = prediction(results[f"links-{count}"], seconds[f"share-{count}"], sent * count / (2 * (count - 1)))
         for kind in ("all_hidden", "none_hidden"):
             ratios[f"predicted_{kind}_over_measured-{count}"] = check[f"step_seconds_{kind}"] / seconds[f"fast-{count}"]
+        used = check["sending_seconds"] + cpu[f"share-{count}"]["median"]
+        ratios[f"predicted_cpu_over_measured-{count}"] = used / cpu[f"fast-{count}"]["median"]
         checks[str(count)] = check
     loads = [run["load"] for runs in results.values() for run in runs]
     write_result(
