@@ -62,6 +62,10 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("start", "`maskwright --help`", "-", "help_seconds", "s", 0.2, True),
     ("start", "first step after start, mini", "-", "first_step_seconds", "s", 5.0, True),
     ("start", "batch at step 10^6", "batch at step 0", "batch_at_step_1000000_over_step_0", "x", 2.0, True),
+    ("scaling", "CPU seconds of exact sums, 1 process", "fast sums", "exact_cpu_over_fast-1", "x", None, True),
+    ("scaling", "CPU seconds of exact sums, 2 processes", "fast sums", "exact_cpu_over_fast-2", "x", None, True),
+    ("scaling", "CPU seconds, 2 processes, exact", "DistributedDataParallel", "ddp_cpu_over_exact-2", "x", None, False),
+    ("scaling", "CPU seconds, 2 processes, exact", "one process, fast", "exact_cpu_efficiency-2", "of it", None, False),
 ]
 ABOUT = """# Benchmarks
 
@@ -79,6 +83,8 @@ python benchmarks/saving.py --text 'corpus/*.txt'
 python benchmarks/engines.py cpu-mini --text 'corpus/*.txt'   # JAX beside torch; also cpu-small gpu-base
 python benchmarks/parity.py                                   # JAX's numbers beside torch's, two minutes
 python benchmarks/kills.py --store data/store                 # a quarter of an hour
+python benchmarks/scaling.py --text 'corpus/*.txt'            # many processes; a quarter of an hour
+python benchmarks/scaling_model.py                            # a projection for GPUs, no measurement
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
 ```
 
