@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import numpy as np
 import pytest
 from command_line import COMMAND
 
+from maskwright.core.beat import Beat
 from maskwright.core.config import RunConfig
+from maskwright.core.judge import hung
 from maskwright.core.run_directory import RunDirectory
 from maskwright.tasks.verify_resume import compare
 from maskwright.training import checkpoint
@@ -228,3 +231,81 @@ def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine) -> 
     code, said = machine.ended(process)
     assert code == 0, said
     assert "process 1 hangs" in said and "process 1: killed by SIGKILL: starting again" in said
+
+
+# ---- lost where the others are not yet, or no longer, in a step ----
+
+SUPERVISOR = """
+import sys; from maskwright.launch import local
+local.COMMAND = [sys.executable, "-c", {member!r}]
+from maskwright.cli import main; main()
+"""
+MEMBER = """
+import os, signal, time
+def die_once():
+    if not os.path.exists({mark!r}):
+        open({mark!r}, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+{patch}
+from maskwright.cli import main; main()
+"""
+DIES_BEFORE_THE_GROUP = """
+import maskwright.engines.torch_processes as module
+store = module._store
+def found(launch):
+    made = store(launch)
+    if launch.number == 0 and not os.path.exists({mark!r}):
+        time.sleep(3.0)  # the other one is there by now
+        die_once()
+    return made
+module._store = found
+"""
+DIES_AT_THE_FIRST_MEETING = """
+import maskwright.engines.torch_processes as module
+gather = module.Peers.gather
+def meet(self, data):
+    if self.number == 1:
+        die_once()
+    return gather(self, data)
+module.Peers.gather = meet
+"""
+DIES_IN_A_ROLLBACK = """
+from maskwright.training import health, loop
+look, back = health.LossWatch.look, loop._roll_back
+health.LossWatch.look = lambda self, step, loss: look(self, step, loss) or step == 12
+def roll_back(job, bar):
+    if not job.first:
+        job.engine.write = lambda state: die_once()
+    return back(job, bar)
+loop._roll_back = roll_back
+"""
+
+
+def words(folder: Path, patch: str) -> list[str]:
+    member = MEMBER.replace("{patch}", patch).format(mark=str(folder / "dead"))
+    return [sys.executable, "-c", SUPERVISOR.format(member=member)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", [DIES_BEFORE_THE_GROUP, DIES_AT_THE_FIRST_MEETING])
+def test_a_process_killed_while_they_find_each_other_is_started_again(machine: Machine, patch: str) -> None:
+    command = words(machine.folder, patch)
+    code, said = machine.ended(machine.start("run", 2, command=command, **{**LONG, "schedule.steps": 6}))
+    assert code == 0, said
+    assert "starting again" in said
+
+
+@pytest.mark.slow
+def test_a_kill_in_a_rollback_saves_nothing_of_what_is_half_restored(machine: Machine) -> None:
+    command = words(machine.folder, DIES_IN_A_ROLLBACK)
+    keys = {**LONG, "schedule.steps": 12, "health.on_spike": "rollback", "health.max_rollbacks": 1}
+    process = machine.start("run", 2, "--max-steps", "12", command=command, **keys)
+    _, said = machine.ended(process)
+    assert "starting again from step 10" in said, said
+    assert 10 in checkpoint.whole_steps(machine.directory("run").checkpoints)
+
+
+def test_who_waits_for_process_0_to_save_does_not_hang() -> None:
+    still = 200.0  # a checkpoint of a large model, to a disk that still writes the one before
+    zero = Beat(0, 2, "h", "m", 1, 1, "s", 1, 0.0, 9999.0, 5.0, 100, 9999.0 - still, "saving", 0.0, 9999.0 - still, 0.5)
+    assert hung([zero, replace(zero, rank=1, pid=2, doing="step")], 10_000.0, {0: "alive", 1: "alive"}) is None
