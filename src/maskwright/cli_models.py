@@ -59,6 +59,7 @@ def pretrain(
     from maskwright import cli_ray
     from maskwright.core.config import read_config
     from maskwright.launch import local
+    from maskwright.launch.group import choose
 
     local.end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
@@ -66,7 +67,7 @@ def pretrain(
     gang = cli_ray.Gang(num_workers, gpus_per_worker, max_hours, max_steps, profile_steps)
     if not dry_run and cli_ray.train_as_a_job(resolved, config, run, set_, gang):
         return
-    group = local.choose(resolved, processes, nodes, node_rank, rendezvous)
+    group = choose(resolved, processes, nodes, node_rank, rendezvous)
     if group and not dry_run:
         words = pretrain_words(config, run, set_)
         limits = local.Limits(max_hours, max_steps, profile_steps)

@@ -136,7 +136,8 @@ def _by_words(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
         return _by_speed(beat, others)
     if still <= limit:
         return _by_speed(beat, others)
-    if blamed and beat.doing != "computing":
+    busy = any(other.doing in QUIET_SECONDS and other.time - other.moved <= _limit(other) for other in others)
+    if (blamed or busy) and beat.doing != "computing":
         return Judgement(beat, "fine")  # it waits for that one
     if others and (beat.doing == "step" or all(_stands(other) for other in others)):
         why = f"in step {beat.step:,} for {human_seconds(still)}, as all are; the engine cannot tell whom they wait for"

@@ -31,11 +31,13 @@ RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS,
 
 @dataclass
 class Status:
-    """`status.json`, overwritten whole. `step` counts finished optimizer updates; times are Unix seconds."""
+    """`status.json`, overwritten whole. `step` counts finished optimizer updates, `began` those of earlier
+    starts; times are Unix seconds."""
 
     phase: Phase = "starting"
     step: int = 0
     of: int = 0
+    began: int = 0
     tokens: int = 0
     loss: float | None = None
     tokens_per_second: float | None = None

@@ -204,6 +204,7 @@ class Gradients:
             named = views(group.found[: numel(group.shapes)], group.shapes)
             torch._foreach_copy_(self._at(0, list(group.shapes)), list(named.values()))
             group.sent = group.found = torch.empty(0)
+        self._next, self._final = 0, False
 
     def _sum(self, group: Group) -> None:
         cast(dist.Work, group.work).wait()

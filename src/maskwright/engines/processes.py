@@ -124,8 +124,8 @@ def starting(processes: Processes) -> Iterator[Agree]:
         code, message = first[0], f"process {number}: {first[1:].decode(errors='replace')}"
         raise StoppedEarly(message) if code == StoppedEarly.exit_code else JobError(message, code)
 
-    meet(b"", False)  # at once: a connection waits 30 seconds for the other side to be there, what goes over it longer
     try:
+        meet(b"", False)  # at once: a connection waits 30 seconds for the other side, what goes over it longer
         yield lambda *, last=False: meet(b"", last)
     except Exception as error:
         if processes.lost(error):

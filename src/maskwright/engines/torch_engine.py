@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -96,14 +97,19 @@ def require_shardable(optimizer: run.Optimizer, engine: run.Engine, compiled: bo
 
 def use_threads(engine: run.Engine, device: str) -> int:
     """How many this process computes with from here on; those of one machine share out its cores."""
-    threads = engine.threads or (cpu_threads() if device == "cpu" else hardware.usable_cores())
+    launch = launch_variables()
+    # Its own share of the cores in any case: what `exact_threads` decided comes in engine.threads.
+    share = cpu_threads() if device == "cpu" and (not engine.threads or (launch and launch.local_count > 1)) else 0
+    threads = engine.threads or share or hardware.usable_cores()
     torch.set_num_threads(threads)
     if device == "cpu":
         hardware.keep_freed_memory()
     return threads
 
 
+@cache
 def cpu_threads() -> int:
+    """Once: what is left to this process afterwards is its share already."""
     launch = launch_variables()
     number, count = (launch.local_number, launch.local_count) if launch else (0, 1)
     return hardware.spread_over_cores(number=number, count=count)
@@ -111,10 +117,11 @@ def cpu_threads() -> int:
 
 @dataclass(frozen=True)
 class Said:
-    """Of all processes: the weight of their predictions, and the largest wish."""
+    """Of all processes: the weight of their predictions, the largest wish, and whether one is to give the step up."""
 
     weight: float
     wish: int
+    urgent: bool
 
 
 class TorchEngine:
@@ -139,6 +146,8 @@ class TorchEngine:
             # that have no other way are named in a warning (torch's page "Reproducibility").
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(engine.reproducibility == "exact", warn_only=True)
+            # Else each new tensor is filled first, for nothing.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
         compiled = choose_compile(engine.compile, self.device, run_flops)
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
@@ -208,19 +217,29 @@ class TorchEngine:
         give_up: Callable[[], bool] = lambda: False,
         wish: int = 0,
     ) -> StepStats | None:
-        urgent = give_up if self.processes.count == 1 else lambda: False
+        own = sum(batch.predicted for batch in batches)
+        said: Said | None = None
+
+        def tell(urgent: bool) -> Said:
+            """Once an update, however often its gradient is begun again."""
+            nonlocal said
+            if said is None:
+                with (self.waiting or nullcontext)():
+                    said = self._exchange(own, wish, urgent)
+            return said
+
         losses = None
         while losses is None:
             try:
-                losses = self._gradient(batches, urgent)
+                losses = self._gradient(batches, give_up, tell)
             except (RuntimeError, MemoryError) as error:
                 self._compute_fewer_at_once(batches[0], error)
         if len(losses) < len(batches):
             return None
+        agreed = tell(False)
         with (self.waiting or nullcontext)():
-            said = self._exchange([batch.predicted for batch in batches], wish)
             loss_sum = self._everyones(torch.stack(losses)).sum(dtype=torch.float64)
-            weight = max(said.weight, 1.0)
+            weight = max(agreed.weight, 1.0)
             norm = self.weights.finish() / weight
         good = self._judge(loss_sum, norm)
         longest = self.optimizer_config.max_grad_norm
@@ -228,28 +247,35 @@ class TorchEngine:
         scale = torch.clamp((longest or math.inf) / (norm + 1e-6), max=1.0) / weight
         self.weights.update(scale, learning_rate, good)
         self._step += 1
-        return StepStats(loss_sum, said.weight, norm, said.wish)
+        return StepStats(loss_sum, agreed.weight, norm, agreed.wish)
 
-    def _gradient(self, batches: Sequence[Batch], give_up: Callable[[], bool]) -> list[Tensor]:
-        """Loss sums of the micro-batches; fewer of them when given up."""
+    def _gradient(
+        self, batches: Sequence[Batch], give_up: Callable[[], bool], tell: Callable[[bool], Said]
+    ) -> list[Tensor]:
+        """Loss sums of the micro-batches; fewer of them when given up, by all processes or none: they agree before the
+        last micro-batch, the only one that sends. Who is to give up goes there at once."""
         workers = self.workers(len(batches) * self.spread)
         self.weights.begin(len(batches) * self.spread)
         losses = []
         for worker, batch in zip(workers, batches, strict=True):
-            if give_up():
+            final, urgent = worker == workers[-1], give_up()
+            if self.processes.count == 1:
+                if urgent:
+                    break
+            elif (final or (urgent and not self.weights.in_step)) and tell(urgent).urgent:
                 break
-            losses.append(self._accumulate(batch, worker, final=worker == workers[-1]))
+            losses.append(self._accumulate(batch, worker, final=final))
         return losses
 
-    def _exchange(self, weights: list[float], wish: int) -> Said:
+    def _exchange(self, weight: float, wish: int, urgent: bool) -> Said:
         """What the processes tell each other in each step, over the hosts' own connection."""
         if not isinstance(self.processes, Peers):
-            return Said(sum(weights), wish)
-        own = torch.tensor([sum(weights), wish, self.rows_at_once or math.inf], dtype=torch.float64)
+            return Said(weight, wish, urgent)
+        own = torch.tensor([weight, wish, self.rows_at_once or math.inf, urgent], dtype=torch.float64)
         found = self.processes.numbers(own)
         rows = found[:, 2].min().item()
         self.rows_at_once = None if math.isinf(rows) else int(rows)
-        return Said(found[:, 0].sum().item(), int(found[:, 1].max()))
+        return Said(found[:, 0].sum().item(), int(found[:, 1].max()), bool(found[:, 3].any()))
 
     def _everyones(self, own: Tensor) -> Tensor:
         """[n] of each process -> [processes * n], by virtual worker."""

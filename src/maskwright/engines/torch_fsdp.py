@@ -32,6 +32,7 @@ class Sharded:
     """See `torch_weights.Weights`. `network` comes without storage (device meta), and gets that of this process's part
     on `device`."""
 
+    in_step = True
     sending = True
     """Each layer's forward pass already asks the other processes for its weights."""
 

@@ -28,7 +28,7 @@ read and caches filled in between."""
 LISTENER = "MASKWRIGHT_LISTENER"
 """File descriptor of a socket that listens on MASTER_PORT already: `launch/local.py` gives it to process 0, so that
 nobody else can take the port in between."""
-LOST = ("connection", "socket", "broken pipe", "timed out waiting", "remote process", "communicator was aborted")
+LOST = ("connection", "socket", "broken pipe", "timed out waiting", "failed to recv", "remote process", "was aborted")
 """Words in the errors of collective operations when another process has died."""
 
 gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -27,6 +27,9 @@ from maskwright.model.roberta_torch import Roberta
 class Weights(Protocol):
     """What an update does with them: `begin`; for each backward pass `expect`, then `take`; `finish`, `update`."""
 
+    in_step: bool
+    """Whether processes wait for each other in every micro-batch, so that none can leave one out alone."""
+
     def begin(self, virtual_workers: int) -> None:
         """No gradient is there yet."""
         ...
@@ -61,6 +64,8 @@ class Weights(Protocol):
 
 class Replicated:
     """See `Weights`."""
+
+    in_step = False
 
     def __init__(
         self,

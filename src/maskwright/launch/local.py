@@ -25,14 +25,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from maskwright.core import hardware
 from maskwright.core.beat import local_beats, states_here
-from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError
-from maskwright.core.judge import hung, missing
-from maskwright.core.run_directory import RunDirectory, step_of
+from maskwright.core.judge import hung, missing, stale_after
+from maskwright.core.run_directory import RunDirectory, Status, step_of
 from maskwright.core.secrets import redact
+from maskwright.launch.group import Group
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
 
 COMMAND = [sys.executable, "-m", "maskwright"]
@@ -50,84 +49,6 @@ TAIL_LINES = 20
 ECHOES = ("error: process ", "stopped: process ", "stopped: another ")
 """How lines begin in which a process says what became of another one, which says it itself."""
 PR_SET_PDEATHSIG = 1
-
-
-@dataclass(frozen=True)
-class Group:
-    """`processes` on this machine, which is number `node_rank` of `nodes`; `rendezvous` is HOST:PORT of number 0."""
-
-    processes: int
-    nodes: int = 1
-    node_rank: int = 0
-    rendezvous: str | None = None
-
-    def variables(self, number: int, port: int) -> dict[str, str]:
-        """Of process `number` of this machine."""
-        host, _, given = (self.rendezvous or f"127.0.0.1:{port}").rpartition(":")
-        return {
-            "MASTER_ADDR": host,
-            "MASTER_PORT": given,
-            "WORLD_SIZE": str(self.nodes * self.processes),
-            "RANK": str(self.node_rank * self.processes + number),
-            "LOCAL_WORLD_SIZE": str(self.processes),
-            "LOCAL_RANK": str(number),
-        }
-
-
-def choose(
-    config: RunConfig,
-    processes: int | None,
-    nodes: int = 1,
-    node_rank: int = 0,
-    rendezvous: str | None = None,
-    *,
-    gpus: int | None = None,
-) -> Group | None:
-    """As many processes as were asked for, else one for each GPU that torch is to use, else one. None where this
-    process is to compute by itself: alone, or as one of several that were started already.
-
-    Raises `ConfigError` when there are fewer GPUs than that, or when they cannot share out the batch."""
-    if "WORLD_SIZE" in os.environ:
-        if processes is not None or nodes > 1:
-            fix = "leave --processes and --nodes to it, or unset WORLD_SIZE"
-            raise ConfigError("another launcher has started this as one of several", where="WORLD_SIZE", fix=fix)
-        return None
-    V, engine = config.batch.virtual_workers, config.engine
-    there = hardware.cuda_devices() if gpus is None else gpus
-    on_gpus = engine.kind == "torch" and engine.device != "cpu" and there > 0
-    if not 0 <= node_rank < nodes:
-        raise ConfigError(f"{node_rank} is not one of {nodes} nodes", where="--node-rank", fix="they count from 0")
-    if nodes > 1 and not (rendezvous and rendezvous.rpartition(":")[2].isdigit() and rendezvous.rpartition(":")[0]):
-        fix = "give the same HOST:PORT of node 0 on every machine"
-        raise ConfigError(f"{nodes} nodes need an address to meet at", where="--rendezvous", fix=fix)
-    if engine.kind == "torch" and engine.devices and engine.devices % nodes == 0:
-        processes = processes or engine.devices // nodes
-    if processes is None and on_gpus:
-        processes = max(count for count in range(1, there + 1) if V % (count * nodes) == 0 or count == 1)
-        if processes < there:
-            warn(
-                f"computing on {processes} of {there} GPUs: batch.virtual_workers is {V}; a multiple of "
-                f"{there * nodes} uses all"
-            )
-    processes = processes or 1
-    if (on_gpus or engine.device == "cuda") and engine.kind == "torch" and processes > there:
-        raise ConfigError(
-            f"{processes} GPUs were asked for, and this machine has {there}",
-            where="--processes",
-            fix=f"take {there or 'a machine with some'}, or say engine.device: cpu",
-        )
-    total = nodes * processes
-    if engine.kind == "torch" and V % total:
-        raise ConfigError(
-            f"{V} virtual workers cannot be shared out evenly over {total} processes",
-            where="batch.virtual_workers",
-            fix=f"take a multiple of {total}, with fewer batch.micro_batch_rows for the same batch; or fewer processes",
-        )
-    if engine.kind == "torch" and engine.devices not in (None, total):
-        raise ConfigError(
-            f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix="leave it out"
-        )
-    return Group(processes, nodes, node_rank, rendezvous if nodes > 1 else None) if total > 1 else None
 
 
 def end_with_parent() -> None:
@@ -181,9 +102,12 @@ class Attempt:
         self.ends: list[End] = []
         self.members: list[Member] = []
         listener = _listen() if group.rendezvous is None else None
+        port = listener.getsockname()[1] if listener else 0
+        if listener and not group.takes_listener:
+            listener.close()
         try:
             for number in range(group.processes):
-                self.members.append(self._start(words, group, number, listener))
+                self.members.append(self._start(words, group, number, port, listener))
         except OSError as error:
             self.close()
             raise ConfigError(
@@ -193,11 +117,10 @@ class Attempt:
             if listener:
                 listener.close()
 
-    def _start(self, words: list[str], group: Group, number: int, listener: socket.socket | None) -> Member:
-        port = listener.getsockname()[1] if listener else 0
+    def _start(self, words: list[str], group: Group, number: int, port: int, listener: socket.socket | None) -> Member:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
         first, passed = variables["RANK"] == "0", []
-        if first and listener:
+        if first and listener and group.takes_listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
         process = subprocess.Popen(
             [*COMMAND, *words],
@@ -270,10 +193,7 @@ class Watch:
         if now - self._looked < LOOK_EVERY_SECONDS:
             return
         self._looked = now
-        beats = local_beats(self._run)
-        rank = hung(beats, time.time(), states_here(beats))
-        if rank is None and beats and all(beat.doing == "waiting" for beat in beats):
-            rank = next(iter(missing(beats)), None)  # it has not come far enough to give a sign
+        rank = self._hung()
         if rank is None or rank != self._rank:
             self._rank, self._since = -1 if rank is None else rank, now
         elif now - self._since >= HUNG_SECONDS:
@@ -281,6 +201,19 @@ class Watch:
                 if member.number == rank and member.end is None:
                     warn(f"process {rank} hangs: it has made no progress for {HUNG_SECONDS:.0f} s, so it is ended")
                     member.send(signal.SIGKILL)
+
+    def _hung(self) -> int | None:
+        own = {member.process.pid for member in self._attempt.members}
+        beats = [beat for beat in local_beats(self._run) if beat.pid in own]  # others are of an earlier attempt
+        states = states_here(beats)
+        rank = hung(beats, time.time(), states)
+        if rank is None and beats and all(beat.doing == "waiting" for beat in beats):
+            return next(iter(missing(beats)), None)  # it has not come far enough to give a sign
+        for beat in beats:
+            # One that is neither stopped nor heard may train on, and only its file be kept from the folder.
+            if beat.rank == rank and states.get(rank) != "stopped" and time.time() - beat.time > stale_after(beat):
+                return None
+        return rank
 
 
 def _listen() -> socket.socket:
@@ -348,8 +281,10 @@ def supervise(words: list[str], group: Group, run: str, limits: Limits, grace_se
     where = f"{group.processes} processes"
     with Signals().heard() as signals:
         while True:
-            now = [*words, *limits.words(saved - first, attempts == 0)]
+            now, begun = [*words, *limits.words(saved - first, attempts == 0)], time.time()
             verdict, newest = _attempt(now, group, directory, signals, grace_seconds), newest_step(run)
+            if attempts == 0 and (status := _status_since(directory, begun)):
+                first = status.began  # a copy of the run may have been fetched
             failures, saved = (failures + 1 if newest == saved else 1), newest
             attempts += 1
             if signals.asked or not verdict.restart or group.nodes > 1 or failures > RESTARTS:
@@ -363,7 +298,8 @@ def supervise(words: list[str], group: Group, run: str, limits: Limits, grace_se
             if signals.asked:
                 break
     # Of several machines, the launcher of all begins them again.
-    conclude(EARLY if verdict.restart and group.nodes > 1 else verdict.code, _named(verdict), where)
+    resumable = verdict.restart and (group.nodes > 1 or signals.asked)
+    conclude(EARLY if resumable else verdict.code, _named(verdict), where)
 
 
 def _named(verdict: Verdict) -> str:
@@ -373,6 +309,7 @@ def _named(verdict: Verdict) -> str:
 def _attempt(
     words: list[str], group: Group, directory: RunDirectory, signals: Signals, grace_seconds: float
 ) -> Verdict:
+    begun = time.time()
     attempt = signals.attempt = Attempt(words, group, grace_seconds)
     try:
         if signals.asked:  # while they were started
@@ -384,12 +321,17 @@ def _attempt(
     finally:
         signals.attempt = None
         attempt.close()
-    return judge(_with_last_words(attempt.ends, directory), group.processes, asked=signals.asked)
+    return judge(_with_last_words(attempt.ends, _status_since(directory, begun)), group.processes, asked=signals.asked)
 
 
-def _with_last_words(ends: list[End], directory: RunDirectory) -> list[End]:
-    """Process 0 speaks on the terminal itself; why it stopped is in its status."""
+def _status_since(directory: RunDirectory, begun: float) -> Status | None:
+    """None where it is an earlier start's."""
     status = directory.read_status() if os.path.isdir(directory.location) else None
+    return status if status and status.heartbeat >= begun else None
+
+
+def _with_last_words(ends: list[End], status: Status | None) -> list[End]:
+    """Process 0 speaks on the terminal itself; why it stopped is in its status."""
     said = f"stopped: {status.message}" if status and status.phase == "stopped" else ""
     return [
         End(end.worker, end.code, end.told, end.reason, (said,) if end.worker == 0 else end.tail, end.time)

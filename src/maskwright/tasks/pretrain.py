@@ -90,9 +90,9 @@ def _lead(
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
     require_room(ready, directory)
-    agree()
     threads = exact_threads(config, before)
     told = {**known_to_all(ready, request, before), "threads": threads}
+    agree()
     processes.share(json.dumps(told).encode())
     engine = start_engine(ready, before, threads)
     record = _record(ready, dtype=engine.dtype_name) | {"threads": threads}
@@ -218,7 +218,8 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
 def _save_what_is_whole(job: Job) -> None:
     """The updates before the one in which another process was lost: that one was not made anywhere."""
     if (
-        job.engine.reads_alone
+        job.whole
+        and job.engine.reads_alone
         and job.saver
         and job.step > max(checkpoint.whole_steps(job.directory.checkpoints), default=0)
     ):

@@ -52,6 +52,8 @@ class Job:
     saver: Saver | None
     """None but in process 0, which alone writes."""
     step: int = 0
+    whole: bool = False
+    """Whether the engine holds the state of `step`; not while it goes back."""
     evaluated: set[int] = field(default_factory=set)
     """Steps whose validation is in the metrics already, so that a restart neither repeats nor skips one."""
     counters: Counters = field(default_factory=Counters)
@@ -82,7 +84,7 @@ def train(job: Job, stop: StopRequest) -> None:
     board = TensorBoard(job.directory.path("events"), job.step) if config.logging.tensorboard and job.first else None
     workers = job.engine.workers(config.batch.virtual_workers)
     saved_at, saved_step, first = time.monotonic(), job.step, job.step
-    job.status.of = steps
+    job.status.of, job.status.began, job.whole = steps, job.step, True
     try:
         if job.step == 0 or _due(config.evaluation.every_steps, job.step):
             evaluate(job, board, stop)
@@ -252,9 +254,11 @@ def _roll_back(job: Job, bar: Progress) -> bool:
         raise HealthError(f"step {seen}: the loss spiked again after {len(done)} rollbacks", fix=HEALTH_FIX)
     if job.saver:
         job.saver.finish()
+    job.whole = False  # what is there has the spike in it
     loaded = _checkpoint_before(job, seen) if job.first else None
     if not job.engine.processes.share(b"found" if loaded else b""):
         warn("there is no checkpoint to go back to yet; going on")
+        job.whole = True
         return False
     if loaded:
         # First the note, then the state: a kill in between continues from the same checkpoint with the same data.
@@ -262,6 +266,7 @@ def _roll_back(job: Job, bar: Progress) -> bool:
         if job.saver:
             job.saver.forget_after(loaded[0].step)
     restore(job, *(loaded or FROM_PROCESS_0))
+    job.whole = True
     bar.advance(job.step - seen + 1)
     note(f"going back to step {job.step:,}; the data of the {seen - job.step:,} steps since then is left out")
     return True
