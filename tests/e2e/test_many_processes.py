@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -310,3 +311,44 @@ def test_who_waits_for_process_0_to_save_does_not_hang() -> None:
     still = 200.0  # a checkpoint of a large model, to a disk that still writes the one before
     zero = Beat(0, 2, "h", "m", 1, 1, "s", 1, 0.0, 9999.0, 5.0, 100, 9999.0 - still, "saving", 0.0, 9999.0 - still, 0.5)
     assert hung([zero, replace(zero, rank=1, pid=2, doing="step")], 10_000.0, {0: "alive", 1: "alive"}) is None
+
+
+@pytest.mark.slow
+def test_a_step_longer_than_the_grace_period_is_given_up_by_all(machine: Machine) -> None:
+    """Each micro-batch takes a second, so a step four; SIGTERM comes early in one."""
+    slow = (
+        "import time; from maskwright.engines.torch_engine import TorchEngine as E; whole = E._accumulate\n"
+        "def accumulate(*a, **k):\n    time.sleep(1.0 if a[0]._step >= 3 else 0.0)\n    return whole(*a, **k)\n"
+        "E._accumulate = accumulate\n"
+    )
+    keys = {**LONG, "batch.virtual_workers": 8, "checkpoint.grace_seconds": 3.0}
+    process = machine.start("long", 2, command=words(machine.folder, slow), **keys)
+    directory = machine.directory("long")
+    until(lambda: newest(directory) >= 3)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    code, said = machine.ended(process)
+    assert code == 75, said
+    assert max(checkpoint.whole_steps(directory.checkpoints)) == 3, said
+
+
+@pytest.mark.slow
+def test_jax_has_processes_too(machine: Machine) -> None:
+    pytest.importorskip("jax", reason="needs the extra jax")
+    keys = {"engine.kind": "jax", "engine.devices": 2, "schedule.steps": 4, "schedule.warmup_steps": 1}
+    code, said = machine.run("jax", 2, **keys)
+    assert code == 0, said
+    assert "on 2 hosts" in said
+
+
+@pytest.mark.slow
+def test_of_several_machines_a_loss_ends_all_with_75(machine: Machine) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    keys = {**LONG, "schedule.steps": 5000}
+    where = ("--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
+    nodes = [machine.start("far", 1, *where, "--node-rank", str(rank), **keys) for rank in range(2)]
+    until(lambda: newest(machine.directory("far")) >= 3)
+    os.kill(children(nodes[1].pid)[0], signal.SIGKILL)
+    assert [machine.ended(node)[0] for node in nodes] == [75, 75]
