@@ -36,6 +36,8 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("cpu-mini", "loader in a step, mini", "the step", "loader_share", "of it", 0.01, True),
     ("saving", "a save every 600 s, base, 8 rows a step", "training", "share_of_training", "of it", 0.02, True),
     ("kills", "204 kills at random moments", "ends of runs that differ", "different_ends", "ends", 0.0, True),
+    ("process-kills", "100 kills of 1 to 4 processes", "ends that differ", "different_ends", "ends", 0.0, True),
+    ("process-kills", "supervisors killed", "outlived by", "processes_that_outlived_their_supervisor", "", 0.0, True),
     ("kills", "a kill, with a save every second", "training lost", "most_seconds_lost", "s", 2.0, True),
     ("parity", "JAX, fp32, 50 steps and gradients", "torch", "largest", "apart", 1e-5, True),
     (
@@ -83,6 +85,7 @@ python benchmarks/saving.py --text 'corpus/*.txt'
 python benchmarks/engines.py cpu-mini --text 'corpus/*.txt'   # JAX beside torch; also cpu-small gpu-base
 python benchmarks/parity.py                                   # JAX's numbers beside torch's, two minutes
 python benchmarks/kills.py --store data/store                 # a quarter of an hour
+python benchmarks/process_kills.py --store data/store         # half an hour
 python benchmarks/scaling.py --text 'corpus/*.txt'            # many processes; a quarter of an hour
 python benchmarks/scaling_model.py                            # a projection for GPUs, no measurement
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core

@@ -164,6 +164,7 @@ def stopped_most_of_the_time(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torch"], indirect=True)  # 35 seconds, in which jax does the same
 def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, kind: str) -> None:
     following = subprocess.Popen(
         [*COMMAND, "logs", "--follow", str(team.run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -54,7 +54,7 @@ class Run:
     """A folder in which a run seems to go on, by a clock that the test turns."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.now = folder, time.time()
+        self.folder, self.now = folder, float(int(time.time()))  # as exact in a file
         self.status = Status("training", 5, 10, host="far", pid=7)
         self.actions: dict[int, object] = {}
         self.polls = 0
