@@ -64,10 +64,10 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("start", "`maskwright --help`", "-", "help_seconds", "s", 0.2, True),
     ("start", "first step after start, mini", "-", "first_step_seconds", "s", 5.0, True),
     ("start", "batch at step 10^6", "batch at step 0", "batch_at_step_1000000_over_step_0", "x", 2.0, True),
-    ("scaling", "CPU seconds of exact sums, 1 process", "fast sums", "exact_cpu_over_fast-1", "x", None, True),
-    ("scaling", "CPU seconds of exact sums, 2 processes", "fast sums", "exact_cpu_over_fast-2", "x", None, True),
-    ("scaling", "CPU seconds, 2 processes, exact", "DistributedDataParallel", "ddp_cpu_over_exact-2", "x", None, False),
-    ("scaling", "CPU seconds, 2 processes, exact", "one process, fast", "exact_cpu_efficiency-2", "of it", None, False),
+    ("scaling", "a step with exact sums, 1 process", "fast sums", "exact_over_fast-1", "x", None, True),
+    ("scaling", "a step with exact sums, 2 processes", "fast sums", "exact_over_fast-2", "x", None, True),
+    ("scaling", "2 processes, exact", "DistributedDataParallel", "exact_over_ddp-2", "x", None, False),
+    ("scaling", "2 processes, exact, of 2 cores", "one process, fast", "exact_efficiency-2", "of it", None, False),
 ]
 ABOUT = """# Benchmarks
 
