@@ -64,6 +64,7 @@ def test_jax_that_is_not_installed(
     ("variables", "said"),
     [
         ({"WORLD_SIZE": "two"}, "invalid literal for int"),
+        ({"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "0"}, "shared out evenly over 3"),
         ({"WORLD_SIZE": "2"}, "MASTER_ADDR: WORLD_SIZE is 2, but MASTER_ADDR is not set"),
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "2"}, "RANK 2 is not one of 2"),
     ],
@@ -82,6 +83,8 @@ def test_launch_variables_that_are_none(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    result = cli("pretrain", config_file(engine={"kind": "jax", "device": "cpu"}), "--run", tmp_path / "run")
+    result = cli(
+        "pretrain", config_file(engine={"kind": "jax", "device": "cpu", "devices": 2}), "--run", tmp_path / "run"
+    )
     assert result.code == 2 and said in result.error
     assert not (tmp_path / "run").exists()

@@ -114,6 +114,12 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     Raises `ConfigError` where a device is absent, `MaskwrightError` where the other hosts are not to be found.
     """
     device, given = choose_device(engine.device), launch_variables()
+    if given and (engine.devices or given.count) % given.count:  # before jaxlib, which crashes
+        raise ConfigError(
+            f"{engine.devices} devices cannot be shared out evenly over {given.count} processes",
+            where="engine.devices",
+            fix=f"take a multiple of {given.count}, or leave it out",
+        )
     if device == "cpu":
         _set_up_cpu(engine, given.count if given else 1)
     if (given and given.count > 1) or (device == "tpu" and given is None):
