@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from maskwright.engines.tree import Node, summed, sums_after, whole_nodes
+from maskwright.engines.gradients import Gradients
+from maskwright.engines.processes import Alone
+from maskwright.engines.tree import Node, most_kept, summed, sums_after, whole_nodes
 
 SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"
 
@@ -47,6 +50,19 @@ def test_any_number_of_processes_sums_in_one_order(V: int) -> None:
 def test_powers_of_two_send_one_sum_each(V: int) -> None:
     for count in (count for count in range(1, V + 1) if V % count == 0):
         assert len(whole_nodes(0, V // count, (0, V))) == 1
+
+
+@pytest.mark.parametrize(("leaves", "V", "most"), [(1, 1, 1), (2, 2, 1), (4, 4, 2), (8, 8, 3), (64, 64, 6), (3, 12, 2)])
+def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, most: int) -> None:
+    weight = torch.nn.Parameter(torch.zeros(3))
+    summing = Gradients({"w": weight}, torch.zeros(3), ["w"], exact=True, processes=Alone())
+    summing.processes = Alone(0, V // leaves)  # which sends nothing, as no group was made
+    summing.begin(V)
+    for leaf in range(leaves):
+        summing.expect(first=True, last=True, final=leaf == leaves - 1)
+        (weight * 2.0).sum().backward()
+        summing.take()
+    assert len(summing._buffers) == most == most_kept(leaves, V)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

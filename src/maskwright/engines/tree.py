@@ -42,6 +42,18 @@ def sums_after(leaf: int, node: Node) -> int:
     return int(last) + sum(sums_after(leaf, child) for child in children(node))
 
 
+def most_kept(leaves: int, virtual_workers: int) -> int:
+    """How many sums the first process keeps at a time, which computes so many leaves one after the other. A leaf that
+    completes a sum is added where that is."""
+    nodes = whole_nodes(0, leaves, (0, virtual_workers))
+    kept = most = 0
+    for leaf in range(leaves):
+        sums = sum(sums_after(leaf, node) for node in nodes)
+        most = max(most, kept + (sums == 0))
+        kept += 1 - sums
+    return max(most, kept)
+
+
 def summed(node: Node, given: dict[Node, T], add: Callable[[T, T], T]) -> T:
     """The sum of `node` from those of the nodes that are given."""
     if node in given:

@@ -15,6 +15,8 @@ from maskwright.core.run_directory import RunDirectory
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import is_out_of_memory
+from maskwright.engines.processes import launch_variables
+from maskwright.engines.tree import most_kept
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf_config import read_hf_config
 from maskwright.text.vocabulary import read_vocabulary
@@ -92,6 +94,14 @@ def with_own_dropout(model: ModelConfig, config: RunConfig) -> ModelConfig:
     )
 
 
+def state_bytes(ready: Prepared) -> int:
+    """Of one process that holds the whole model: fp32 weights, two moments, and as many gradients as its sums take."""
+    config, launch = ready.config, launch_variables()
+    count, V = launch.count if launch else 1, config.batch.virtual_workers
+    exact = config.engine.kind == "torch" and config.engine.reproducibility == "exact" and V % count == 0
+    return (12 + 4 * (most_kept(V // count, V) if exact else 1)) * ready.model.parameters
+
+
 def doubts(config: RunConfig) -> list[str]:
     """What is allowed and most often a slip."""
     found = []
@@ -113,7 +123,7 @@ def describe(ready: Prepared) -> str:
     """What the run will do, for `--dry-run` and the beginning of each run."""
     config, model, rows = ready.config, ready.model, ready.loader.rows.plan
     per_step = config.rows_per_step
-    state = 16 * model.parameters  # fp32 weight, gradient and two moments
+    state = state_bytes(ready)
     return "\n".join(
         [
             f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
@@ -178,7 +188,7 @@ def run_flops(ready: Prepared) -> float:
 
 def require_room(ready: Prepared, directory: RunDirectory) -> None:
     """Memory and disk, before anything is computed: weights and optimizer, and one checkpoint more than are kept."""
-    needed, there = 16 * ready.model.parameters, hardware.memory_bytes()
+    needed, there = state_bytes(ready), hardware.memory_bytes()
     if ready.config.engine.device == "cpu" and there is not None and needed > there:
         raise too_large(ready, MemoryError())
     kept = len(checkpoint.whole_steps(directory.checkpoints))
@@ -194,7 +204,7 @@ def too_large(ready: Prepared, error: Exception) -> Exception:
     """What to raise when the engine cannot be made; another error than too little memory as it is."""
     if not is_out_of_memory(error):
         return error
-    needed = human_bytes(16 * ready.model.parameters)
+    needed = human_bytes(state_bytes(ready))
     return MaskwrightError(
         f"weights, gradient and optimizer state of {human_count(ready.model.parameters)} parameters take {needed}, "
         "more than there is",
