@@ -125,7 +125,7 @@ def _environment(folder: Path) -> dict[str, str]:
     programs.mkdir(parents=True)
     (programs / "maskwright").write_text(STUB)
     (programs / "maskwright").chmod(0o755)
-    (folder / "run.yaml").write_text("data: {store: store}\nschedule: {steps: 10}\n")
+    (folder / "run.yaml").write_text("data: {store: store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n")
     kept = {name: os.environ[name] for name in ("HOME", "PYTHONPATH", "LANG") if name in os.environ}
     path = f"{programs}:{os.environ['PATH']}"
     return {**kept, "PATH": path, "STUB": str(folder), "MASKWRIGHT_RESTART_WAIT_SECONDS": "0"}

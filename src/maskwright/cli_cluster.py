@@ -38,14 +38,16 @@ Spot = Annotated[bool, typer.Option("--spot", help="skypilot: on machines that c
 
 SLICE = {"zone", "project", "via", "connect_seconds", "restart_wait_seconds", "replace"}
 RAY = {"address", "job_id", "working_dir", "follow"}
+SIZE = {"num_workers", "gpus_per_worker"}
 PODS = {"kind", "image", "namespace", "claim", "queue", "service_account", "secret", "memory", "gpu_resource"}
 PODS |= {"node_selector", "ray_version"}
 TAKES = {
     "slice": SLICE | {"workdir", "setup"},
-    "ray": RAY,
-    "kubernetes": PODS | {"name", "cpus", "bucket"},
-    "slurm": {"name", "cpus", "sbatch", "workdir", "setup"},
-    "skypilot": {"name", "cpus", "bucket", "accelerator", "spot", "setup"},
+    "spec": {"workdir", "setup"},
+    "ray": RAY | SIZE | {"setup"},  # which it refuses in its own words
+    "kubernetes": PODS | SIZE | {"name", "cpus", "bucket"},
+    "slurm": SIZE | {"name", "cpus", "sbatch", "workdir", "setup"},
+    "skypilot": SIZE | {"name", "cpus", "bucket", "accelerator", "spot", "setup"},
 }
 """Options that not every place has. Giving one that says nothing there is a misunderstanding."""
 
@@ -57,7 +59,7 @@ def refuse_others(place: str, context: typer.Context) -> None:
     known: set[str] = set().union(*TAKES.values())
     if wrong := sorted(given(context) & known - TAKES[place]):
         raise InputError(
-            f"does not go with --on {place}",
+            f"does not go with --{place}" if place == "spec" else f"does not go with --on {place}",
             where=f"--{wrong[0].replace('_', '-')}",
             fix="leave it out: `submit --help` says whose it is",
         )

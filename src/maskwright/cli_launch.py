@@ -117,10 +117,10 @@ def submit(
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     words = pretrain_words(config, run, set_, max_hours, max_steps, profile_steps)
     job = JobSpec(("maskwright", *words), tuple(env or ()), workdir, setup, restarts, grace_seconds)
+    cluster.refuse_others("spec" if spec is not None else parse_target(on or "")[0], context)
     if spec is not None:
         return print(job.to_json(), end="") if dry_run else pull.submit_spec(spec, job)
     where, target = parse_target(on or "")
-    cluster.refuse_others(where, context)
     if where == "ray":
         asked = cli_ray.Asked(address, job_id, working_dir, cli_ray.gang_words(context), follow, dry_run)
         return cli_ray.submit(job, config, run, set_, _values(job.environment), asked)

@@ -26,7 +26,11 @@ def status(
     """How a run is: progress, last checkpoint, and which rank is lost, hangs or is slow."""
     if run.startswith("ray:"):
         from maskwright import cli_ray
+        from maskwright.core.errors import InputError
 
+        if watch:
+            fix = f"`maskwright logs {run} --follow`, or --watch with the run's folder"
+            raise InputError("is for a run directory", where="--watch", fix=fix)
         return cli_ray.status(run, as_json, address)
     from maskwright.core.errors import StoppedEarly
     from maskwright.monitor.status import look

@@ -102,8 +102,14 @@ def train_as_a_job(resolved: RunConfig, config: str, run: str, set_: list[str], 
             run=run,
             files={name: file.read()},
             grace_seconds=ray_gang.grace_seconds(resolved.checkpoint.grace_seconds),
+            one_process=resolved.engine.kind == "jax",
         )
-    ray_gang.train(command, gang.num_workers, gang.gpus_per_worker)
+    gpus = gang.gpus_per_worker
+    if resolved.engine.device == "cpu":
+        if gpus:
+            raise InputError(f"is cpu, and --gpus-per-worker is {gpus}", where="engine.device", fix="leave one out")
+        gpus = 0
+    ray_gang.train(command, gang.num_workers, gpus, resolved.batch.virtual_workers)
     return True
 
 

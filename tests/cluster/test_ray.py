@@ -269,7 +269,8 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     assert ended.code == 75 and "continues the run" in ended.last, ended
 
     began = time.monotonic()
-    ended = cluster.ended(cluster.submit("greedy", "--follow", "--num-workers", "2", "--gpus-per-worker", "4"))
+    greedy = ("--set", "engine.device=auto", "--num-workers", "2", "--gpus-per-worker", "4")
+    ended = cluster.ended(cluster.submit("greedy", "--follow", *greedy))
     assert ended.code == 2 and time.monotonic() - began < 15.0, ended
     assert "no room for 2 workers with 4 GPUs each: the cluster's machines have 2 CPUs, 0 GPUs" in ended.out
 

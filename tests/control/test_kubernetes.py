@@ -35,7 +35,9 @@ BASE = ["--image=registry/maskwright:1", "--claim=data:/data", "--claim=runs:/ru
 
 def submit(cli: Cli, folder: Path, *options: str, run: str = "/runs/base-1", text: str = "") -> Any:
     config = folder / "run.yaml"
-    config.write_text(text or "data: {store: /data/store}\nschedule: {steps: 10}  # as $HOME\n")
+    config.write_text(
+        text or "data: {store: /data/store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}  # as $HOME\n"
+    )
     return cli("submit", str(config), "--run", run, "--on", "kubernetes", *BASE, *options)
 
 
@@ -161,7 +163,7 @@ def test_the_command_is_the_one_a_person_would_type(cli: Cli, tmp_path: Path, ki
         many = ["--nodes", "4", "--node-rank", rank, "--rendezvous", rendezvous] if workers == 4 else []
         assert runs[0]["args"] == [
             "pretrain", "/etc/maskwright/run.yaml", "--run", "/runs/base-1",
-            "--set", "model.init_from=/data/it's $$(odd)", "--processes", "2", *many,
+            "--set", "model.init_from=/data/it's $$(odd)", "--set", "engine.device=cuda", "--processes", "2", *many,
         ]  # fmt: skip
 
 

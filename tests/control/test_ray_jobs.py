@@ -35,7 +35,7 @@ HEAD = {"CPU": 0.0}
     [
         ([CPU], None, None, Gang(1, 0)),
         ([HEAD, BIG, BIG], None, None, Gang(2, 8)),
-        ([HEAD, BIG, SMALL], None, None, Gang(2, 4)),
+        ([HEAD, BIG, SMALL], None, None, Gang(3, 4)),
         ([BIG], 2, None, Gang(2, 4)),
         ([BIG, BIG], 2, None, Gang(2, 8)),
         ([BIG, SMALL], 3, None, Gang(3, 4)),
@@ -48,7 +48,14 @@ HEAD = {"CPU": 0.0}
 def test_what_was_not_asked_for_is_what_there_is(
     machines: list[Mapping[str, float]], workers: int | None, gpus: int | None, gang: Gang
 ) -> None:
-    assert choose(machines, workers, gpus) == gang
+    assert choose(machines, workers, gpus, 96) == gang
+
+
+@pytest.mark.parametrize(
+    ("virtual_workers", "gang"), [(1, Gang(1, 1)), (6, Gang(1, 6)), (12, Gang(2, 6)), (7, Gang(1, 7))]
+)
+def test_what_is_chosen_shares_out_the_batch(virtual_workers: int, gang: Gang) -> None:
+    assert choose([BIG, BIG], None, None, virtual_workers) == gang
 
 
 @pytest.mark.parametrize(
@@ -66,7 +73,7 @@ def test_more_than_there_is_is_refused(
     machines: list[Mapping[str, float]], workers: int | None, gpus: int | None, has: str
 ) -> None:
     with pytest.raises(InputError, match=f"machines have {has}"):
-        choose(machines, workers, gpus)
+        choose(machines, workers, gpus, 96)
 
 
 def test_who_is_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,9 @@ RESOURCES = {"accelerators": "H100:8", "cpus": "64+", "use_spot": True}
 
 
 def submit(cli: Cli, folder: Path, *options: str) -> Result:
-    (folder / "run.yaml").write_text("data: {store: /data/store}\nschedule: {steps: 10}\n")
+    (folder / "run.yaml").write_text(
+        "data: {store: /data/store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n"
+    )
     return cli("submit", str(folder / "run.yaml"), "--run", "runs/one", "--on", "skypilot", *options)
 
 
@@ -60,7 +62,7 @@ def test_the_line_starts_the_command(cli: Cli, tmp_path: Path, workers: int) -> 
     many = ["--nodes", "2", "--node-rank", "1", "--rendezvous", "10.0.0.4:29400"] if workers == 2 else []
     assert words == [
         "pretrain", "/home/sky/maskwright-run.yaml", "--run", "runs/one", "--set", "checkpoint.copy_to=gs://bucket/one",
-        "--set", "model.init_from=/data/it's $(odd)", "--processes", "1", *many,
+        "--set", "model.init_from=/data/it's $(odd)", "--set", "engine.device=cpu", "--processes", "1", *many,
     ]  # fmt: skip
 
 

@@ -44,7 +44,8 @@ def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
     rendezvous = words[0][-1]
     assert rendezvous.rpartition(":")[2].isdecimal() and words[1][-1] == rendezvous
     for node in (0, 1):
-        same = "pretrain run.yaml --run runs/one --set data.store=c d'$e --processes 1 --nodes 2 --node-rank"
+        same = "pretrain run.yaml --run runs/one --set data.store=c d'$e"
+        same += " --set engine.device=cpu --processes 1 --nodes 2 --node-rank"
         assert words[node] == [*same.split(), str(node), "--rendezvous", rendezvous]
     assert "hello from 0" in cluster.log(job) and "== done" in cluster.log(job)
 
@@ -145,7 +146,7 @@ def test_what_sbatch_refuses_is_one_line(cluster: Cluster) -> None:
 
 
 def script(cli: Cli, folder: Path, *options: str) -> str:
-    (folder / "run.yaml").write_text("data: {store: store}\nschedule: {steps: 10}\n")
+    (folder / "run.yaml").write_text("data: {store: store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n")
     words = ["submit", str(folder / "run.yaml"), "--run", "runs/one", "--on", "slurm", "--dry-run", *options]
     result = cli(*words)
     assert result.code == 0, result.err
@@ -161,7 +162,7 @@ def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> No
     for option in ("nodes=4", "ntasks-per-node=1", "gpus-per-node=8", "cpus-per-task=64", "requeue", "partition=gpu"):
         assert f"#SBATCH --{option}" in header
     assert "#SBATCH --signal=B:USR1@60" in header  # the grace period of 30 s, and 30 s for the rest
-    assert text.startswith("#!/bin/bash\n#SBATCH") and "--processes 8" in text
+    assert text.startswith("#!/bin/bash\n#SBATCH") and "--set engine.device=cuda --processes 8" in text
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     if shutil.which("shellcheck"):
         subprocess.run(["shellcheck", "-"], input=text, text=True, check=True)
@@ -180,6 +181,6 @@ def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> No
     ],
 )
 def test_refused(cli: Cli, tmp_path: Path, options: list[str], message: str) -> None:
-    (tmp_path / "run.yaml").write_text("data: {store: store}\nschedule: {steps: 10}\n")
+    (tmp_path / "run.yaml").write_text("data: {store: store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n")
     result = cli("submit", str(tmp_path / "run.yaml"), "--run", "runs/one", "--on", "slurm", "--dry-run", *options)
     assert result.code == 2 and result.error.startswith(message), result.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from maskwright.core import storage
 from maskwright.core.config import RunConfig, read_config
@@ -32,6 +33,28 @@ def read(spec: JobSpec) -> tuple[RunConfig, str]:
     if redact(text) != text:
         raise InputError("holds a secret", where=location, fix="pass it on by its variable's name: --env NAME")
     return config, text
+
+
+def sized(spec: JobSpec, config: RunConfig, num_workers: int, gpus: int) -> JobSpec:
+    """With the words that say what each machine computes on: what was asked for, or an error there. Raises `InputError`
+    where the batch cannot be shared out so."""
+    return replace(spec, command=(*spec.command, *sizes(config, num_workers, gpus)))
+
+
+def sizes(config: RunConfig, num_workers: int, gpus: int) -> list[str]:
+    device, total, V = "cuda" if gpus else "cpu", num_workers * max(1, gpus), config.batch.virtual_workers
+    if config.engine.device not in ("auto", device):
+        what = f"is {config.engine.device}, and --gpus-per-worker {gpus} asks for {device}"
+        raise InputError(what, where="engine.device", fix="leave engine.device out, or ask for what it says")
+    if V % total:
+        raise InputError(
+            f"{V} virtual workers cannot be shared out evenly over {total} processes",
+            where="batch.virtual_workers",
+            fix=f"take a multiple of {total}, with fewer batch.micro_batch_rows for the same batch",
+        )
+    # One process of JAX drives all devices of its machine.
+    processes = 1 if config.engine.kind == "jax" else max(1, gpus)
+    return ["--set", f"engine.device={device}", "--processes", str(processes)]
 
 
 def whole_grace_seconds(spec: JobSpec, config: RunConfig) -> int:

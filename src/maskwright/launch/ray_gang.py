@@ -87,18 +87,22 @@ def _room(machine: Mapping[str, float], bundle: Mapping[str, float]) -> int:
     return min(int(machine.get(name, 0.0) // amount) for name, amount in bundle.items())
 
 
-def choose(machines: Sequence[Mapping[str, float]], workers: int | None, gpus: int | None) -> Gang:
-    """What was asked for, and of the rest as much as there is: all GPUs, a worker for each machine that has some.
-    Raises `InputError` when the cluster is too small for it."""
-    most = [int(machine.get("GPU", 0.0)) for machine in machines if machine.get("GPU", 0.0) >= 1.0]
-    if gpus is None and workers is None:
-        gpus, workers = (min(most), len(most)) if most else (0, 1)
-    elif gpus is None:
-        sizes = range(max(most, default=0), 0, -1)
-        gpus = next((size for size in sizes if Gang(workers or 1, size).fits(machines)), 0)
-    elif workers is None:
-        workers = max(1, sum(_room(machine, Gang(1, gpus).bundle) for machine in machines)) if gpus else 1
-    gang = Gang(workers or 1, gpus or 0)
+def choose(
+    machines: Sequence[Mapping[str, float]], workers: int | None, gpus: int | None, virtual_workers: int
+) -> Gang:
+    """What was asked for, and of the rest as much as there is and can share out the batch: all GPUs, on as few machines
+    as have them. Raises `InputError` when the cluster is too small for it."""
+    there = [int(machine.get("GPU", 0.0)) for machine in machines]
+    if gpus is None or (workers is None and gpus):
+        possible = [
+            Gang(count, size)
+            for count in ([workers] if workers else range(1, sum(there) + 1))
+            for size in ([gpus] if gpus else range(1, max(there, default=0) + 1))
+            if virtual_workers % (count * size) == 0 and Gang(count, size).fits(machines)
+        ]
+        gang = max(possible, key=lambda one: (one.workers * one.gpus, one.gpus), default=Gang(workers or 1, gpus or 0))
+    else:
+        gang = Gang(workers or 1, gpus)
     if not gang.fits(machines):
         has = "; ".join(
             ", ".join(f"{machine.get(name, 0.0):g} {name}s" for name in ("CPU", "GPU")) for machine in machines
@@ -138,6 +142,8 @@ class Command:
     run: str
     files: dict[str, bytes] = field(default_factory=dict)
     grace_seconds: float = 30.0
+    one_process: bool = False
+    """Of JAX, which drives all devices of a worker."""
 
     def __str__(self) -> str:
         return f"maskwright {' '.join(self.arguments)}".replace("{files}/", "")
@@ -147,11 +153,14 @@ class Command:
         would see all of its machine's."""
         environment = {} if gang.gpus else {"CUDA_VISIBLE_DEVICES": ""}
         several = ["--nodes", str(gang.workers), "--node-rank", str(worker), "--rendezvous", rendezvous]
-        words = [*self.arguments, "--processes", str(max(1, gang.gpus)), *(several if gang.workers > 1 else [])]
+        processes = 1 if self.one_process else max(1, gang.gpus)
+        # A worker whose GPUs cannot be used must not train on its CPU.
+        device = ["--set", "engine.device=cuda"] if gang.gpus else []
+        words = [*self.arguments, *device, "--processes", str(processes), *(several if gang.workers > 1 else [])]
         return words, environment
 
 
-def train(command: Command, workers: int | None, gpus: int | None) -> None:
+def train(command: Command, workers: int | None, gpus: int | None, virtual_workers: int) -> None:
     """Runs the gang to its end. Raises `StoppedEarly` (75) when it can be continued, and `JobError` with the exit code
     of the worker that failed first."""
     import ray
@@ -161,7 +170,7 @@ def train(command: Command, workers: int | None, gpus: int | None) -> None:
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
         with Stop().on_signals() as stop:  # after `init`, which has a handler of its own
-            gang = choose(_machines(), workers, gpus)
+            gang = choose(_machines(), workers, gpus, virtual_workers)
             asked = "as asked" if None not in (workers, gpus) else "chosen by what the cluster has"
             say(f"{name}: {gang} ({asked})")
             if not gang.gpus and any(machine.get("GPU") for machine in _machines()):

@@ -138,6 +138,10 @@ def _require_small(folder: str) -> None:
     size = 0
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
+        for name in [*folders, *names]:
+            if os.path.islink(link := os.path.join(place, name)):
+                fix = "copy what it points to, or leave it out of the folder"
+                raise InputError("is a link, which would be followed when it is uploaded", where=link, fix=fix)
         size += sum(os.lstat(os.path.join(place, name)).st_size for name in names)
         if size > LARGEST_FOLDER_BYTES:
             fix = "leave data out of it: put it on storage that the cluster's machines see, and give its whole path"

@@ -42,7 +42,8 @@ def task(place: Place, spec: JobSpec) -> dict[str, Any]:
     if config.checkpoint.copy_to is None:
         fix = "--set checkpoint.copy_to=gs://… : new machines continue from there"
         raise InputError("is not set, and machines go with what is on them", where="checkpoint.copy_to", fix=fix)
-    words = ["maskwright", "pretrain", CONFIG, *spec.command[3:], "--processes", str(place.gpus or 1)]
+    sizes = cluster.sizes(config, place.num_workers, place.gpus)
+    words = ["maskwright", "pretrain", CONFIG, *spec.command[3:], *sizes]
     line = " ".join(word if word == CONFIG else shlex.quote(word) for word in words)
     if place.num_workers > 1:
         line += ' --nodes "$SKYPILOT_NUM_NODES" --node-rank "$SKYPILOT_NODE_RANK"'

@@ -106,6 +106,11 @@ class Place:
             if not re.fullmatch(r"--[a-z][a-z-]*(=[^\s'\"#]+)?", option):
                 fix = 'one option of sbatch, as in --sbatch "--partition=gpu"'
                 raise InputError(f"{redact(option)[:80]!r} is no option", where="--sbatch", fix=fix)
+            if option.partition("=")[0] == "--error":
+                fix = "leave it out: the script reads its own log to know who asked it to stop"
+                raise InputError("the log is one file", where="--sbatch", fix=fix)
+            if not self.gpus and option.startswith(("--gres", "--gpus")):
+                raise InputError(f"{option} without --gpus-per-worker", where="--sbatch", fix="--gpus-per-worker 8")
             if option.partition("=")[0] in ("--nodes", "--ntasks", "--ntasks-per-node", "--array", "--wrap"):
                 fix = "--num-workers and --gpus-per-worker say how many"
                 raise InputError(f"{option} is not yours to say", where="--sbatch", fix=fix)
@@ -127,10 +132,9 @@ def script(place: Place, spec: JobSpec, grace_seconds: int) -> str:
     }
     lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in header.items()), "#SBATCH --requeue"]
     lines += [f"#SBATCH {option}" for option in place.options]
-    words = [*spec.command, "--processes", str(place.gpus or 1)]
     lines += [
         "",
-        f"words=({shlex.join(words)})",
+        f"words=({shlex.join(spec.command)})",
         f"restarts={spec.restarts}",
         f"labels={'--label' if place.num_workers > 1 else ''}",
         f"task={shlex.quote(TASK.strip())}",
@@ -143,17 +147,17 @@ def _folder(spec: JobSpec) -> Sequence[str]:
     """A relative `folder` lies in the home folder, `.` is where sbatch was called."""
     lines = []
     if spec.setup:
-        once = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] ||'
-        lines.append(f'{once} srun --chdir="$HOME" --kill-on-bad-exit=1 sh -c {shlex.quote(spec.setup)} || exit 2')
+        lines.append(f'srun --chdir="$HOME" --kill-on-bad-exit=1 sh -c {shlex.quote(spec.setup)} || exit 2')
     if spec.folder != ".":
         folder = shlex.quote(spec.folder)
-        lines.append(f'{{ cd "$HOME" && cd {folder}; }} || {{ echo "{folder}: no such folder" >&2; exit 2; }}')
+        lines.append(f'{{ cd "$HOME" && cd {folder}; }} || {{ printf "%s: no such folder\\n" {folder} >&2; exit 2; }}')
     return [*lines, '[ ! -d .venv/bin ] || export PATH="$PWD/.venv/bin:$PATH"']
 
 
 def submit(place: Place, spec: JobSpec, *, dry_run: bool) -> None:
     """Prints the number of the job, or with `dry_run` the script."""
     config, _ = cluster.read(spec)
+    spec = cluster.sized(spec, config, place.num_workers, place.gpus)
     text = script(place, spec, cluster.whole_grace_seconds(spec, config))
     if dry_run:
         print(text, end="")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -31,6 +33,12 @@ def build(place: Place, spec: JobSpec) -> list[dict[str, Any]]:
     if len(text.encode()) > LARGEST_CONFIG:
         raise InputError(f"is larger than {LARGEST_CONFIG:,} bytes", where=spec.command[2], fix="shorten its comments")
     check_paths(place, config, cluster.words_of(spec.command, "--run")[0])
+    # By its content, so that another submission under the name leaves that of a job that runs as it is.
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    place = replace(place, config_map=f"{place.name}-{digest}")
+    sizes = cluster.sizes(config, place.num_workers, place.gpus)
+    if place.kind != "rayjob":  # whose driver says them to its gang
+        spec = replace(spec, command=(*spec.command, *sizes))
     return manifests(place, spec, text, cluster.whole_grace_seconds(spec, config))
 
 

@@ -30,15 +30,15 @@ STOP_SECONDS = 30
 
 def manifests(place: Place, spec: JobSpec, config: str, grace_seconds: int) -> list[Manifest]:
     """In the order in which they are applied; the job is the last."""
-    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(place), "data": {"run.yaml": config}}
+    named = metadata(place) | {"name": place.config_map}
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": {"run.yaml": config}}
     kinds = {"indexed-job": _indexed_job, "jobset": _jobset, "trainjob": _trainjob, "rayjob": _rayjob}
     return [settings, *kinds[place.kind](place, spec, grace_seconds)]
 
 
 def command(place: Place, spec: JobSpec, node_rank: str, rendezvous: str) -> list[str]:
     """The words on each pod. Between `$(` and `)` stand names of variables that Kubernetes fills in."""
-    words = [*spec.command[:2], CONFIG, *(literal(word) for word in _operational(spec)), "--processes"]
-    words.append(str(place.gpus or 1))
+    words = [*spec.command[:2], CONFIG, *(literal(word) for word in _operational(spec))]
     if place.num_workers > 1:
         words += ["--nodes", str(place.num_workers), "--node-rank", node_rank, "--rendezvous", rendezvous]
     return words

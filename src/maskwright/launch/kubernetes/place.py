@@ -45,7 +45,9 @@ class Place:
     memory: str = "16Gi"
     gpu_resource: str = "nvidia.com/gpu"
     node_selector: tuple[tuple[str, str], ...] = ()
-    ray_version: str = "2.52.0"
+    ray_version: str = "2.60.0"
+    config_map: str = ""
+    """Name of the object with the configuration."""
 
     def __post_init__(self) -> None:
         names = {"--namespace": self.namespace, "--queue": self.queue, "--service-account": self.service_account}

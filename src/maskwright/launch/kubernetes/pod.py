@@ -103,7 +103,7 @@ def environment(place: Place, spec: JobSpec) -> list[Manifest]:
 
 def _volumes(place: Place) -> list[Manifest]:
     volumes: list[Manifest] = [
-        {"name": "config", "configMap": {"name": place.name}},
+        {"name": "config", "configMap": {"name": place.config_map}},
         {"name": "scratch", "emptyDir": {}},
         # NCCL and data loaders share memory there; a container has 64 MB otherwise. Counts against the memory limit.
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
