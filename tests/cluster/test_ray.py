@@ -189,8 +189,8 @@ def test_what_is_killed_begins_again_by_itself(cluster: Cluster) -> None:
 
     # Ray's own process: the training saves before another one begins.
     cluster.until_saved("killed", following)
-    (actor,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_member(pid)]
-    os.kill(actor, signal.SIGKILL)
+    wait_until(lambda: len(members()) == 1)  # that of the attempt before may not be gone yet
+    os.kill(members()[0], signal.SIGKILL)
 
     ended = cluster.ended(following)
     assert ended.code == 0, ended
@@ -211,6 +211,10 @@ def halted(pid: int) -> Iterator[None]:
 def told_to_end(pid: int) -> bool:
     pending = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd"))
     return bool(int(pending.split()[1], 16) >> signal.SIGTERM - 1 & 1)
+
+
+def members() -> list[int]:
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_member(pid)]
 
 
 def is_member(pid: int) -> bool:
