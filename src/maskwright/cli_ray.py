@@ -55,7 +55,7 @@ def submit(job: JobSpec, config: str, run: str, set_: list[str], values: Mapping
     from maskwright.core import storage
     from maskwright.core.config import read_config
     from maskwright.core.errors import InputError
-    from maskwright.launch import ray_gang, ray_submit
+    from maskwright.launch import cluster, ray_gang, ray_submit
 
     if job.setup is not None:
         fix = "install it in the image of the cluster: a job that installs at run time fails with the network"
@@ -64,17 +64,19 @@ def submit(job: JobSpec, config: str, run: str, set_: list[str], values: Mapping
     ray_gang.require_lasting(run, resolved.data.store, resolved.model.init_from, asked.working_dir)
     name = os.path.basename(config)
     with storage.open_binary(config) as file:
-        submission = ray_submit.Submission(
-            arguments=("pretrain", name, *job.command[3:], *asked.gang),
-            run=run,
-            config_name=name,
-            config=file.read(),
-            working_dir=asked.working_dir,
-            values=values,
-            restarts=job.restarts,
-            grace_seconds=max(job.grace_seconds, ray_gang.grace_seconds(resolved.checkpoint.grace_seconds)),
-            id=asked.job_id,
-        )
+        content = file.read()
+    cluster.read(job)  # which refuses a file that holds a secret
+    submission = ray_submit.Submission(
+        arguments=("pretrain", name, *job.command[3:], *asked.gang),
+        run=run,
+        config_name=name,
+        config=content,
+        working_dir=asked.working_dir,
+        values=values,
+        restarts=job.restarts,
+        grace_seconds=max(job.grace_seconds, ray_gang.grace_seconds(resolved.checkpoint.grace_seconds)),
+        id=asked.job_id,
+    )
     if asked.dry_run:
         print(ray_submit.describe(submission, asked.address))
         return

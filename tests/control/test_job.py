@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from fake_tpu import Hosts
 
+from maskwright.core.config import build_config
 from maskwright.core.errors import InputError, JobError, StoppedEarly
 from maskwright.launch import host as host_module
 from maskwright.launch import slice as slice_module
+from maskwright.launch.cluster import sizes
 from maskwright.launch.host import Attempt
 from maskwright.launch.job import JobSpec, parse_spec, parse_target
 from maskwright.launch.outcome import ASKED, End, Verdict, judge, report
@@ -460,3 +462,25 @@ def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
 
 def test_signal_numbers_without_a_name() -> None:
     assert End(0, 128 + signal.SIGRTMIN + 1).describe() == f"worker 0: killed by signal {signal.SIGRTMIN + 1}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "workers", "gpus", "found"),
+    [
+        ({}, 2, 0, ["--set", "engine.device=cpu", "--processes", "1"]),
+        ({}, 2, 4, ["--set", "engine.device=cuda", "--processes", "4"]),
+        ({"engine": {"kind": "jax"}}, 2, 4, ["--set", "engine.device=cuda", "--processes", "1"]),
+        ({"engine": {"device": "cpu"}}, 1, 8, "engine.device: is cpu, and --gpus-per-worker 8 asks for cuda"),
+        ({}, 3, 8, "16 virtual workers cannot be shared out evenly over 24 processes"),
+    ],
+)
+def test_what_each_machine_computes_on_is_what_was_asked_for(
+    keys: dict[str, Any], workers: int, gpus: int, found: list[str] | str
+) -> None:
+    values = {"data": {"store": "s"}, "schedule": {"steps": 1}, "batch": {"virtual_workers": 16}, **keys}
+    config = build_config(values, "test")
+    if isinstance(found, str):
+        with pytest.raises(InputError, match=found):
+            sizes(config, workers, gpus)
+    else:
+        assert sizes(config, workers, gpus) == found
