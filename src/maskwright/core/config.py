@@ -7,26 +7,20 @@ A key marked `resumable` may change between two starts of the same run; any othe
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
+from maskwright.core.settings import Section, explain, parse_yaml, read_yaml
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Resumable = Field(json_schema_extra={"resumable": True})
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Data(Section):
@@ -231,68 +225,9 @@ class RunConfig(Section):
         return storage.sha256_of({key: value for key, value in flat(self).items() if key not in RESUMABLE_KEYS})
 
 
-BOOL = "tag:yaml.org,2002:bool"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars (unlike in YAML 1.1, `1e-3` is a number and `on` is a word), and no key twice."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOL]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(BOOL, re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
-    list("-+0123456789."),
-)
-
-
-def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node)
-        if not isinstance(key, str | int | float):
-            raise yaml.MarkedYAMLError(problem="a key is not a word", problem_mark=key_node.start_mark)
-        if key in seen:
-            raise yaml.MarkedYAMLError(problem=f"key '{key}' is given twice", problem_mark=key_node.start_mark)
-        seen.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        raise ConfigError(
-            f"is not YAML: {error.problem}", where=place, fix="correct the line; YAML indents with spaces"
-        ) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"is not YAML: {error}", where=where, fix="correct the file; YAML indents with spaces"
-        ) from None
-
-
 def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
     """Reads a run's YAML and applies `--set a.b=value` overrides. Raises `ConfigError` (exit 2)."""
-    with storage.open_binary(location) as file:
-        content = file.read()
-    try:
-        values = parse_yaml(content.decode("utf-8"), location)
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            "is not UTF-8", where=f"{location}: byte {error.start}", fix="save the file as UTF-8"
-        ) from None
-    if not isinstance(values, dict):
-        raise ConfigError("is not a mapping of keys", where=location, fix="start with `data:` and `schedule:`")
+    values = read_yaml(location, "start with `data:` and `schedule:`")
     for override in overrides or []:
         _apply(values, override)
     return build_config(values, location)
@@ -318,36 +253,9 @@ def build_config(values: dict[str, Any], where: str) -> RunConfig:
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        raise _explain(error, where) from None
-
-
-def _explain(error: ValidationError, where: str) -> ConfigError:
-    first = error.errors()[0]
-    dotted = ".".join(str(part) for part in first["loc"])
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] == "extra_forbidden":
-        nearest = _nearest_key(dotted)
-        fix = f"did you mean {nearest}?" if nearest else "`maskwright schema` lists every key"
-        return ConfigError(f"unknown key {dotted}{more}", where=where, fix=fix)
-    if first["type"] == "missing":
-        return ConfigError(
-            f"key {dotted} is missing{more}", where=where, fix="add it; `maskwright schema` describes it"
-        )
-    message = first["msg"].removeprefix("Value error, ")
-    given = f", not {first['input']!r}" if not isinstance(first["input"], dict) else ""
-    return ConfigError(
-        f"{dotted or 'the run'}: {message}{given}{more}",
-        where=where,
-        fix="correct it; `maskwright schema --markdown` lists what each key takes",
-    )
-
-
-def _nearest_key(dotted: str) -> str | None:
-    """The same name in another section, or else the most similar section or dotted name."""
-    leaf = dotted.rsplit(".", 1)[-1]
-    elsewhere = [key for key in ALL_KEYS if key.rsplit(".", 1)[-1] == leaf]
-    similar = difflib.get_close_matches(dotted, [*RunConfig.model_fields, *ALL_KEYS], n=1, cutoff=0.6)
-    return next(iter([*elsewhere, *similar]), None)
+        known = "`maskwright schema --markdown` lists the keys and what each takes"
+        keys = {"keys": ALL_KEYS, "sections": list(RunConfig.model_fields)}
+        raise explain(error, where, whole="the run", known=known, **keys) from None
 
 
 def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:

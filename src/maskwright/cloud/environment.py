@@ -1,0 +1,325 @@
+"""An environment, on one page: the YAML that a user writes, and what Terraform is told of it.
+
+One YAML describes one environment. Keys are strict. What is `null` does not exist: taking a part away is an edit, not
+another command. The name begins the name of everything that is made, so several can stand side by side in a project.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from maskwright import __version__
+from maskwright.cloud import machines
+from maskwright.core import storage
+from maskwright.core.errors import ConfigError
+from maskwright.core.secrets import redact
+from maskwright.core.settings import Section, explain, read_yaml
+
+ENVIRONMENT_LABEL = "maskwright-environment"
+ZONE = r"^[a-z]+-[a-z]+[0-9]+-[a-z]$"
+BUCKET = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^*?#\s]*)?$"
+MOST_FLEX_START_HOURS = 168
+"""docs.cloud.google.com/compute/docs/instances/about-flex-start-vms: seven days"""
+
+Zone = Annotated[str, Field(pattern=ZONE)]
+Model = Literal["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"]
+Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
+
+
+class Network(Section):
+    nat: bool = False
+    """A gateway for hosts to reach the internet (they have no addresses of their own): for set-up scripts that install
+    packages. Google's own services are reached without it."""
+
+
+class Nfs(Section):
+    tier: Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL"] = "BASIC_HDD"
+    """Of Filestore."""
+    capacity_gb: Annotated[int, Field(ge=1024, le=102_400)] = 1024
+    """GiB; from 1024 for BASIC_HDD, ZONAL and REGIONAL, from 2560 for BASIC_SSD."""
+    share: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")] = "share"
+    """Name of the share."""
+
+    @model_validator(mode="after")
+    def _large_enough(self) -> Nfs:
+        if self.tier == "BASIC_SSD" and self.capacity_gb < 2560:
+            raise ValueError(f"nfs.capacity_gb {self.capacity_gb} is below BASIC_SSD's 2560")
+        return self
+
+
+class Disk(Section):
+    type: Literal["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"] = "hyperdisk-ml"
+    """Which of them a host takes depends on its machine; wrong pairs are refused."""
+    size_gb: Annotated[int, Field(ge=10, le=65_536)]
+    """GiB. Another size is another disk: it has to be seeded again."""
+    source: Annotated[str, Field(pattern=BUCKET)]
+    """gs:// folder that `env seed` copies to the disk."""
+    prepare: str | None = None
+    """Script (path beside this YAML) that `env seed` runs after copying, to prepare the data on the disk."""
+    seeder_machine_type: str = "n2-standard-8"
+    """Of the temporary machine that copies."""
+
+
+class Fallback(Section):
+    zone: Zone | None = None
+    """The environment's own when not given."""
+    provisioning_model: Model = "SPOT"
+    """STANDARD, SPOT, FLEX_START or RESERVATION_BOUND."""
+
+
+class Hosts(Section):
+    provisioning_model: Model = "STANDARD"
+    """STANDARD (on demand), SPOT, FLEX_START or RESERVATION_BOUND."""
+    reservation: str | None = None
+    """Name of the reservation, for RESERVATION_BOUND."""
+    max_run_hours: Hours | None = None
+    """Google ends the hosts after so long; FLEX_START needs it (168 at most)."""
+    image: str | None = None
+    """Boot image or family, as projects/P/global/images/family/F; ours for the machine when not given."""
+    zone: Zone | None = None
+    """The environment's own when not given."""
+    fallbacks: list[Fallback] = Field(default_factory=list)
+    """Where the watcher tries next when there are no machines to be had."""
+
+    def placements(self, zone: str) -> list[Fallback]:
+        """Its own place, then the fallbacks."""
+        home = self.zone or zone
+        own = Fallback(zone=home, provisioning_model=self.provisioning_model)
+        others = [Fallback(zone=f.zone or home, provisioning_model=f.provisioning_model) for f in self.fallbacks]
+        return [own, *others]
+
+    @model_validator(mode="after")
+    def _models_have_what_they_need(self) -> Hosts:
+        models = {self.provisioning_model, *(place.provisioning_model for place in self.fallbacks)}
+        if "FLEX_START" in models and not 0 < (self.max_run_hours or 0) <= MOST_FLEX_START_HOURS:
+            raise ValueError(f"FLEX_START needs max_run_hours, up to {MOST_FLEX_START_HOURS}")
+        if ("RESERVATION_BOUND" in models) != (self.reservation is not None):
+            raise ValueError("RESERVATION_BOUND and reservation go together")
+        return self
+
+
+class Slice(Hosts):
+    accelerator: Literal["v4", "v5e", "v5p", "v6e", "tpu7x"]
+    """Kind of TPU. v4 and v5e are queued resources of the TPU API, later ones instance groups."""
+    topology: str
+    """Chips along each side, as 4x4 or 2x2x4."""
+    machine_type: str | None = None
+    """Follows from the topology; for v6e, 2x4 on one host of 8 chips or two of 4."""
+    runtime_version: str | None = None
+    """Only v4 and v5e: the TPU API's software version; ours for the kind when not given."""
+
+    @property
+    def queued(self) -> bool:
+        return not machines.TPUS[self.accelerator].machines
+
+    @property
+    def chips(self) -> int:
+        return machines.chips(self.topology)
+
+    @property
+    def hosts(self) -> int:
+        return self.chips // machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
+
+    def machine(self) -> str:
+        """Machine type of a host; of queued resources, the accelerator type."""
+        if self.queued:
+            return machines.accelerator_type(self.accelerator, self.topology)
+        size = machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
+        return machines.TPUS[self.accelerator].machines[size]
+
+    @model_validator(mode="after")
+    def _is_a_slice(self) -> Slice:
+        try:
+            machines.check_topology(self.accelerator, self.topology)
+            machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
+        except ConfigError as error:
+            raise ValueError(f"{error.what}. {error.fix}") from None
+        if self.runtime_version is not None and not self.queued:
+            raise ValueError(f"runtime_version is for v4 and v5e; {self.accelerator} takes image")
+        if self.queued and (self.image is not None or self.max_run_hours is not None):
+            raise ValueError(f"image and max_run_hours are not for {self.accelerator}; it takes runtime_version")
+        if self.queued and {place.provisioning_model for place in self.placements("")} & {"FLEX_START"}:
+            raise ValueError(f"FLEX_START is not for {self.accelerator}: it is STANDARD, SPOT or RESERVATION_BOUND")
+        return self
+
+
+class Group(Hosts):
+    machine_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+){1,3}$")]
+    """With GPUs (g2, a2, a3, a4) or without."""
+    size: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """Hosts."""
+
+    @property
+    def hosts(self) -> int:
+        return self.size
+
+    def machine(self) -> str:
+        return self.machine_type
+
+    @property
+    def gpus(self) -> int:
+        """Of each host."""
+        return machines.GPUS.get(self.machine_type, ("", 0))[1]
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Group:
+        if machines.family(self.machine_type) in machines.GPU_FAMILIES and not self.gpus:
+            raise ValueError(f"{self.machine_type} is no machine type that is known here; see cloud/machines.py")
+        return self
+
+
+class Host(Section):
+    container: str | None = None
+    """Image that every host runs; what `env image` builds when not given."""
+    setup: str | None = None
+    """Script (path beside this YAML) that every host runs before its first job."""
+    idle_minutes: Annotated[int, Field(ge=1)] | None = 60
+    """A host without a job for so long stops itself; null: never."""
+
+
+class Environment(Section):
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,18}[a-z0-9]$")]
+    """Begins the name of all that is made; lower case, at most 20 letters."""
+    project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
+    """ID of the project."""
+    zone: Zone
+    """Home of the disk and of NFS, and of hosts unless they say otherwise."""
+    labels: dict[str, Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,63}$")]] = Field(default_factory=dict)
+    """On everything that can carry them, besides maskwright-environment."""
+    state_bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]$")] | None = None
+    """Of Terraform's state; PROJECT-maskwright-state, shared by a project's environments, when not given."""
+    bucket_location: str | None = None
+    """Of buckets; the zone's region when not given."""
+    mount_point: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$")] = "/mnt/common"
+    """On hosts: nfs_share and shared_pd lie inside it."""
+    network: Network = Network()
+    nfs: Nfs | None = None
+    disk: Disk | None = None
+    slice: Slice | None = None
+    group: Group | None = None
+    host: Host = Host()
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_are_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or key == ENVIRONMENT_LABEL:
+                raise ValueError(f"{key[:70]!r} is no label's name, or is ours")
+        return value
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Environment:
+        for hosts in (self.slice, self.group):
+            if hosts is not None and self.disk is not None:
+                self._disk_fits(self.disk, hosts)
+            for place in hosts.placements(self.zone) if hosts is not None else []:
+                zone = place.zone or ""
+                if self.disk is not None and zone != self.zone:
+                    raise ValueError(f"hosts in {zone} cannot attach the disk, which is in {self.zone}")
+                if self.nfs is not None and _region(zone) != self.region:
+                    raise ValueError(f"hosts in {zone} are in another region than NFS, in {self.zone}")
+        return self
+
+    def _disk_fits(self, disk: Disk, hosts: Slice | Group) -> None:
+        kind = hosts.accelerator if isinstance(hosts, Slice) else machines.family(hosts.machine_type)
+        fitting = machines.DATA_DISKS.get(kind, machines.SHARED_DISKS)
+        if disk.type not in fitting:
+            raise ValueError(f"hosts of {kind} cannot attach {disk.type}; disk.type is one of {', '.join(fitting)}")
+
+    @property
+    def region(self) -> str:
+        return _region(self.zone)
+
+    @property
+    def state(self) -> str:
+        """Name of the bucket."""
+        return self.state_bucket or f"{self.project}-maskwright-state"
+
+    @property
+    def prefix(self) -> str:
+        """Of Terraform's state in its bucket."""
+        return f"env/{self.name}"
+
+    @property
+    def dataset_bucket(self) -> str:
+        return f"{self.project}-{self.name}-dataset"
+
+    @property
+    def runs_bucket(self) -> str:
+        return f"{self.project}-{self.name}-runs"
+
+    @property
+    def container(self) -> str:
+        built = f"{self.region}-docker.pkg.dev/{self.project}/{self.name}/maskwright:{__version__}"
+        return self.host.container or built
+
+    @property
+    def regions(self) -> list[str]:
+        """Of all places that hosts may be in; its own first."""
+        places = [p.zone or "" for hosts in (self.slice, self.group) if hosts for p in hosts.placements(self.zone)]
+        return list(dict.fromkeys([self.region, *(_region(zone) for zone in places)]))
+
+    def all_labels(self) -> dict[str, str]:
+        return {ENVIRONMENT_LABEL: self.name, **self.labels}
+
+    def disk_name(self, generation: int) -> str:
+        return f"{self.name}-data-{generation}"
+
+    def hosts_of(self, kind: str) -> Slice | Group | None:
+        """`kind` is slice or group."""
+        return self.slice if kind == "slice" else self.group
+
+
+def _region(zone: str) -> str:
+    return zone.rpartition("-")[0]
+
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "network": Network,
+    "nfs": Nfs,
+    "disk": Disk,
+    "slice": Slice,
+    "group": Group,
+    "host": Host,
+}
+KEYS = [
+    *(name for name in Environment.model_fields if name not in SECTIONS),
+    *(f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields),
+]
+"""Of the YAML; pinned by a test."""
+
+
+def read_environment(location: str) -> Environment:
+    """Raises `ConfigError` (exit 2). A secret in it is refused: all of it ends in Terraform's state."""
+    return build_environment(read_yaml(location, "start with `name:`, `project:` and `zone:`"), location)
+
+
+def build_environment(values: dict[str, Any], where: str) -> Environment:
+    if redact(text := str(values)) != text:
+        fix = "leave it out: hosts have a service account, and `submit --env NAME` passes a variable by its name"
+        raise ConfigError("holds a secret", where=where, fix=fix)
+    try:
+        return Environment.model_validate(values)
+    except ValidationError as error:
+        known = "docs/google-cloud.md lists the keys and what each takes"
+        raise explain(
+            error, where, whole="the environment", keys=KEYS, sections=list(Environment.model_fields), known=known
+        ) from None
+
+
+def beside(location: str, script: str | None) -> tuple[str, bytes] | None:
+    """A script that the YAML at `location` names: sha256 and content. Raises `InputError` when it cannot be read."""
+    if script is None:
+        return None
+    folder = os.path.dirname(location)
+    path = script if storage.is_url(script) or os.path.isabs(script) else os.path.join(folder, script)
+    with storage.open_binary(path) as file:
+        content = file.read()
+    if redact(text := content.decode("utf-8", "replace")) != text:
+        raise ConfigError("holds a secret", where=path, fix="read it on the host, from Secret Manager")
+    return hashlib.sha256(content).hexdigest(), content

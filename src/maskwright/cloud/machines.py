@@ -1,0 +1,120 @@
+"""What Google calls its machines: TPU kinds, topologies and hosts, GPUs of machine types, disks that fit.
+
+Sources, read in 2026: docs.cloud.google.com/compute/docs/tpus/tpu-machines (TPU7x, v6e, v5p), …/tpu/docs/v5e and
+…/tpu/docs/v4 (the TPU API), …/compute/docs/gpus. Nothing here has been tried on Google Cloud by us.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from maskwright.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Tpu:
+    """`machine` by the chips of a host, for slices that are instance groups; none: the TPU API's queued resources.
+    `chips_per_host` in a slice of several hosts, `alone` the most that one host has by itself. `dimensions` of a
+    topology. `type_unit`: what the number in the TPU API's accelerator type counts, per chip."""
+
+    machines: dict[int, str]
+    chips_per_host: int
+    alone: int
+    dimensions: int
+    type_prefix: str = ""
+    type_unit: int = 1
+    runtime_version: str = ""
+
+
+TPUS = {
+    "v4": Tpu({}, 4, 4, 3, "v4", 2, "tpu-ubuntu2204-base"),
+    "v5e": Tpu({}, 4, 8, 2, "v5litepod", 1, "v2-alpha-tpuv5-lite"),
+    "v5p": Tpu({1: "ct5p-hightpu-1t", 2: "ct5p-hightpu-2t", 4: "ct5p-hightpu-4t"}, 4, 4, 3),
+    "v6e": Tpu({1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"}, 4, 8, 2),
+    "tpu7x": Tpu({1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"}, 4, 4, 3),
+}
+GPU_FAMILIES = ("g2", "a2", "a3", "a4")
+GPUS = {
+    **{f"g2-standard-{cpus}": ("nvidia-l4", 1) for cpus in (4, 8, 12, 16, 32)},
+    "g2-standard-24": ("nvidia-l4", 2),
+    "g2-standard-48": ("nvidia-l4", 4),
+    "g2-standard-96": ("nvidia-l4", 8),
+    **{f"a2-highgpu-{n}g": ("nvidia-tesla-a100", n) for n in (1, 2, 4, 8)},
+    "a2-megagpu-16g": ("nvidia-tesla-a100", 16),
+    **{f"a2-ultragpu-{n}g": ("nvidia-a100-80gb", n) for n in (1, 2, 4, 8)},
+    **{f"a3-highgpu-{n}g": ("nvidia-h100-80gb", n) for n in (1, 2, 4, 8)},
+    "a3-edgegpu-8g": ("nvidia-h100-80gb", 8),
+    "a3-megagpu-8g": ("nvidia-h100-mega-80gb", 8),
+    "a3-ultragpu-8g": ("nvidia-h200-141gb", 8),
+    "a4-highgpu-8g": ("nvidia-b200", 8),
+}
+"""Accelerator type and how many, of each machine type: docs.cloud.google.com/compute/docs/gpus"""
+DATA_DISKS = {
+    "v4": ("pd-balanced",),
+    "v5e": ("pd-balanced", "hyperdisk-ml"),
+    "v5p": ("pd-balanced", "hyperdisk-ml"),
+    "v6e": ("hyperdisk-ml",),
+    "tpu7x": ("hyperdisk-ml",),
+    "a3": ("hyperdisk-ml", "pd-balanced", "pd-ssd"),
+    "a4": ("hyperdisk-ml",),
+}
+"""Types that can be attached read-only to many hosts; hosts that are not named here take any of `SHARED_DISKS`:
+docs.cloud.google.com/tpu/docs/attach-durable-block-storage, …/compute/docs/disks/hyperdisks"""
+SHARED_DISKS = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
+
+
+def chips(topology: str) -> int:
+    return math.prod(int(side) for side in topology.split("x"))
+
+
+def check_topology(kind: str, topology: str) -> None:
+    """Raises `ConfigError`. Not every topology that passes exists: Google refuses the others itself."""
+    tpu = TPUS[kind]
+    sides = r"x".join([r"[1-9]\d{0,2}"] * tpu.dimensions)
+    example = "x".join(["4"] * tpu.dimensions)
+    where = "slice.topology"
+    if not re.fullmatch(sides, topology):
+        fix = f"{tpu.dimensions} numbers, as {example}"
+        raise ConfigError(f"{topology[:20]!r} is no topology of {kind}", where=where, fix=fix)
+    count = chips(topology)
+    if count > tpu.alone and count % tpu.chips_per_host:
+        fix = f"hosts have {tpu.chips_per_host} chips each: take a multiple"
+        raise ConfigError(f"{topology} has {count} chips, which hosts do not divide", where=where, fix=fix)
+    if tpu.machines and count <= tpu.alone and count not in tpu.machines:
+        fix = f"machines of {kind} have {', '.join(str(size) for size in tpu.machines)} chips"
+        raise ConfigError(f"{topology} has {count} chips, for which there is no machine type", where=where, fix=fix)
+
+
+def chips_per_host(kind: str, topology: str, machine_type: str | None = None) -> int:
+    if machine_type is not None:
+        named = {name: size for size, name in TPUS[kind].machines.items()}
+        if machine_type not in named or chips(topology) % named[machine_type]:
+            fix = f"one of {', '.join(named)} that divides {chips(topology)} chips, or leave it out"
+            raise ConfigError(f"{machine_type} does not make {kind} {topology}", where="slice.machine_type", fix=fix)
+        return named[machine_type]
+    tpu, count = TPUS[kind], chips(topology)
+    return count if count <= tpu.alone else tpu.chips_per_host
+
+
+def accelerator_type(kind: str, topology: str) -> str:
+    """The TPU API's name, as v5litepod-16 (chips) or v4-32 (cores, two a chip)."""
+    tpu = TPUS[kind]
+    return f"{tpu.type_prefix}-{chips(topology) * tpu.type_unit}"
+
+
+def family(machine_type: str) -> str:
+    return machine_type.partition("-")[0]
+
+
+IMAGES = {
+    "ct6e": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e",
+    "ct5p": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e",
+    "tpu7x": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404-amd64-tpu-tpu7x",
+}
+OTHER_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
+
+
+def image(machine_type: str) -> str:
+    return IMAGES.get(family(machine_type), OTHER_IMAGE)

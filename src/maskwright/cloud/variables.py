@@ -1,0 +1,106 @@
+"""What Terraform is told: the variables of deploy/terraform, as `terraform.tfvars.json`.
+
+A part that is null does not exist. `--only` takes the other parts from what was asked for last, so that nothing is ever
+targeted: each plan is of the whole environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from maskwright import __version__
+from maskwright.cloud import machines
+from maskwright.cloud.environment import Disk, Environment, Group, Slice
+from maskwright.cloud.record import Record
+
+PARTS = ("slice", "group", "disk", "nfs")
+RUNNING = ("slice", "group", "seeder")
+"""What `down` takes away; the rest holds data, or costs next to nothing."""
+SHARED_DEVICE = "shared-pd"
+SEEDER_IMAGE = "projects/debian-cloud/global/images/family/debian-12"
+SEEDER_HOURS = 12
+"""Google ends the seeding machine after so long, should nobody else."""
+
+
+def variables(environment: Environment, record: Record, setup: str | None) -> dict[str, Any]:
+    """All that the YAML asks for, without a seeding machine. `setup`: gs:// of the set-up script."""
+    disk = environment.disk
+    seeded = record.seeded is not None
+    return {
+        "project": environment.project,
+        "region": environment.region,
+        "zone": environment.zone,
+        "regions": environment.regions,
+        "name": environment.name,
+        "labels": environment.all_labels(),
+        "nat": environment.network.nat,
+        "bucket_location": environment.bucket_location or environment.region,
+        "dataset_bucket": environment.dataset_bucket,
+        "runs_bucket": environment.runs_bucket,
+        "mount_point": environment.mount_point,
+        "nfs": environment.nfs.model_dump() if environment.nfs else None,
+        "disk": _disk(environment, disk, record, seeded) if disk else None,
+        "seeder": None,
+        "slice": _hosts(environment, environment.slice, record, disk is not None and seeded),
+        "group": _hosts(environment, environment.group, record, disk is not None and seeded),
+        "host": {
+            "container": environment.container,
+            "setup": setup,
+            "idle_minutes": environment.host.idle_minutes,
+            "version": __version__,
+        },
+        "delete_data": False,
+    }
+
+
+def _disk(environment: Environment, disk: Disk, record: Record, seeded: bool) -> dict[str, Any]:
+    name = environment.disk_name(record.generation)
+    return {"name": name, "type": disk.type, "size_gb": disk.size_gb, "seeded": seeded}
+
+
+def _hosts(
+    environment: Environment, hosts: Slice | Group | None, record: Record, attach_disk: bool
+) -> dict[str, Any] | None:
+    """None for queued resources too: Terraform has nothing that could make them as they have to be."""
+    if hosts is None or (isinstance(hosts, Slice) and hosts.queued):
+        return None
+    kind = "slice" if isinstance(hosts, Slice) else "group"
+    places = hosts.placements(environment.zone)
+    place = places[record.placement[kind] % len(places)]
+    common = {
+        "machine_type": hosts.machine(),
+        "zone": place.zone,
+        "provisioning_model": place.provisioning_model,
+        "reservation": hosts.reservation if place.provisioning_model == "RESERVATION_BOUND" else None,
+        "max_run_hours": hosts.max_run_hours,
+        "image": hosts.image or machines.image(hosts.machine()),
+        "attach_disk": attach_disk,
+    }
+    return {**common, **({"topology": hosts.topology} if isinstance(hosts, Slice) else {"size": hosts.size})}
+
+
+def seeder(environment: Environment, record: Record, prepare: str | None) -> dict[str, Any]:
+    assert environment.disk is not None
+    return {
+        "machine_type": environment.disk.seeder_machine_type,
+        "image": SEEDER_IMAGE,
+        "source": environment.disk.source,
+        "prepare": prepare,
+        "result": seed_result(environment, record),
+        "max_hours": SEEDER_HOURS,
+    }
+
+
+def seed_result(environment: Environment, record: Record) -> str:
+    return f"gs://{environment.runs_bucket}/seed/{environment.disk_name(record.generation)}/result.json"
+
+
+def only(before: dict[str, Any] | None, wished: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """`wished` in `parts`; the other parts as they were `before`, where nothing was when there is no before."""
+    kept = {part: (before or {}).get(part) for part in (*PARTS, "seeder") if part not in parts}
+    return {**wished, **kept}
+
+
+def without(before: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    return {**before, **dict.fromkeys(parts)}
