@@ -56,7 +56,7 @@ class Google:
     def __init__(self, project: str) -> None:
         self.project = project
         self._session: Any = None
-        if not (importlib.util.find_spec("google.auth") and importlib.util.find_spec("gcsfs")):
+        if not importlib.util.find_spec("gcsfs"):  # which needs google-auth itself
             fix = "pip install 'maskwright[gcp]'"
             raise InputError("needs the packages google-auth and gcsfs", where="Google Cloud", fix=fix)
         _let_files_use_the_token()
@@ -235,8 +235,8 @@ def _session() -> Any:
 
 
 def _let_files_use_the_token() -> None:
-    """gcsfs knows nothing of the variable, and would go on without credentials. Given the token as text it would send it
-    to Google's tokeninfo, in an address."""
+    """gcsfs knows nothing of the variable, and would go on without credentials. Given the token as text it would send
+    it to Google's tokeninfo, in an address."""
     if not (token := os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")):
         return
     import fsspec
