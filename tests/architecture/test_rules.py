@@ -36,7 +36,6 @@ LAYERS = {
     "engines": {"core", "data", "model"},
     "training": {"core", "data", "model", "engines"},
     "launch": {"core"},
-    "cloud": {"core", "launch"},
     "monitor": {"core"},
     "cloud": {"core", "launch"},  # a job on an environment is a job that hosts fetch, and their machines
     "tasks": {"core", "text", "data", "model", "engines", "training"},

@@ -46,7 +46,7 @@ def users(cloud: Cloud, name: str) -> list[str]:
         service, _, owner = key.partition("/")
         if service == "compute" and owner != name and last(owner.rsplit("/", 1)[0]) in HOLDERS:
             text = json.dumps(
-                {field: one for field, one in body.items() if field not in ("selfLink", "zone", "_members")}
+                {field: one for field, one in body.items() if field not in ("selfLink", "zone", "metadata", "_members")}
             )
             if wanted in text.replace(f'"{name}"', f'"/{name}"'):
                 found.append(owner)

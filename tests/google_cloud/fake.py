@@ -104,7 +104,7 @@ class Cloud:
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
             "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
             "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
-            "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": "",
+            "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": f"{self.folder}/certificates.pem",
             "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
             "GOOGLE_BACKEND_STORAGE_CUSTOM_ENDPOINT": f"{self.url}/storage/v1/",
             "STORAGE_EMULATOR_HOST": self.url,
@@ -223,8 +223,8 @@ class Cloud:
             page = f"https://console.developers.google.com/apis/api/{service}.googleapis.com/overview?project={NUMBER}"
             message = (
                 f"{title} has not been used in project {NUMBER} before or it is disabled. Enable it by visiting "
-                f"{page} then retry. If you enabled this API recently, wait a few minutes for the action to propagate to "
-                "our systems and retry."
+                f"{page} then retry. If you enabled this API recently, wait a few minutes for the action to propagate "
+                "to our systems and retry."
             )
             facts = {"service": f"{service}.googleapis.com", "consumer": f"projects/{NUMBER}"}
             raise Refused(message, 403, reason="accessNotConfigured", details=[error_info("SERVICE_DISABLED", facts)])
@@ -267,6 +267,7 @@ def fake_cloud(polls: int = 1, project: str = PROJECT) -> Iterator[Cloud]:
     from google_cloud.server import serve
 
     folder = tempfile.mkdtemp(prefix="fake-cloud-")
+    open(f"{folder}/certificates.pem", "w").close()  # gcloud wants the file to exist, where the variable is set
     cloud = Cloud(folder=folder, polls=polls, project=project)
     server = serve(cloud)
     try:

@@ -83,6 +83,15 @@ def get_services(cloud: Cloud, request: Request) -> Any:
     return {"services": [service(cloud, last(name)) for name in request.lists.get("names", [])]}
 
 
+def list_services(cloud: Cloud, request: Request) -> Any:
+    """Of the hundreds that there are, those that the fake speaks."""
+    from google_cloud.fake import SERVICES
+
+    found = [service(cloud, f"{name}.googleapis.com") for name in sorted((*SERVICES, "compute", "storage"))]
+    wanted = request.query.get("filter", "").removeprefix("state:")
+    return {"services": [one for one in found if not wanted or one["state"] == wanted]}
+
+
 def enable(cloud: Cloud, request: Request) -> Any:
     one = last(request.name).partition(":")[0]
     names = request.body.get("serviceIds") or [one]
@@ -128,6 +137,7 @@ HANDLERS = {
     "serviceAccounts.setIamPolicy": set_policy,
     "serviceAccounts.create": create_account,
     "services.get": get_service,
+    "services.list": list_services,
     "services.batchGet": get_services,
     "services.enable": enable,
     "services.batchEnable": enable,

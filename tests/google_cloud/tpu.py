@@ -52,8 +52,8 @@ def settle_node(cloud: Cloud, name: str, made: dict[str, Any]) -> Any:
     def ready() -> None:
         if zone in cloud.dry:
             cloud.resources.pop(f"tpu/{name}", None)
-            more = "are offered (see https://cloud.google.com/tpu/docs/regions)"
-            message = f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes '
+            more = "Nodes are offered (see https://cloud.google.com/tpu/docs/regions)"
+            message = f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU '
             raise Refused(message + more, 429)
         start_node(cloud, made)
 
