@@ -37,7 +37,6 @@ LAYERS = {
     "training": {"core", "data", "model", "engines"},
     "launch": {"core"},
     "monitor": {"core"},
-    "cloud": {"core", "launch"},  # a job on an environment is a job that hosts fetch, and their machines
     "tasks": {"core", "text", "data", "model", "engines", "training"},
 }
 # Files that may import a heavy library, each with its reason.
