@@ -39,7 +39,7 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 90.0
 TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
-FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.5, 10.0
+FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
 PASSING = {500, 502, 503, 504}
 READS = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy)$")
 """These are sent by POST and change nothing."""
@@ -56,7 +56,8 @@ class Google:
     def __init__(self, project: str) -> None:
         self.project = project
         self._session: Any = None
-        if not (importlib.util.find_spec("google.auth") and importlib.util.find_spec("gcsfs")):
+        # Asked for google.auth where there is no google at all, find_spec raises.
+        if not all(importlib.util.find_spec(package) for package in ("google", "google.auth", "gcsfs")):
             fix = "pip install 'maskwright[gcp]'"
             raise InputError("needs the packages google-auth and gcsfs", where="Google Cloud", fix=fix)
         _let_files_use_the_token()
@@ -235,8 +236,8 @@ def _session() -> Any:
 
 
 def _let_files_use_the_token() -> None:
-    """gcsfs knows nothing of the variable, and would go on without credentials. Given the token as text it would send it
-    to Google's tokeninfo, in an address."""
+    """gcsfs knows nothing of the variable, and would go on without credentials. Given the token as text it would send
+    it to Google's tokeninfo, in an address."""
     if not (token := os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")):
         return
     import fsspec
