@@ -103,16 +103,22 @@ def docker(words: list[str]) -> int:
         return 0
     if command == "pull":
         assert config
-        if "pkg.dev" in rest[-1] and "ya29." not in (config / "config.json").read_text():
+        if "pkg.dev" in rest[-1] and "fake-token" not in (config / "config.json").read_text():
             print("denied: Unauthenticated request", file=sys.stderr)
             return 1
         return 1 if state("no-image") else 0
     if command == "image":
         print(f"{rest[-1].rpartition(':')[0]}@{state('digest') or 'sha256:' + '1' * 64}")
         return 0
-    return {"info": lambda _: 0, "run": run, "wait": wait, "inspect": inspect, "stop": stop, "rm": remove, "logs": logs}[
-        command
-    ](rest)
+    return {
+        "info": lambda _: 0,
+        "run": run,
+        "wait": wait,
+        "inspect": inspect,
+        "stop": stop,
+        "rm": remove,
+        "logs": logs,
+    }[command](rest)
 
 
 def options_of(words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
