@@ -156,12 +156,14 @@ def run(words: list[str]) -> int:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
             os.closerange(3, 64)
-            process = subprocess.Popen([sys.executable, "-m", "maskwright", *arguments], env=variables, cwd=BOX)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "maskwright", *arguments, "--poll-seconds=0.3"], env=variables, cwd=BOX
+            )
             (folder / "pid").write_text(str(process.pid))
             code = process.wait()
             (folder / "exit.new").write_text(str(128 - code if code < 0 else code))
             (folder / "exit.new").rename(folder / "exit")
-        os._exit(0)
+            os._exit(0)
     while not (folder / "pid").exists():
         time.sleep(0.01)
     return 0
