@@ -140,8 +140,8 @@ def _start(where: str, target: str, job: JobSpec, overrides: list[str], context:
     options = context.params
     if where == "ray":
         gang = cli_ray.gang_words(context)
-        taken = (options[key] for key in ("address", "job_id", "working_dir"))
-        asked = cli_ray.Asked(*taken, gang, options["follow"], options["dry_run"])
+        taken = {key: options[key] for key in ("address", "job_id", "working_dir", "follow", "dry_run")}
+        asked = cli_ray.Asked(gang=gang, **taken)
         return cli_ray.submit(job, options["config"], options["run"], overrides, _values(job.environment), asked)
     if where in NAMELESS:
         return cluster.start(where, job, context)
