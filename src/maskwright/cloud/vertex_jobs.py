@@ -203,7 +203,7 @@ def _earlier(timestamp: str) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds - LATE_SECONDS))
 
 
-def follow(job: VertexJob, *, poll_seconds: float = POLL_SECONDS) -> None:
+def follow(job: VertexJob) -> None:
     """Shows state and log until the job is over; raises what gives its exit code. Ctrl-C ends only the following."""
     jobs = Jobs(job.project, job.region)
     log, state = Log(jobs, job), ""
@@ -216,9 +216,9 @@ def follow(job: VertexJob, *, poll_seconds: float = POLL_SECONDS) -> None:
             log.more()
             if job.over:
                 break
-            time.sleep(poll_seconds)
+            time.sleep(POLL_SECONDS)
         for _ in range(LAST_LOOKS):
-            time.sleep(poll_seconds)
+            time.sleep(POLL_SECONDS)
             if not log.more():
                 break
     except StoppedEarly:
@@ -257,7 +257,7 @@ def status(target: str) -> VertexJob:
     return Jobs(project, region).get(ident)
 
 
-def stop(target: str, wait_seconds: float, *, poll_seconds: float = POLL_SECONDS) -> VertexJob:
+def stop(target: str, wait_seconds: float) -> VertexJob:
     """Cancels it: the containers get SIGTERM, in which a run saves, and are ended. Raises `MaskwrightError` when it is
     not over by then."""
     project, region, ident = parse_target(target)
@@ -270,5 +270,5 @@ def stop(target: str, wait_seconds: float, *, poll_seconds: float = POLL_SECONDS
         if time.monotonic() > deadline:
             fix = f"`maskwright status {target}` tells how it goes on"
             raise MaskwrightError(f"is not over after {wait_seconds:g} s", where=target, fix=fix)
-        time.sleep(min(poll_seconds, max(0.1, deadline - time.monotonic())))
+        time.sleep(min(POLL_SECONDS, max(0.1, deadline - time.monotonic())))
     return found
