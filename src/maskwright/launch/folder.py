@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from typing import Any
 
 from maskwright.core import storage
@@ -42,6 +43,29 @@ class Folder:
             raise
         except Exception as error:  # each file system has errors of its own
             raise self._failed("written", name, error) from None
+
+    def create(self, name: str, content: bytes) -> bool:
+        """False, and nothing is changed, when there is one: of two that create it at once, one does."""
+        path = f"{self._root}/{name}"
+        try:
+            if self._local:
+                storage.make_folder(os.path.dirname(path))
+                own = f"{path}.tmp-{uuid.uuid4().hex}"
+                with open(own, "xb") as file:
+                    file.write(content)
+                try:
+                    os.link(own, path)
+                finally:
+                    os.unlink(own)
+            else:
+                self._files.pipe_file(path, content, mode="create")
+        except FileExistsError:
+            return False
+        except MaskwrightError:
+            raise
+        except Exception as error:  # each file system has errors of its own
+            raise self._failed("created", name, error) from None
+        return True
 
     def get(self, name: str) -> bytes | None:
         """None when there is no such file."""
