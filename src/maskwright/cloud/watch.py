@@ -212,7 +212,9 @@ def _not_whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[
         patience = rules.patience_seconds[history.placement % rules.placements]
         if seen.making and now - history.since < patience:
             return Action("nothing", f"{seen.running} of {seen.wanted} hosts run"), history
-        late = f"not up after {patience / 60:,.0f} minutes" if seen.making else "the last try was not ended"
+        late = (
+            f"not up after {patience / 60:,.0f} minutes" if seen.making else history.why or "the last try did not end"
+        )
         return _failed(rules, seen, history, late, now)
     if history.phase == "up":
         if seen.making and not seen.trouble:  # Google repairs it by itself

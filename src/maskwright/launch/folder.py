@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
+import secrets
 from typing import Any
 
 from maskwright.core import storage
@@ -45,27 +45,30 @@ class Folder:
             raise self._failed("written", name, error) from None
 
     def create(self, name: str, content: bytes) -> bool:
-        """False, and nothing is changed, when there is one: of two that create it at once, one does."""
+        """Whether it is there now with this content; False when another one was first. Of several at once one wins."""
         path = f"{self._root}/{name}"
         try:
             if self._local:
                 storage.make_folder(os.path.dirname(path))
-                own = f"{path}.tmp-{uuid.uuid4().hex}"
-                with open(own, "xb") as file:
-                    file.write(content)
-                try:
-                    os.link(own, path)
-                finally:
-                    os.unlink(own)
+                _create_local(path, content)
             else:
-                self._files.pipe_file(path, content, mode="create")
+                self._files.pipe_file(path, content, mode="create")  # a precondition at the store
+            return True
         except FileExistsError:
-            return False
+            return self.get(name) == content  # a retry that finds its own first try has won
         except MaskwrightError:
             raise
         except Exception as error:  # each file system has errors of its own
-            raise self._failed("created", name, error) from None
-        return True
+            raise self._failed("written", name, error) from None
+
+    def remove(self, name: str) -> None:
+        """Nothing when there is no such file."""
+        try:
+            self._files.rm_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            pass
+        except Exception as error:
+            raise self._failed("removed", name, error) from None
 
     def get(self, name: str) -> bytes | None:
         """None when there is no such file."""
@@ -89,7 +92,10 @@ class Folder:
         return sorted(os.path.basename(str(name).rstrip("/")) for name in found)
 
     def put_json(self, name: str, value: Any) -> None:
-        self.put(name, json.dumps(value, ensure_ascii=False).encode() + b"\n")
+        self.put(name, _text(value))
+
+    def create_json(self, name: str, value: Any) -> bool:
+        return self.create(name, _text(value))
 
     def get_json(self, name: str) -> dict[str, Any] | None:
         """None when there is none, or none that can be read."""
@@ -104,3 +110,21 @@ class Folder:
         reason = " ".join(str(error).split()) or type(error).__name__
         fix = "check the permissions and the network"
         return MaskwrightError(f"cannot be {what}: {reason}", where=f"{self.location}/{name}", fix=fix)
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _create_local(path: str, content: bytes) -> None:
+    """A link fails where the name is taken, also between hosts that share the folder."""
+    temporary = f"{path}.new-{secrets.token_hex(8)}"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
