@@ -36,6 +36,7 @@ LAYERS = {
     "engines": {"core", "data", "model"},
     "training": {"core", "data", "model", "engines"},
     "launch": {"core"},
+    "cloud": {"core", "launch"},
     "monitor": {"core"},
     "cloud": {"core", "launch"},  # a job on an environment is a job that hosts fetch, and their machines
     "tasks": {"core", "text", "data", "model", "engines", "training"},
@@ -77,6 +78,8 @@ HEAVY = {
         "engines/jax_step.py",
     },
     "ray": {"launch/ray_gang.py", "launch/ray_jobs.py"},
+    "google": {"cloud/rest.py"},
+    "requests": {"cloud/rest.py", "launch/ray_jobs.py"},
 }
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litdata", "torch_xla"}
 
@@ -248,7 +251,7 @@ def test_commands_in_the_readme_exist(line: str) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_every_error_in_the_input_says_how_to_fix_it(path: Path) -> None:
     kinds = {"InputError", "ConfigError", "SourceError", "StoreError", "TokenizerError", "ModelError"}
-    kinds |= {"CheckpointError", "HealthError"}
+    kinds |= {"CheckpointError", "HealthError", "CloudError"}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds:
             named = {keyword.arg for keyword in node.keywords}

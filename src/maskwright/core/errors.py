@@ -9,6 +9,7 @@
     │   └── ModelError           2     a model folder: missing file, unknown shape, pickled weights
     ├── CheckpointError          1   no usable checkpoint where one was needed
     ├── VerificationError        1   an exported model does not give the same numbers
+    ├── CloudError               1   Google Cloud refused or failed; `reason` says which way
     ├── JobError                 —   a job on other machines: what its host that failed first ended with
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
     └── StoppedEarly            75   stopped on request; running the same command again continues
@@ -67,6 +68,14 @@ class CheckpointError(MaskwrightError):
 
 class VerificationError(MaskwrightError):
     pass
+
+
+class CloudError(MaskwrightError):
+    """`reason`: permission | quota | capacity | missing | exists | disabled (the API, or billing) | other."""
+
+    def __init__(self, what: str, *, reason: str, where: str | None = None, fix: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(what, where=where, fix=fix)
 
 
 class JobError(MaskwrightError):
