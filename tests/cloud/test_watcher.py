@@ -58,6 +58,10 @@ class Machinery:
         self.acts.append("down")
         self.place, self.running, self.stopped = None, 0, ()
 
+    def remove(self) -> None:
+        self.acts.append("remove")
+        self.place, self.running, self.stopped = None, 0, ()
+
     def _fail(self) -> None:
         if self.fails and (error := self.fails.pop(0)):
             raise error
@@ -192,9 +196,18 @@ def test_budget_goes_on_counting_in_the_next_watcher_and_survives_a_lock(scene: 
     scene.watching()
     assert scene.until("ask").why.startswith("--max-hours 0.1 is reached")
     scene.result(75)
-    scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 3
+    scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 2
     end = scene.until("end")
     assert end.code == 75 and scene.machinery.acts == ["up 0", "down"]
+
+
+def test_budget_goes_past_a_lock_that_never_opens(scene: Scene) -> None:
+    Limits(1, max_hours=0.1).store(scene.folder)
+    scene.watching()
+    scene.until("make")
+    scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 99
+    assert scene.until("end").code == 75
+    assert scene.machinery.acts == ["up 0", "remove"] and len(scene.machinery.fails) == 96
 
 
 def test_down_when_done(scene: Scene) -> None:

@@ -29,13 +29,15 @@ LOCKED_SECONDS = 30.0
 """Between two tries while somebody else holds the state."""
 MARGIN_SECONDS = 90.0
 """For a host to see the wish, and for its last words to reach the bucket, besides the job's own grace period."""
+DOWN_TRIES = 3
+"""Of Terraform, which another run may have locked out, until the hosts are deleted past it."""
 LIMITS, HISTORY = "watch/limits.json", "watch/history.json"
 
 
 @dataclass(frozen=True)
 class Machines:
     """Of a slice or group. `names` of those that bill; `stopped` exist and do not. `trouble`: Google's words for why it
-    does not get on. `placement`: where it is."""
+    does not get on; `refused`: the same, where another try would end alike. `placement`: where it is."""
 
     wanted: int
     placement: int = 0
@@ -45,6 +47,7 @@ class Machines:
     running: int = 0
     making: bool = False
     trouble: str = ""
+    refused: str = ""
 
 
 class Ground(Protocol):
@@ -61,6 +64,10 @@ class Ground(Protocol):
     def up(self, placement: int) -> None: ...
 
     def down(self) -> None: ...
+
+    def remove(self) -> None:
+        """As `down`, past Terraform and its lock: for a budget that is spent."""
+        ...
 
 
 class Locked(MaskwrightError):
@@ -112,7 +119,7 @@ class Watcher:
         self._folder, self._ground, self._limits, self._clock = folder, ground, limits or Limits(), clock
         self._lease = Lease(folder)
         self._beats: dict[int, tuple[Any, float | None]] = {}
-        self._said = ""
+        self._said, self._downs = "", 0
 
     def leave(self) -> None:
         self._lease.leave()
@@ -204,6 +211,8 @@ class Watcher:
 
     def _refused(self, machines: Machines) -> str:
         """A host that cannot be used, in its own words: another one from the same mould would say the same."""
+        if machines.refused:
+            return machines.refused
         for name in machines.names:
             health = self._folder.get_json(f"health/{name}.json") or {}
             if health.get("state") == "refused":
@@ -219,9 +228,20 @@ class Watcher:
         elif action.kind == "make":
             self._make(action, history)
         elif action.kind == "down":
-            self._ground.down()
+            self._down()
         elif action.kind in ("conclude", "give up"):
             self._conclude(action, history)
+
+    def _down(self) -> None:
+        try:
+            self._ground.down()
+            self._downs = 0
+        except MaskwrightError as error:
+            self._downs += 1
+            if self._downs < DOWN_TRIES:
+                raise
+            warn(f"{error}; the hosts are deleted without Terraform, whose next plan finds them gone")
+            self._ground.remove()
 
     def _make(self, action: Action, history: History) -> None:
         """What is there goes first: never two places at once, and a slice of several hosts is only made as a whole."""
