@@ -2,13 +2,159 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from maskwright.cli_options import app, plain
+from maskwright.cli_options import AsJson, app, plain, print_result
+
+if TYPE_CHECKING:
+    from maskwright.cloud.commands import Confirm
+    from maskwright.cloud.terraform_cli import Plan
 
 env = typer.Typer(help="A training environment on Google Cloud: made, seeded, watched and taken away.", **plain)
 app.add_typer(env, name="env")
 
 EnvironmentFile = Annotated[str, typer.Argument(metavar="ENV", help="YAML of the environment.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", help="slice, group, disk or nfs; the others stay as they are. More than one: give it again."
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DeleteData = Annotated[bool, typer.Option("--delete-data", help="Disks, NFS and buckets may go, with what is on them.")]
+LockTimeoutSeconds = Annotated[float, typer.Option(help="To wait for another run's lock on the state.", min=0.0)]
+DetailedExitcode = Annotated[
+    bool, typer.Option("--detailed-exitcode", help="Terraform's: 0 nothing to change, 1 error, 2 changes.")
+]
+
+
+@env.command("schema")
+def schema(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="The page of the documentation instead.")] = False,
+) -> None:
+    """JSON schema of an environment's YAML, for editors."""
+    from maskwright.cloud import page
+
+    print(page.markdown().rstrip() if as_markdown else page.json_schema())
+
+
+@env.command("plan")
+def plan(
+    location: EnvironmentFile,
+    only: Only = None,
+    detailed_exitcode: DetailedExitcode = False,
+    lock_timeout_seconds: LockTimeoutSeconds = 60.0,
+    json: AsJson = False,
+) -> None:
+    """Show what `env up` would do and what it costs; nothing is changed."""
+    from maskwright.cloud import commands
+
+    drawn = commands.plan(location, parts=parts(only), lock_timeout_seconds=lock_timeout_seconds)
+    changes = [{"address": one.address, "change": one.kind, "loses_data": one.loses_data} for one in drawn.changes]
+    report = "\n".join([drawn.text.rstrip(), *replaced(drawn)])
+    print_result(report, {"differs": drawn.differs, "changes": changes}, json)
+    if detailed_exitcode and drawn.differs:
+        raise typer.Exit(2)
+
+
+@env.command("up")
+def up(
+    location: EnvironmentFile,
+    only: Only = None,
+    yes: Yes = False,
+    delete_data: DeleteData = False,
+    lock_timeout_seconds: LockTimeoutSeconds = 60.0,
+) -> None:
+    """Make what the YAML asks for, or change what is there into it."""
+    from maskwright.cloud import commands
+
+    commands.up(
+        location,
+        parts=parts(only),
+        confirm=asking(yes),
+        delete_data=delete_data,
+        lock_timeout_seconds=lock_timeout_seconds,
+    )
+
+
+@env.command("seed")
+def seed(
+    location: EnvironmentFile,
+    again: Annotated[bool, typer.Option("--again", help="A new disk in place of the seeded one.")] = False,
+    yes: Yes = False,
+    poll_seconds: Annotated[float, typer.Option(help="Between two looks for the result.", min=0.1)] = 10.0,
+    lock_timeout_seconds: LockTimeoutSeconds = 60.0,
+) -> None:
+    """Fill the disk from its bucket, on a machine that is taken away afterwards; then the disk is read-only."""
+    from maskwright.cloud import seed as seeding
+
+    seeding.seed(
+        location,
+        again=again,
+        confirm=asking(yes),
+        poll_seconds=poll_seconds,
+        lock_timeout_seconds=lock_timeout_seconds,
+    )
+
+
+@env.command("down")
+def down(
+    location: EnvironmentFile,
+    only: Only = None,
+    delete_data: DeleteData = False,
+    yes: Yes = False,
+    lock_timeout_seconds: LockTimeoutSeconds = 60.0,
+) -> None:
+    """Take away what runs. Data stays, and is listed with what it costs, unless you say --delete-data."""
+    from maskwright.cloud import commands
+
+    commands.down(
+        location,
+        parts=parts(only),
+        delete_data=delete_data,
+        confirm=asking(yes),
+        lock_timeout_seconds=lock_timeout_seconds,
+    )
+
+
+def parts(only: list[str] | None) -> tuple[str, ...]:
+    from maskwright.cloud.variables import PARTS
+    from maskwright.core.errors import InputError
+
+    if wrong := [name for name in only or () if name not in PARTS]:
+        raise InputError(f"{wrong[0][:40]!r} is no part", where="--only", fix=f"one of {', '.join(PARTS)}")
+    return tuple(dict.fromkeys(only or ()))
+
+
+def asking(yes: bool) -> Confirm:
+    """Shows the plan on stderr and asks, once for each plan."""
+
+    def confirm(drawn: Plan) -> None:
+        from maskwright.core.console import say
+        from maskwright.core.errors import InputError, StoppedEarly
+
+        for line in [*drawn.text.rstrip().splitlines(), *replaced(drawn)]:
+            say(line)
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise InputError("nobody is there to say yes", where="env", fix="--yes does not ask")
+        print("Do this? Only 'yes' is a yes: ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip() != "yes":
+            raise StoppedEarly("nothing was changed")
+
+    return confirm
+
+
+def replaced(drawn: Plan) -> list[str]:
+    """What goes or is made anew, for those who do not read the plan."""
+    lines = []
+    for kind, word in (("replace", "made anew"), ("delete", "taken away")):
+        if found := [change.address for change in drawn.changes if change.kind == kind]:
+            lines.append(f"{word}: {', '.join(found)}")
+    if lost := [change.address for change in drawn.changes if change.loses_data]:
+        lines.append(f"with their data: {', '.join(lost)}")
+    return lines

@@ -38,7 +38,6 @@ LAYERS = {
     "launch": {"core"},
     "cloud": {"core", "launch"},
     "monitor": {"core"},
-    "cloud": {"core", "launch"},  # a job on an environment is a job that hosts fetch, and their machines
     "tasks": {"core", "text", "data", "model", "engines", "training"},
 }
 # Files that may import a heavy library, each with its reason.

@@ -93,9 +93,12 @@ class Hosts(Section):
         others = [Fallback(zone=f.zone or home, provisioning_model=f.provisioning_model) for f in self.fallbacks]
         return [own, *others]
 
+    def models(self) -> set[str]:
+        return {self.provisioning_model, *(place.provisioning_model for place in self.fallbacks)}
+
     @model_validator(mode="after")
     def _models_have_what_they_need(self) -> Hosts:
-        models = {self.provisioning_model, *(place.provisioning_model for place in self.fallbacks)}
+        models = self.models()
         if "FLEX_START" in models and not 0 < (self.max_run_hours or 0) <= MOST_FLEX_START_HOURS:
             raise ValueError(f"FLEX_START needs max_run_hours, up to {MOST_FLEX_START_HOURS}")
         if ("RESERVATION_BOUND" in models) != (self.reservation is not None):
@@ -143,7 +146,7 @@ class Slice(Hosts):
             raise ValueError(f"runtime_version is for v4 and v5e; {self.accelerator} takes image")
         if self.queued and (self.image is not None or self.max_run_hours is not None):
             raise ValueError(f"image and max_run_hours are not for {self.accelerator}; it takes runtime_version")
-        if self.queued and {place.provisioning_model for place in self.placements("")} & {"FLEX_START"}:
+        if self.queued and "FLEX_START" in self.models():
             raise ValueError(f"FLEX_START is not for {self.accelerator}: it is STANDARD, SPOT or RESERVATION_BOUND")
         return self
 
@@ -306,7 +309,7 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
     try:
         return Environment.model_validate(values)
     except ValidationError as error:
-        known = "docs/google-cloud.md lists the keys and what each takes"
+        known = "docs/google-cloud-environment.md lists the keys and what each takes"
         raise explain(
             error, where, whole="the environment", keys=KEYS, sections=list(Environment.model_fields), known=known
         ) from None

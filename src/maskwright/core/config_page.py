@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel
@@ -24,24 +25,26 @@ others are refused then. `maskwright schema` prints the JSON schema, for complet
 
 def markdown() -> str:
     parts = [INTRODUCTION, "| key | type | default | meaning |\n|---|---|---|---|"]
-    parts[-1] += "".join(f"\n{row}" for row in _rows(RunConfig, ""))
+    parts[-1] += "".join(f"\n{row}" for row in rows(RunConfig, resumable=RESUMABLE_KEYS))
     return "\n".join(parts) + "\n"
 
 
-def _rows(section: type[BaseModel], prefix: str) -> list[str]:
-    rows: list[str] = []
+def rows(section: type[BaseModel], prefix: str = "", resumable: Collection[str] = ()) -> list[str]:
+    """Of a table: key, type, default, meaning."""
+    lines: list[str] = []
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
         dotted = prefix + name
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            rows += _rows(field.annotation, f"{dotted}.")
+            lines += rows(field.annotation, f"{dotted}.", resumable)
             continue
-        default = "" if field.is_required() else f"`{field.default}`".replace("`None`", "not set")
+        default = "" if field.is_required() else f"`{field.get_default(call_default_factory=True)}`"
+        default = default.replace("`None`", "not set")
         meaning = " ".join((field.description or "").split())
-        if dotted in RESUMABLE_KEYS:
+        if dotted in resumable:
             meaning += " *Resumable.*"
-        rows.append(f"| `{dotted}` | {_type(properties[name])} | {default} | {meaning.strip()} |")
-    return rows
+        lines.append(f"| `{dotted}` | {_type(properties[name])} | {default} | {meaning.strip()} |")
+    return lines
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -53,7 +56,7 @@ def _type(schema: dict[str, Any]) -> str:
         return f"`{first['const']}`"
     limits = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     bounds = [f"{sign} {_number(first[key])}" for key, sign in limits.items() if key in first]
-    return " ".join([first["type"], *bounds])
+    return " ".join([first.get("type", "list"), *bounds])
 
 
 def _number(value: float) -> str:

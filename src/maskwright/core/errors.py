@@ -11,6 +11,7 @@
     ├── VerificationError        1   an exported model does not give the same numbers
     ├── CloudError               1   Google Cloud refused or failed; `reason` says which way
     ├── JobError                 —   a job on other machines: what its host that failed first ended with
+    ├── TerraformError           —   Terraform's own exit code
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
     └── StoppedEarly            75   stopped on request; running the same command again continues
         └── ProcessLost         75     another process of the run is gone
@@ -82,6 +83,10 @@ class JobError(MaskwrightError):
     def __init__(self, what: str, exit_code: int, *, where: str | None = None, fix: str | None = None) -> None:
         self.exit_code = exit_code
         super().__init__(what, where=where, fix=fix)
+
+
+class TerraformError(JobError):
+    pass
 
 
 class HealthError(MaskwrightError):

@@ -1,0 +1,163 @@
+"""The YAML of an environment: what it may say, what Terraform is told of it, what of it is remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from maskwright.cloud import machines, page, variables
+from maskwright.cloud.environment import KEYS, Environment, build_environment, read_environment
+from maskwright.cloud.record import Record
+from maskwright.core.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = {
+    "name": "lab1",
+    "project": "lab-proj",
+    "zone": "us-east5-b",
+    "nfs": {"share": "tpushare"},
+    "disk": {"size_gb": 2055, "source": "gs://corpus/text"},
+    "slice": {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"},
+    "group": {"machine_type": "g2-standard-12", "size": 2},
+}
+
+
+def lab(**changes: Any) -> Environment:
+    """`slice__topology="8x8"` changes one key."""
+    values = yaml.safe_load(yaml.safe_dump(LAB))
+    for dotted, value in changes.items():
+        section, _, key = dotted.rpartition("__")
+        (values[section] if section else values)[key] = value
+    return build_environment(values, "lab.yaml")
+
+
+def test_page_of_the_documentation_is_the_model() -> None:
+    """`maskwright env schema --markdown > docs/google-cloud-environment.md` renews it."""
+    assert (ROOT / "docs" / "google-cloud-environment.md").read_text() == page.markdown()
+
+
+def test_number_of_keys_is_pinned() -> None:
+    """Each key is a promise. Adding one is a decision: change this number and the documentation with it."""
+    assert len(KEYS) == 37
+
+
+def test_what_is_derived() -> None:
+    env = lab()
+    assert (env.region, env.state, env.prefix) == ("us-east5", "lab-proj-maskwright-state", "env/lab1")
+    assert env.container.startswith("us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:")
+    assert env.slice and (env.slice.hosts, env.slice.machine(), env.slice.queued) == (4, "ct6e-standard-4t", False)
+    assert env.group and (env.group.hosts, env.group.gpus) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "hosts", "machine"),
+    [
+        ("v6e", "1x1", 1, "ct6e-standard-1t"),
+        ("v6e", "2x2", 1, "ct6e-standard-4t"),
+        ("v6e", "2x4", 1, "ct6e-standard-8t"),
+        ("v6e", "16x16", 64, "ct6e-standard-4t"),
+        ("v5p", "2x2x1", 1, "ct5p-hightpu-4t"),
+        ("v5p", "2x2x4", 4, "ct5p-hightpu-4t"),
+        ("tpu7x", "4x4x4", 16, "tpu7x-standard-4t"),
+        ("v5e", "4x4", 4, "v5litepod-16"),
+        ("v4", "2x2x4", 4, "v4-32"),
+    ],
+)
+def test_hosts_of_a_slice(accelerator: str, topology: str, hosts: int, machine: str) -> None:
+    disk = {"size_gb": 100, "source": "gs://corpus/text", "type": machines.DATA_DISKS[accelerator][0]}
+    env = lab(slice={"accelerator": accelerator, "topology": topology}, disk=disk, group=None)
+    assert env.slice and (env.slice.hosts, env.slice.machine()) == (hosts, machine)
+
+
+def test_a_slice_of_eight_chips_on_two_hosts() -> None:
+    env = lab(slice__topology="2x4", slice__machine_type="ct6e-standard-4t")
+    assert env.slice and env.slice.hosts == 2
+
+
+REFUSED = [
+    ({"name": "Lab"}, "name"),
+    ({"zone": "us-east5"}, "zone"),
+    ({"slices": None}, "unknown key slices. Fix: did you mean slice"),
+    ({"slice__topolgy": "4x4"}, "unknown key slice.topolgy. Fix: did you mean slice.topology"),
+    ({"slice__topology": "4x4x4"}, "no topology of v6e"),
+    ({"slice__topology": "3x3"}, "which hosts do not divide"),
+    ({"slice__topology": "1x2"}, "no machine type"),
+    ({"slice__machine_type": "ct6e-standard-3t"}, "does not make v6e 4x4"),
+    ({"slice__runtime_version": "tpu-ubuntu2204-base"}, "runtime_version is for v4 and v5e"),
+    ({"slice__provisioning_model": "FLEX_START"}, "FLEX_START needs max_run_hours, up to 168"),
+    ({"slice__provisioning_model": "RESERVATION_BOUND"}, "go together"),
+    ({"slice__reservation": "ours"}, "go together"),
+    ({"slice__provisioning_model": "PREEMPTIBLE"}, "slice.provisioning_model"),
+    ({"slice__fallbacks": [{"zone": "us-east5-a"}]}, "hosts in us-east5-a cannot attach the disk"),
+    ({"slice__fallbacks": [{"zone": "us-west1-c"}], "disk": None}, "another region than NFS"),
+    ({"disk__type": "pd-ssd"}, "hosts of v6e cannot attach pd-ssd"),
+    ({"disk__source": "s3://bucket/text"}, "disk.source"),
+    ({"nfs__capacity_gb": 512}, "nfs.capacity_gb"),
+    ({"nfs__tier": "BASIC_SSD"}, "below BASIC_SSD's 2560"),
+    ({"group__machine_type": "a3-highgpu-3g"}, "no machine type that is known"),
+    ({"labels": {"maskwright-environment": "other"}}, "is ours"),
+    ({"labels": {"token": "https://me:hunter22@host/"}}, "holds a secret"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), REFUSED, ids=lambda value: str(value)[:50])
+def test_refusals_name_the_key(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        lab(**change)
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("lab.yaml: ")
+
+
+def test_a_file_is_read_and_its_errors_have_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(yaml.safe_dump(LAB))
+    assert read_environment(str(path)) == lab()
+    path.write_text("name: lab1\nname: lab2\n")
+    with pytest.raises(ConfigError, match=r"lab\.yaml:2:1: is not YAML: key 'name' is given twice"):
+        read_environment(str(path))
+
+
+def test_variables_attach_the_disk_once_it_is_seeded() -> None:
+    env = lab()
+    before = variables.variables(env, Record().for_disk(env), None)
+    assert before["disk"] == {"name": "lab1-data-1", "type": "hyperdisk-ml", "size_gb": 2055, "seeded": False}
+    assert [before[kind]["attach_disk"] for kind in ("slice", "group")] == [False, False]
+    seeded = Record(seeded={"files": 1}, disk_gb=2055, disk_type="hyperdisk-ml").for_disk(env)
+    after = variables.variables(env, seeded, None)
+    assert after["disk"]["seeded"] and after["slice"]["attach_disk"] and after["group"]["attach_disk"]
+
+
+def test_another_size_is_another_disk() -> None:
+    seeded = Record(seeded={"files": 1}, disk_gb=2055, disk_type="hyperdisk-ml")
+    larger = seeded.for_disk(lab(disk__size_gb=4000))
+    assert (larger.generation, larger.seeded, larger.disk_gb) == (2, None, 4000)
+    assert seeded.for_disk(lab()) == seeded
+    assert seeded.for_disk(lab(disk=None)) == seeded, "taken out of the YAML it is not forgotten"
+
+
+def test_placements_begin_with_the_own_one_and_go_round() -> None:
+    env = lab(disk=None, nfs=None, slice__fallbacks=[{"zone": "us-east5-a"}, {"provisioning_model": "STANDARD"}])
+    found = [variables.variables(env, Record().moved("slice", n), None)["slice"] for n in range(4)]
+    assert [(f["zone"], f["provisioning_model"]) for f in found] == [
+        ("us-east5-b", "SPOT"),
+        ("us-east5-a", "SPOT"),
+        ("us-east5-b", "STANDARD"),
+        ("us-east5-b", "SPOT"),
+    ]
+
+
+def test_a_queued_slice_is_not_terraforms() -> None:
+    assert variables.variables(lab(slice={"accelerator": "v5e", "topology": "4x4"}), Record(), None)["slice"] is None
+
+
+def test_only_keeps_the_other_parts_as_they_were() -> None:
+    wished = variables.variables(lab(), Record(), None)
+    none = variables.only(None, wished, ["disk"])
+    assert none["disk"] and [none[part] for part in ("slice", "group", "nfs")] == [None, None, None]
+    old = {**wished, "slice": {**wished["slice"], "topology": "2x2"}, "group": None}
+    new = variables.only(old, wished, ["group"])
+    assert new["slice"]["topology"] == "2x2" and new["group"] == wished["group"]
+    assert variables.without(new, ["slice"])["slice"] is None
