@@ -133,13 +133,13 @@ def submit(
     cluster.refuse_others("spec" if spec is not None else parse_target(on or "")[0], context)
     if spec is not None:
         return print(job.to_json(), end="") if dry_run else pull.submit_spec(spec, job)
-    where, target = parse_target(on or "")
+    where, name_there = parse_target(on or "")
     if where == "ray":
         asked = cli_ray.Asked(address, job_id, working_dir, cli_ray.gang_words(context), follow, dry_run)
         return cli_ray.submit(job, config, run, set_, _values(job.environment), asked)
     if where in NAMELESS:
         return cluster.start(where, job, context)
-    _on_slice(target, job, context.params)
+    _on_slice(name_there, job, context.params)
 
 
 def _on_slice(name: str, job: JobSpec, options: dict[str, Any]) -> None:
