@@ -26,6 +26,8 @@ class FakeGcs:
         """Uploads lose their last byte on the way."""
         self.lose_answers = False
         """What creates an object is done, and then answered with 503."""
+        self.authorizations: set[str] = set()
+        self.creating = threading.Lock()
         self.url = ""
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -81,6 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = urlsplit(self.path)
         self.gcs.requests.append(f"{self.command} {parts.path}?{parts.query}")
+        self.gcs.authorizations.add(self.headers.get("Authorization") or "")
         if self.gcs.failures:
             self._answer(self.gcs.failures.pop(0), {"error": {"message": "as was asked for"}})
             return None
@@ -119,20 +122,25 @@ class _Handler(BaseHTTPRequestHandler):
             self._batch(body)
         elif path.startswith("/chunks/"):
             self._chunk(path, body)
+        elif query.get("uploadType") == "media":
+            self._create(query["name"], body, query)
         elif query.get("uploadType") == "resumable":
             self._answer(200, {}, {"Location": f"{self.gcs.url}/chunks/o/{query['name']}?upload_id=1"})
         else:
             metadata, content = self._parts(body)
-            name = json.loads(metadata)["name"]
+            self._create(json.loads(metadata)["name"], content, query)
+
+    def _create(self, name: str, content: bytes, query: dict[str, str]) -> None:
+        with self.gcs.creating:
             if query.get("ifGenerationMatch") == "0" and name in self.gcs.objects:
                 self._answer(412, {"error": {"message": "conditionNotMet"}})
                 return
             self.gcs.store(name, content)
-            if self.gcs.lose_answers:
-                self.gcs.lose_answers = False
-                self._answer(503, {})
-            else:
-                self._answer(200, self.gcs.describe(name))
+        if self.gcs.lose_answers:
+            self.gcs.lose_answers = False
+            self._answer(503, {})
+        else:
+            self._answer(200, self.gcs.describe(name))
 
     def _parts(self, body: bytes) -> tuple[bytes, bytes]:
         _, first, second = body.split(b"--==0==", 2)

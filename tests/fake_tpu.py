@@ -224,9 +224,9 @@ def metadata_server(worker: int, workers: int) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             value = known.get(self.path.removeprefix("/computeMetadata/v1/instance/attributes/"))
-            asked_well = value is not None and self.headers.get("Metadata-Flavor") == "Google"
+            asked_well = self.headers.get("Metadata-Flavor") == "Google"
             body = (value or "").encode() if asked_well else b""
-            self.send_response(200 if asked_well else 403)
+            self.send_response(403 if not asked_well else 404 if value is None else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -164,12 +164,19 @@ def _values(names: tuple[str, ...]) -> dict[str, str]:
 @app.command("agent")
 def agent(
     spec: Annotated[str, typer.Option("--spec", help="gs://bucket/folder/job.json that `submit --spec` writes.")],
-    worker: Annotated[int | None, typer.Option(help="Number of this host, from 0; a TPU VM knows.", min=0)] = None,
+    worker: Annotated[
+        int | None,
+        typer.Option(help="Number of this host, from 0; a TPU VM knows, others take a free one.", min=0),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of hosts; a TPU VM knows.", min=1)] = None,
+    instance: Annotated[str | None, typer.Option(help="Name of this host; its own when not given.")] = None,
+    idle_minutes: Annotated[
+        float | None, typer.Option(help="End with 0 when there was no job for so long, and say so there.", min=0.0)
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End with the first submission, by its exit code.")] = False,
     poll_seconds: Annotated[float, typer.Option(help="How often to look.", min=0.1)] = 5.0,
 ) -> None:
     """Wait on a host for jobs that `submit --spec` leaves in a bucket, and run them. For a host's start-up script."""
-    from maskwright.launch import pull
+    from maskwright.launch.agent import run_agent
 
-    pull.run_agent(spec, worker, workers, once=once, poll_seconds=poll_seconds)
+    run_agent(spec, worker, workers, once=once, poll_seconds=poll_seconds, instance=instance, idle_minutes=idle_minutes)

@@ -17,7 +17,8 @@ import pytest
 from fake_tpu import Hosts, metadata_server
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.launch import pull
+from maskwright.launch import agent as agent_module
+from maskwright.launch import leader, machine, pull
 from maskwright.launch.folder import Folder
 from maskwright.launch.job import JobSpec
 
@@ -177,11 +178,11 @@ def test_variable_that_a_host_lacks_is_a_final_error(bucket: Bucket) -> None:
 def test_agent_needs_a_place_and_a_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with metadata_server(3, 8) as host:
         monkeypatch.setenv("GCE_METADATA_HOST", host)
-        assert pull.metadata("agent-worker-number") == "3"
+        assert machine.attribute("agent-worker-number") == "3"
         with pytest.raises(InputError, match="--worker: 3 is not in"):
-            pull.run_agent(f"file://{tmp_path}/job.json", None, 2, once=True, poll_seconds=1)
+            agent_module.run_agent(f"file://{tmp_path}/job.json", None, 2, once=True, poll_seconds=1)
     with pytest.raises(InputError, match=r"does not tell agent-worker-number.* Fix: .*--worker"):
-        pull.run_agent(f"file://{tmp_path}/job.json", None, None, once=True, poll_seconds=1)
+        agent_module.run_agent(f"file://{tmp_path}/job.json", None, None, once=True, poll_seconds=1)
     for wrong in ("gs://bucket/jobs/", "job.json"):
         with pytest.raises(InputError, match=r"is not job\.json in a folder"):
             pull.spec_folder(wrong)
@@ -231,11 +232,11 @@ def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
     folder.put("job.json", JobSpec(("true",)).to_json().encode())
     folder.put_json("hosts/worker-1.json", {"beat": 9, "submission": 1, "idle": True})
-    agent = pull.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
+    agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for _ in range(5):
         agent._speak_with_the_bucket()
     assert pull.last_attempt(folder, 1) == 0
-    folder.put_json("hosts/worker-1.json", {"beat": 10, "submission": 1, "idle": True})
+    folder.put_json("hosts/worker-1.json", {**agent._self, "beat": 10, "submission": 1, "idle": True})
     agent._speak_with_the_bucket()
     assert pull.last_attempt(folder, 1) == 1
 
@@ -243,24 +244,24 @@ def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
 def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(f"file://{tmp_path}")
     folder.put("job.json", JobSpec(("true",), restarts=0).to_json().encode())
-    agent = pull.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
+    agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for beat in (1, 2):
-        folder.put_json("hosts/worker-1.json", {"beat": beat, "submission": 1, "idle": True})
+        folder.put_json("hosts/worker-1.json", {**agent._self, "beat": beat, "submission": 1, "idle": True})
         agent._speak_with_the_bucket()
     exit_ = {"code": 75, "told": False, "reason": "", "tail": [], "time": 0.0}
     folder.put_json("0001/attempt-001/worker-0/exit.json", exit_)
     folder.put_json("hosts/worker-1.json", {"beat": 3, "submission": 1, "idle": False})
     agent._speak_with_the_bucket()
     assert folder.get_json("0001/result.json") is None
-    monkeypatch.setattr(pull, "LOST_SECONDS", 0.0)
+    monkeypatch.setattr(leader, "LOST_SECONDS", 0.0)
     agent._speak_with_the_bucket()
     result = folder.get_json("0001/result.json")
     assert result is not None and result["code"] == 75 and "worker 1: lost (no sign of life" in result["report"][0]
 
 
 def test_log_of_a_bucket_that_cannot_be_reached_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pull, "LOG_BYTES", 100)
-    agent = pull.Agent(Folder(f"file://{tmp_path}"), 0, 1, once=True, poll_seconds=1)
+    monkeypatch.setattr(agent_module, "LOG_BYTES", 100)
+    agent = agent_module.Agent(Folder(f"file://{tmp_path}"), 0, 1, once=True, poll_seconds=1)
     for number in range(1000):
         agent._take_line(0, f"line {number}")
     assert sum(map(len, agent._log)) <= 100 and agent._log[-1] == b"line 999\n"

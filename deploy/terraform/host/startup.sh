@@ -1,0 +1,324 @@
+#!/bin/bash
+# Runs as root at every boot of a host, from the instance's metadata (key startup-script): mounts what the environment
+# shares, runs the user's set-up script, pulls the container and keeps the agent running in it. What it does, it does
+# again without harm. docs/google-cloud-hosts.md tells the whole story.
+set -Eeuo pipefail
+
+root=${MASKWRIGHT_ROOT:-}   # tests put a folder in the place of /
+patience=${MASKWRIGHT_PATIENCE_SECONDS:-300}   # for what comes by itself: devices, the network, a service, the registry
+pause=${MASKWRIGHT_PAUSE_SECONDS:-5}
+state=$root/var/lib/maskwright   # survives a reboot
+run=$root/run/maskwright         # does not: a file system in memory
+storage=${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}
+name=maskwright-agent
+step=start instance='' bucket='' folder='' digest='' version=''
+environment='' kind='' hosts='' spec='' mount_point='' nfs='' disk='' container='' wanted='' setup='' idle_minutes='' worker=''
+
+# The guest agent hands what is printed here to the serial port and to Cloud Logging.
+hide() {
+  sed -u -E \
+    -e 's#(://)[^/@[:space:]]+@#\1***@#g' \
+    -e 's#(authorization["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?([a-z]+[[:space:]]+)?|bearer[[:space:]]+)[A-Za-z0-9._~+/=-]{8,}#\1***#gI' \
+    -e 's#ya29\.[A-Za-z0-9._-]+#***#g' \
+    -e 's#((token|secret|passw(or)?d|passphrase|credential|[_-]key)s?["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?)[^[:space:]"'\''&]{8,}#\1***#gI'
+}
+exec > >(hide) 2>&1
+say() { echo "maskwright: $*"; }
+
+# ---- the metadata server and the bucket; a token goes from one pipe into the next, never into an argument or a file ----
+
+meta() {  # PATH: its value; 4 when there is none
+  local answer
+  answer=$(curl -sS --max-time 20 --retry 10 --retry-delay 2 --retry-connrefused --retry-all-errors \
+    -H 'Metadata-Flavor: Google' -w '\n%{http_code}' \
+    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/$1")
+  case ${answer##*$'\n'} in
+    200) printf '%s' "${answer%$'\n'*}" ;;
+    404) return 4 ;;
+    *) return 1 ;;
+  esac
+}
+attribute() {  # VARIABLE NAME [must]: empty when it is not set
+  local code=0 text
+  text=$(meta "attributes/$2") || code=$?
+  [ "$code" -eq 0 ] || { [ "$code" -eq 4 ] && [ -z "${3:-}" ]; } || fail "the metadata does not tell $2" 'maskwright env up'
+  printf -v "$1" '%s' "$text"
+}
+token() { meta service-accounts/default/token | sed -E 's/.*"access_token" *: *"([^"]+)".*/\1/'; }
+google() {  # as curl, with the service account's token; prints the answer and below it the status
+  local secret
+  secret=$(token)
+  printf 'header = "Authorization: Bearer %s"\n' "$secret" |
+    curl -sS -K - --max-time 60 --retry 4 --retry-delay 2 --retry-connrefused -w '\n%{http_code}' "$@"
+}
+encoded() { printf '%s' "${1//\//%2F}"; }
+get() {  # BUCKET OBJECT: its content; 4 when there is none
+  local answer
+  answer=$(google "$storage/storage/v1/b/$1/o/$(encoded "$2")?alt=media")
+  case ${answer##*$'\n'} in
+    200) printf '%s\n' "${answer%$'\n'*}" ;;
+    404) return 4 ;;
+    *) echo "gs://$1/$2: cannot be read (HTTP ${answer##*$'\n'})" >&2; return 1 ;;
+  esac
+}
+put() {  # OBJECT TEXT [&ifGenerationMatch=0]: 5 when it was there already
+  local answer
+  answer=$(google -X POST -H 'Content-Type: application/json' --data-raw "$2" \
+    "$storage/upload/storage/v1/b/$bucket/o?uploadType=media&name=$(encoded "$1")${3:-}")
+  case ${answer##*$'\n'} in
+    200) ;;
+    412) return 5 ;;
+    *) echo "gs://$bucket/$1: cannot be written (HTTP ${answer##*$'\n'})" >&2; return 1 ;;
+  esac
+}
+quote() {  # as JSON
+  local text
+  text=$(printf '%s' "$1" | tr '\n\t' '  ' | tr -d '\000-\037' | hide)
+  text=${text//\\/\\\\}
+  printf '"%s"' "${text//\"/\\\"}"
+}
+
+# ---- health ----------------------------------------------------------------------------------------------------------
+
+health() {  # true|false TEXT: where `maskwright env status` looks
+  local text
+  [ -n "$folder" ] || return 0
+  text=$(printf '{"step": %s, "ok": %s, "what": %s, "time": %s, "instance": %s, "image": %s, "versions": {"maskwright": %s, "kernel": %s}}' \
+    "$(quote "$step")" "$1" "$(quote "$2")" "$(date +%s)" "$(quote "$instance")" "$(quote "$digest")" \
+    "$(quote "$version")" "$(quote "$(uname -r)")")
+  put "$folder/health/$instance.json" "$text" || say "health could not be reported"
+}
+begin() { step=$1; say "$1${2:+: $2}"; health true "${2:-}"; }
+power_off() {  # TEXT: the note first, so that the watcher does not bring the host back before there is a job
+  put "$folder/idle/$instance.json" "{\"what\": $(quote "$1"), \"time\": $(date +%s)}" || say "the note could not be left"
+  say "$1: powering off"
+  shutdown -h now
+}
+reported='' line=''
+fail() {  # WHAT FIX
+  reported=yes
+  say "$step: $1. Fix: $2"
+  health false "$1. Fix: $2"
+  if [ -n "$folder" ] && [ -n "$idle_minutes" ]; then
+    say "the host stays for $idle_minutes minutes, to be looked at"
+    sleep "${idle_minutes}m" 9>&-
+    power_off "start-up failed at $step: $1"
+  fi
+  exit 1
+}
+finish() {
+  local code=$?
+  rm -rf "$run/docker"
+  [ "$code" -eq 0 ] || [ -n "$reported" ] || fail "ended with $code at line $line" 'the lines before this one in the log say more'
+}
+trap 'line=$LINENO' ERR
+trap finish EXIT
+trap 'reported=yes; exit 143' HUP INT TERM
+again() {  # COMMAND…: until it works, for as long as patience lasts
+  local until=$((SECONDS + patience))
+  until "$@"; do
+    [ "$SECONDS" -lt "$until" ] || return 1
+    sleep "$pause" 9>&-
+  done
+}
+
+# ---- mounts ----------------------------------------------------------------------------------------------------------
+
+install_package() {  # NAME: from the distribution, where there is one and the network reaches it
+  command -v apt-get >/dev/null || return 1
+  say "installing $1"
+  local get=(apt-get -qq -o "DPkg::Lock::Timeout=$patience" -o Acquire::Retries=2 -o Acquire::http::Timeout=20)
+  "${get[@]}" update </dev/null &&
+    DEBIAN_FRONTEND=noninteractive "${get[@]}" install -y --no-install-recommends "$1" </dev/null
+}
+mount_nfs() {
+  [ -n "$nfs" ] || return 0
+  begin mount-nfs "$nfs"
+  mkdir -p "$mounts/nfs_share"
+  ! mountpoint -q "$mounts/nfs_share" || return 0
+  local options=hard,timeo=600,retrans=3
+  if ! command -v mount.nfs >/dev/null && ! install_package nfs-common; then
+    # The kernel can do without its helper when the address is a number, but then locks stay on this host.
+    say 'there is no mount.nfs: mounting by the kernel alone, with locks of this host only'
+    again mount -i -t nfs -o "$options,vers=3,nolock,addr=${nfs%%:*}" "$nfs" "$mounts/nfs_share" ||
+      fail "$nfs cannot be mounted" 'an image with nfs-common, or network: {nat: true}; then look at the NFS with maskwright env status'
+    return 0
+  fi
+  again mount -t nfs -o "$options" "$nfs" "$mounts/nfs_share" ||
+    fail "$nfs cannot be mounted" 'see that the NFS exists (maskwright env status), and the firewall of its network'
+}
+mount_disk() {
+  [ -n "$disk" ] || return 0
+  begin mount-disk "$disk"
+  local device=$root/dev/disk/by-id/google-$disk
+  again test -e "$device" || fail "the disk $disk is not attached" 'maskwright env up'
+  mkdir -p "$mounts/shared_pd"
+  ! mountpoint -q "$mounts/shared_pd" || return 0
+  # noload: with the disk read-only, ext4 could not replay its journal, and refuses.
+  again mount -o ro,noload "$device" "$mounts/shared_pd" ||
+    fail "the disk $disk cannot be mounted" 'fill it first: maskwright env seed'
+}
+
+# ---- the user's set-up script, docker, the container -----------------------------------------------------------------
+
+run_setup() {
+  [ -n "$setup" ] || return 0
+  begin setup "$setup"
+  local path=${setup#gs://} file=$state/setup.sh stamp
+  get "${path%%/*}" "${path#*/}" >"$file" || fail "$setup cannot be read" 'maskwright env up, which uploads it'
+  stamp=$state/setup-$(sha256sum <"$file" | cut -c 1-16).done
+  [ ! -e "$stamp" ] || return 0
+  MASKWRIGHT_MOUNT_POINT=$mounts MASKWRIGHT_KIND=$kind MASKWRIGHT_ENVIRONMENT=$environment bash "$file" </dev/null 9>&- ||
+    fail "the set-up script ended with $?" 'its lines are in the log; correct host.setup, then maskwright env up'
+  : >"$stamp"
+}
+find_docker() {
+  begin docker
+  command -v docker >/dev/null || install_package docker.io ||
+    fail 'this image has no docker, and it cannot be installed' 'network: {nat: true}, an image with docker, or host.setup that installs it'
+  again docker info >/dev/null || fail 'docker does not answer' 'look at its service on the host: journalctl -u docker'
+}
+pull() {
+  begin pull "$container"
+  mkdir -p "$run/docker"
+  chmod 700 "$run/docker"
+  case ${container%%/*} in
+    *-docker.pkg.dev | gcr.io | *.gcr.io)
+      # Docker writes the token down, for a few minutes, in a file system in memory.
+      token | docker --config "$run/docker" login -u oauth2accesstoken --password-stdin "https://${container%%/*}" >/dev/null ||
+        fail "cannot log in to ${container%%/*}" "the environment's service account needs roles/artifactregistry.reader: maskwright env up" ;;
+  esac
+  again docker --config "$run/docker" pull -q "$container" || fail "$container cannot be pulled" 'build it: maskwright env image'
+  rm -rf "$run/docker"
+}
+check_image() {
+  begin version "$wanted"
+  local repository=${container%@*} record first
+  case ${repository##*/} in *:*) repository=${repository%:*} ;; esac
+  digest=$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$container" | sed -n "s#^$repository@##p" | head -n 1)
+  [ -n "$digest" ] || fail "$container has no digest" 'pull it from a registry: maskwright env image'
+  version=$(docker run --rm --network none --entrypoint maskwright "$container" --version | sed 's/^maskwright //') ||
+    fail "$container does not run maskwright" 'build it: maskwright env image'
+  [ "$version" = "$wanted" ] ||
+    fail "$container has maskwright $version, the environment wants $wanted" 'maskwright env image, then maskwright env up'
+  # All hosts run the first one's image, though somebody push another one under the same tag.
+  record=$folder/images/$(printf '%s' "$container" | sha256sum | cut -c 1-16).json
+  if put "$record" "{\"container\": $(quote "$container"), \"digest\": \"$digest\", \"instance\": \"$instance\"}" '&ifGenerationMatch=0'; then
+    return 0
+  fi
+  first=$(get "$bucket" "$record" | sed -E 's/.*"digest": "([^"]*)".*/\1/') || first=
+  [ "$first" = "$digest" ] || fail "$container is $digest here and ${first:-unknown} on the first host" \
+    "give the new image a tag of its own (host.container), or remove gs://$bucket/$record and recreate all hosts"
+}
+
+# ---- the agent -------------------------------------------------------------------------------------------------------
+
+nvidia() { grep -qsi 0x10de "$root"/sys/bus/pci/devices/*/vendor; }
+gpu_options() {
+  nvidia || return 0
+  begin gpu
+  if grep -qs '^ID=cos' "$root/etc/os-release"; then
+    # Container-Optimized OS has no NVIDIA toolkit: its driver lies in a folder that must be made executable.
+    again cos-extensions install gpu </dev/null || fail 'the GPU driver cannot be installed' 'see cos-extensions in the log; or another group.image'
+    mountpoint -q "$root/var/lib/nvidia" || mount --bind "$root/var/lib/nvidia" "$root/var/lib/nvidia"
+    mount -o remount,exec "$root/var/lib/nvidia"
+    options+=(--volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64 --volume /var/lib/nvidia/bin:/usr/local/nvidia/bin)
+    options+=(--env LD_LIBRARY_PATH=/usr/local/nvidia/lib64)
+    local device
+    for device in "$root"/dev/nvidia*; do
+      [ -d "$device" ] || options+=(--device "${device#"$root"}")
+    done
+    return 0
+  fi
+  again test -e "$root/dev/nvidia0" || fail 'there is a GPU and no driver' 'an image with the NVIDIA driver (group.image)'
+  command -v nvidia-ctk >/dev/null || command -v nvidia-container-cli >/dev/null ||
+    fail 'docker cannot use the GPU' 'an image with the NVIDIA container toolkit (group.image), or host.setup that installs it'
+  options+=(--gpus all)
+}
+agent_options() {
+  options=(--name "$name" --init --net host --shm-size 16g --ulimit memlock=-1 --ulimit nofile=1048576 --stop-timeout 120)
+  [ "$kind" != slice ] || options+=(--privileged)
+  gpu_options
+  # Its home outlives the container: what was compiled, and runs that were given a relative folder.
+  options+=(--volume "$state/home:/var/lib/maskwright/home" --env HOME=/var/lib/maskwright/home --workdir /var/lib/maskwright/home)
+  options+=(--volume "$mounts:$mount_point")
+  local pair
+  for pair in "MASKWRIGHT_IMAGE=$digest" "MASKWRIGHT_ENVIRONMENT=$environment" "MASKWRIGHT_MOUNT_POINT=$mount_point"; do
+    options+=(--env "$pair")
+  done
+  words=(agent --spec "$spec" --workers "$hosts" --instance "$instance")
+  [ -z "$worker" ] || words+=(--worker "$worker")
+  [ -z "$idle_minutes" ] || words+=(--idle-minutes "$idle_minutes")
+}
+start_agent() {
+  local label running
+  label=$(printf '%s ' "$digest" "${options[@]}" "${words[@]}" | sha256sum | cut -c 1-16)
+  running=$(docker inspect --format '{{.State.Running}} {{index .Config.Labels "maskwright"}}' "$name" 2>/dev/null) || running=
+  [ "$running" != "true $label" ] || return 0
+  [ -z "$running" ] || { docker stop --time 120 "$name" >/dev/null && docker rm -f "$name" >/dev/null; }
+  set -- --label "maskwright=$label" "${options[@]}" --entrypoint maskwright "$container" "${words[@]}"
+  # The daemon of a Google host sends lines to Cloud Logging by itself; they come without secrets (core/secrets.py).
+  if ! docker run --detach --log-driver gcplogs "$@" >/dev/null; then
+    docker rm -f "$name" >/dev/null 2>&1 || true
+    say 'no Cloud Logging for the container: its log stays on the host (docker logs), the jobs'\'' in the bucket'
+    docker run --detach --log-driver local "$@" >/dev/null || fail 'the container cannot be started' 'see docker'\''s line above it in the log'
+  fi
+}
+keep_agent() {
+  local code last wait=$pause begun failing=$SECONDS
+  while :; do
+    begun=$SECONDS
+    start_agent
+    begin agent "worker ${worker:-not fixed}, $hosts hosts"
+    code=$(docker wait "$name" 9>&-) || code=unknown
+    case $code in
+      0) power_off "no job for $idle_minutes minutes"; return 0 ;;
+      75) step=stopped; say 'the agent was told to end'; health true 'the agent was told to end'; return 0 ;;
+    esac
+    last=$(docker logs --tail 1 "$name" 2>&1 | tail -n 1) || last=''
+    docker rm -f "$name" >/dev/null 2>&1 || true
+    say "the agent ended with $code: $last"
+    if [ $((SECONDS - begun)) -gt 600 ]; then wait=$pause failing=$SECONDS; fi
+    if [ -n "$idle_minutes" ] && [ $((SECONDS - failing)) -ge $((${idle_minutes%.*} * 60 + 60)) ]; then
+      fail "the agent ends every time, at last with $code: $last" 'correct what it complains of, then maskwright env up'
+    fi
+    health false "the agent ended with $code: $last"
+    sleep "$wait" 9>&-
+    wait=$((wait * 2 > 300 ? 300 : wait * 2))
+  done
+}
+
+main() {
+  mkdir -p "$state/home" "$run"
+  exec 9>"$run/startup.lock"
+  flock -n 9 || { reported=yes; say 'runs already'; exit 0; }
+  instance=$(meta name) || fail 'the metadata server does not answer' 'run it on a Google host'
+  attribute spec maskwright-spec must
+  bucket=${spec#gs://} folder=${spec%/job.json}
+  folder=${folder#gs://*/} bucket=${bucket%%/*}
+  attribute idle_minutes maskwright-idle-minutes
+  attribute environment maskwright-environment must
+  attribute kind maskwright-kind must
+  attribute hosts maskwright-hosts must
+  attribute mount_point maskwright-mount-point must
+  attribute container maskwright-container must
+  attribute wanted maskwright-version must
+  attribute nfs maskwright-nfs
+  attribute disk maskwright-disk
+  attribute setup maskwright-setup
+  attribute worker agent-worker-number
+  [ -n "$worker" ] || attribute worker worker-id
+  mounts=$root$mount_point
+  # Container-Optimized OS has a root that cannot be written: the container sees the same paths all the same.
+  mkdir -p "$mounts" 2>/dev/null || { mounts=$state/mnt; mkdir -p "$mounts"; }
+  begin boot "$environment $kind"
+  mount_nfs
+  mount_disk
+  run_setup
+  find_docker
+  pull
+  check_image
+  agent_options
+  keep_agent
+}
+main

@@ -1,0 +1,281 @@
+"""Hosts that no machine tells which worker they are, what a job learns of the others, and hosts without a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from fake_gcs import fake_gcs
+from fake_metadata import FakeMetadata, fake_metadata
+from fake_tpu import Hosts
+
+from maskwright.core.config import read_config
+from maskwright.core.errors import InputError
+from maskwright.launch import agent as agent_module
+from maskwright.launch import leader, machine, pull
+from maskwright.launch.folder import Folder
+from maskwright.launch.job import JobSpec
+from maskwright.launch.slots import Slot, Slots
+
+COMMAND = [sys.executable, "-m", "maskwright"]
+
+
+@pytest.fixture(params=["file", "gs"])
+def location(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "file":
+        yield f"file://{tmp_path}/jobs"
+        return
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    pytest.importorskip("gcsfs", reason="needs the gcs extra")
+    import fsspec
+
+    with fake_gcs() as store:
+        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": store.url})
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        yield "gs://bucket/jobs/slice"
+
+
+def test_hosts_that_claim_at_once_get_different_numbers(location: str) -> None:
+    def claim(number: int) -> Slot | None:
+        return Slots(Folder(location), f"host-{number}", 8, 90.0).look()
+
+    with ThreadPoolExecutor(12) as threads:
+        found = list(threads.map(claim, range(12)))
+    assert sorted(slot.worker for slot in found if slot) == list(range(8))
+    assert {slot.claim for slot in found if slot} == {1} and found.count(None) == 4
+    again = [claim(number) for number in range(12)]
+    assert again == found  # each is who it was
+
+
+def test_silent_host_is_replaced_and_learns_of_it(location: str) -> None:
+    folder = Folder(location)
+    first, second = (Slots(folder, name, 1, 0.3) for name in ("first", "second"))
+    slot = first.look()
+    assert slot == Slot(0, 1)
+    for beat in range(4):
+        folder.put_json("hosts/worker-0.json", {"beat": beat})
+        assert second.look() is None
+        time.sleep(0.1)
+    time.sleep(0.3)
+    assert first.holds(slot)
+    assert second.look() == Slot(0, 2) and not first.holds(slot)
+    folder.put_json("hosts/worker-0.json", {"beat": 1, "gone": True})
+    assert Slots(folder, "third", 1, 90.0).look() == Slot(0, 3)  # at once: it said that it left
+
+
+def test_create_of_which_the_answer_was_lost_has_won(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    pytest.importorskip("gcsfs", reason="needs the gcs extra")
+    import fsspec
+
+    with fake_gcs() as store:
+        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": store.url})
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        store.lose_answers = True
+        assert Slots(Folder("gs://bucket/jobs"), "one", 1, 90.0).look() == Slot(0, 1)
+
+
+def test_configuration_in_a_bucket_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    pytest.importorskip("gcsfs", reason="needs the gcs extra")
+    import fsspec
+
+    recipe = Path(__file__).resolve().parents[2] / "recipes" / "roberta-base.yaml"
+    with fake_gcs() as store:
+        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": store.url})
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        store.objects["runs/one.yaml"] = recipe.read_bytes()
+        assert read_config("gs://bucket/runs/one.yaml", ["seed=7"]) == read_config(str(recipe), ["seed=7"])
+        with pytest.raises(InputError, match=r"gs://bucket/runs/two.yaml: no such file"):
+            read_config("gs://bucket/runs/two.yaml", [])
+
+
+def test_machine_that_tells_and_machine_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_metadata("host-x", {"worker-id": "3"}) as fake:
+        monkeypatch.setenv("GCE_METADATA_HOST", fake.host)
+        assert machine.told_worker() == 3 and machine.address() == "127.0.0.1"
+        fake.attributes = {"agent-worker-number": "1", "worker-id": "3"}
+        assert machine.told_worker() == 1
+        fake.attributes = {}
+        assert machine.told_worker() is None
+        fake.failures = [503]
+        with pytest.raises(InputError, match="does not tell agent-worker-number"):
+            machine.told_worker()
+    with pytest.raises(InputError, match="does not tell"):  # it was there a moment ago
+        machine.told_worker()
+    assert machine.address().count(".") == 3
+
+
+# ---- agents in processes of their own -------------------------------------------------------------------------------
+
+
+class Group:
+    """Two hosts without numbers, with a metadata server each."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self.hosts = folder / "bucket", Hosts(folder / "hosts", 3)
+        self.started: list[subprocess.Popen[str]] = []
+        self.metadata: list[FakeMetadata] = [stack.enter_context(fake_metadata(f"g-{n}", {})) for n in range(3)]
+        self.spec = f"file://{self.folder}/job.json"
+
+    def process(self, *words: str, host: int = 0) -> subprocess.Popen[str]:
+        environment = {
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "PATH": self.hosts.path,
+            "HOME": str(self.hosts.home(host)),
+            "GCE_METADATA_HOST": self.metadata[host].host,
+        }
+        pipe = subprocess.PIPE
+        process = subprocess.Popen([*COMMAND, *words], env=environment, stdout=pipe, stderr=pipe, text=True)
+        self.started.append(process)
+        return process
+
+    def agent(self, host: int, *words: str) -> subprocess.Popen[str]:
+        common = ["agent", "--spec", self.spec, "--workers=2", f"--instance=g-{host}", "--poll-seconds=0.2"]
+        return self.process(*common, *words, host=host)
+
+    def submit(self, *words: str) -> subprocess.Popen[str]:
+        return self.process("submit", "a.yaml", "--run", "r", "--spec", self.spec, "--grace-seconds=3", *words)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with ExitStack() as stack:
+        group = Group(tmp_path, stack)
+        yield group
+        for process in group.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def end(process: subprocess.Popen[str], code: int) -> tuple[list[str], str]:
+    out, err = process.communicate(timeout=40)
+    assert process.returncode == code, out + err
+    return out.splitlines(), err
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until, path
+        time.sleep(0.05)
+
+
+TELL = 'echo "$MASKWRIGHT_WORKER of $MASKWRIGHT_WORKERS: $MASKWRIGHT_WORKER_0 $MASKWRIGHT_RENDEZVOUS"; '
+
+
+def test_recreated_host_takes_over_and_the_job_goes_on(group: Group) -> None:
+    """One of two hosts is taken away (SIGTERM, as in a preemption) and another one comes under a new name."""
+    for host in range(3):
+        group.hosts.plan(host, TELL + "trap 'echo saving; exit 75' TERM; touch up; [ -e ../go ] || sleep 60 & wait")
+    agents = [group.agent(host, "--once") for host in (0, 1)]
+    submitted = group.submit()
+    wait_for(group.hosts.file(0, "up"))
+    wait_for(group.hosts.file(1, "up"))
+    claims = {json.loads(p.read_text())["instance"] for p in (group.folder / "hosts").glob("*.claim-000001.json")}
+    assert claims == {"g-0", "g-1"}
+    workers = {
+        json.loads(path.read_text())["instance"]: path for path in (group.folder / "hosts").glob("worker-?.json")
+    }
+    lost = 1 if workers["g-1"].name == "worker-1.json" else 0  # not the leader
+    for host in range(3):
+        (group.hosts.home(host) / "go").touch()
+    agents[lost].terminate()
+    end(agents[lost], 75)
+    assert json.loads(workers[f"g-{lost}"].read_text())["gone"]
+    came = group.agent(2, "--once")
+    out, err = end(submitted, 0)
+    end(came, 0)
+    end(agents[1 - lost], 0)
+    assert "attempt 2 begins on 2 hosts" in err and "worker 1 | saving" in out
+    for attempt in (1, 2):
+        for worker in (0, 1):
+            line = f"worker {worker} | {worker} of 2: 127.0.0.1 127.0.0.1:{29400 + attempt}"
+            assert line in out
+    assert json.loads((group.folder / "hosts" / "worker-1.claim-000002.json").read_text())["instance"] == "g-2"
+    assert json.loads((group.folder / "0001/attempt-002/start.json").read_text())["addresses"] == ["127.0.0.1"] * 2
+    assert group.hosts.left_over() == []
+
+
+def test_host_that_was_replaced_while_it_slept_ends_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    slots = Slots(folder, "old", 1, 90.0)
+    slot = slots.look()
+    agent = agent_module.Agent(folder, 0, 1, once=True, poll_seconds=0.1, instance="old", slots=slots, slot=slot)
+    agent._speak_with_the_bucket()
+    assert not agent.displaced
+    assert Slots(folder, "new", 1, 0.0).look() == Slot(0, 2)
+    before = folder.get("hosts/worker-0.json")
+    agent._speak_with_the_bucket()
+    assert agent.displaced
+    agent.leave(agent_module.Stop())
+    assert folder.get("hosts/worker-0.json") == before  # that beat is the new host's
+
+
+def test_host_without_a_job_ends_and_says_so(group: Group) -> None:
+    note = group.folder / "idle" / "g-0.json"
+    _, err = end(group.agent(0, "--idle-minutes=0.02"), 0)
+    assert "no job for 0.02 minutes: ending" in err
+    assert json.loads(note.read_text())["what"] == "no job for 0.02 minutes"
+    other = group.agent(0)  # it is up again
+    until = time.monotonic() + 30
+    while note.exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    other.terminate()
+    end(other, 75)
+
+
+def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    agent = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="g", idle_seconds=0.0)
+    put = Folder.put_json
+
+    def submit_meanwhile(self: Folder, name: str, value: object) -> None:
+        put(self, name, value)
+        if name.startswith("idle/"):
+            self.put("job.json", JobSpec(("true",)).to_json().encode())
+
+    monkeypatch.setattr(Folder, "put_json", submit_meanwhile)
+    agent._speak_with_the_bucket()
+    assert not agent.idle_for_good and folder.get("idle/g.json") is None
+    agent._speak_with_the_bucket()  # a job is waiting for hosts
+    assert not agent.idle_for_good
+    folder.put_json("0001/result.json", {"code": 0})
+    agent._speak_with_the_bucket()
+    assert agent.idle_for_good and folder.get_json("idle/g.json")
+
+
+def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    folder.put("job.json", JobSpec(("true",)).to_json().encode())
+    agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
+    other = {"submission": 1, "idle": True, "software": {**agent._self["software"], "image": "sha256:other"}}
+    for beat in range(3):
+        folder.put_json("hosts/worker-1.json", {**other, "beat": beat})
+        agent._speak_with_the_bucket()
+    assert pull.last_attempt(folder, 1) == 0
+    said = capsys.readouterr().err
+    assert said.count("worker 1 runs") == 1 and "sha256:other" in said
+    folder.put_json("hosts/worker-1.json", {**other, "beat": 4, "software": agent._self["software"]})
+    agent._speak_with_the_bucket()
+    assert pull.last_attempt(folder, 1) == 1
+
+
+def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    lead = leader.Leader(folder, 1, 0.1)
+    folder.put_json("hosts/worker-0.json", {"beat": 1})
+    assert lead._look_at(0)
+    folder.put_json("hosts/worker-0.json", {"beat": 2, "gone": True})
+    assert lead._look_at(0) is None
+    assert lead._ends("0001/attempt-001", {0: None})[0].reason == "its agent was ended"
