@@ -30,6 +30,9 @@ class Desk:
         self.location = location
         self.environment = read_environment(location)
         self.google = Google(self.environment.project)
+        if self.google.find("storage", f"b/{self.environment.state}") is None:
+            fix = f"`maskwright env init {location}` makes it"
+            raise InputError("there is no such bucket, for the state", where=f"gs://{self.environment.state}", fix=fix)
         self.folder = record.folder(self.environment)
         self.record = record.read(self.environment).for_disk(self.environment)
         self.wanted = self.folder.get_json(WANTED)

@@ -7,6 +7,7 @@ own variables, CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE and so on; without TLS on
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import re
@@ -55,6 +56,10 @@ class Google:
     def __init__(self, project: str) -> None:
         self.project = project
         self._session: Any = None
+        if not importlib.util.find_spec("gcsfs"):  # which needs google-auth itself
+            fix = "pip install 'maskwright[gcp]'"
+            raise InputError("needs the packages google-auth and gcsfs", where="Google Cloud", fix=fix)
+        _let_files_use_the_token()
 
     def call(self, api: str, verb: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """`path` without version, as in "projects/p/zones/z/disks". What passes (too many requests, 5xx, a lost
@@ -227,6 +232,20 @@ def _session() -> Any:
     session = AuthorizedSession(credentials)
     session.auth = lambda request: request  # or a `default` entry of ~/.netrc would replace the token
     return session
+
+
+def _let_files_use_the_token() -> None:
+    """gcsfs knows nothing of the variable, and would go on without credentials. Given the token as text it would send
+    it to Google's tokeninfo, in an address."""
+    if not (token := os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")):
+        return
+    import fsspec
+    from google.oauth2.credentials import Credentials
+
+    for protocol in ("gs", "gcs"):
+        settings = fsspec.config.conf.setdefault(protocol, {})
+        if getattr(settings.get("token"), "token", None) != token:
+            settings["token"] = Credentials(token=token)
 
 
 def _no_credentials(error: Exception) -> CloudError:
