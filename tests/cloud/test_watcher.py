@@ -159,9 +159,17 @@ def test_failing_api_is_tried_again_with_waits_and_a_refusal_is_the_jobs_end(sce
 def test_host_that_refuses_ends_the_job_by_its_line(scene: Scene) -> None:
     scene.watching()
     scene.until("make")
-    scene.folder.put_json("health/m-1.json", {"state": "refused", "what": "no accelerator: /dev/accel0 is absent"})
+    scene.folder.put_json("health/m-1.json", {"step": "agent", "ok": False, "what": "the agent ended with 1: oh"})
+    assert scene.turn().kind == "nothing"
+    line = "no TPU: /dev/accel0 is absent. Fix: image"
+    scene.folder.put_json("health/m-1.json", {"step": "devices", "ok": False, "what": line})
     action = scene.until("end")
-    assert action.code == 1 and "m-1: no accelerator" in action.why
+    assert action.code == 1 and f"m-1: devices: {line}" in action.why
+    # It stopped itself meanwhile. A new submission gets new hosts, once.
+    scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
+    scene.folder.put_json("idle/m-1.json", {"what": "start-up failed"})
+    scene.folder.put("job.json", JobSpec(("true",), submission=2).to_json().encode())
+    assert scene.turn().kind == "make" and scene.machinery.acts == ["up 0", "down", "up 0"]
 
 
 def test_hosts_that_stopped_themselves_are_made_again_when_there_is_a_job(scene: Scene) -> None:

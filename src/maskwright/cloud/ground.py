@@ -1,4 +1,4 @@
-"""What a watcher stands on in Google Cloud: it looks over REST, and makes and takes away as `env up` and `env down` do."""
+"""What a watcher stands on in Google Cloud: it looks over REST, and acts as `env up` and `env down` do."""
 
 from __future__ import annotations
 

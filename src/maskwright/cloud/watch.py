@@ -150,7 +150,7 @@ def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
         return _stopping(rules, seen, history, limit, now)
     if seen.job == "none":
         return Action("nothing", "no job"), replace(history, phase="rest", wait_until=0.0)
-    if seen.refused:
+    if seen.refused and not (history.phase == "rest" and seen.idle):  # those were made before this submission
         return Action("give up", seen.refused, code=1), history
     if seen.whole:
         return _whole(rules, seen, history, now)

@@ -29,6 +29,8 @@ LOCKED_SECONDS = 30.0
 """Between two tries while somebody else holds the state."""
 MARGIN_SECONDS = 90.0
 """For a host to see the wish, and for its last words to reach the bucket, besides the job's own grace period."""
+FOR_GOOD = "the agent ends every time"
+"""So deploy/terraform/host/startup.sh begins the line of a host that gave up."""
 DOWN_TRIES = 3
 """Of Terraform, which another run may have locked out, until the hosts are deleted past it."""
 LIMITS, HISTORY = "watch/limits.json", "watch/history.json"
@@ -213,10 +215,12 @@ class Watcher:
         """A host that cannot be used, in its own words: another one from the same mould would say the same."""
         if machines.refused:
             return machines.refused
-        for name in machines.names:
+        for name in (*machines.names, *machines.stopped):
             health = self._folder.get_json(f"health/{name}.json") or {}
-            if health.get("state") == "refused":
-                return f"{name}: {health.get('what') or 'refused'}"
+            # An agent that ended is begun again on its host, until the host says so and stops.
+            passing = health.get("step") == "agent" and name in machines.names
+            if health.get("ok") is False and (not passing or FOR_GOOD in str(health.get("what"))):
+                return f"{name}: {health.get('step')}: {health.get('what')}"
         return ""
 
     # ---- acting --------------------------------------------------------------------------------------------------
