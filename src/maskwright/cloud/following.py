@@ -29,8 +29,7 @@ def submit(
     *,
     up: bool = False,
     detach: bool = False,
-    poll_seconds: float = POLL_SECONDS,
-    log_poll_seconds: float = LOG_POLL_SECONDS,
+    poll_seconds: float | None = None,
 ) -> None:
     """Raises what gives the job's exit code. `up`: makes the hosts where there are none. `detach`: does not follow."""
     require_priced(ground, limits)
@@ -54,7 +53,7 @@ def submit(
         after = f"`maskwright env watch {place.location}`" if limits_are_set(limits) else "nobody"
         say(f"submitted; `maskwright logs {place.location} --follow` shows it; its hosts are looked after by {after}")
         return
-    follow(place, folder, submission, watcher, poll_seconds, log_poll_seconds)
+    follow(place, folder, submission, watcher, poll_seconds or POLL_SECONDS)
 
 
 def limits_are_set(limits: Limits) -> bool:
@@ -68,14 +67,12 @@ def require_priced(ground: Ground, limits: Limits) -> None:
             ground.usd_per_hour(placement)
 
 
-def follow(
-    place: Place, folder: Folder, submission: int, watcher: Watcher, poll_seconds: float, log_poll_seconds: float
-) -> None:
+def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll_seconds: float) -> None:
     turn = _Every(poll_seconds, watcher.turn)
     ended: MaskwrightError | None = None
     try:
         try:
-            pull.follow(folder, submission, min(log_poll_seconds, poll_seconds), turn)
+            pull.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
         except (StoppedEarly, JobError) as error:
             ended = error
         if folder.get_json(f"{submission:04d}/result.json") is None:
