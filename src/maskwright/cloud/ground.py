@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from maskwright.cloud import commands, failures, record
+from maskwright.cloud import commands, failures, groups, queued_resource, record
 from maskwright.cloud.environment import Environment, Slice, read_environment
 from maskwright.cloud.failures import Refusal
 from maskwright.cloud.prices import estimate, read_prices
-from maskwright.cloud.rest import Google, new_request_id
+from maskwright.cloud.rest import Google
 from maskwright.cloud.watch import Rules
 from maskwright.cloud.watcher import Locked, Machines, Refused
 from maskwright.core.errors import CloudError, InputError, MaskwrightError
@@ -22,8 +21,7 @@ FLEX_PATIENCE_SECONDS = 7 * 86_400.0
 """Requests wait in a queue for up to seven days: docs.cloud.google.com/compute/docs/instances/about-flex-start-vms"""
 STOPPED = {"STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
 AT_IT = {"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING", "REFRESHING", "RESTARTING", "RESUMING", "STARTING"}
-WAITING = {"ACCEPTED", "CREATING", "PROVISIONING", "WAITING_FOR_RESOURCES"}
-"""States of queued resources: docs.cloud.google.com/tpu/docs/queued-resources"""
+STOPPED_NODES = {"PREEMPTED", "STOPPED", "TERMINATED"}
 LOCKS = ("another run holds the state", "is in use by")
 
 
@@ -82,52 +80,39 @@ class EnvironmentGround:
             return self._look_at_group(hosts.hosts, placement, zone, name)
 
     def _look_at_group(self, wanted: int, placement: int, zone: str, name: str) -> Machines:
-        path = self._group(zone, name)
-        group = self._google.find("compute", path)
+        group = groups.describe(self._google, zone, name)
         if group is None:
             return Machines(wanted, placement)
-        found = self._google.pages("compute", f"{path}/listManagedInstances", "managedInstances", verb="POST")
-        members = list(found)
-        there = {_name(one): str(one["instanceStatus"]) for one in members if one.get("instanceStatus")}
-        ready = [
-            one for one in members if one.get("instanceStatus") == "RUNNING" and one.get("currentAction") == "NONE"
-        ]
-        trouble = next((text for one in members if one not in ready and (text := _error(one))), None)
-        trouble = trouble or _error((group.get("status") or {}).get("bulkInstanceOperation") or {})
-        stable = bool((group.get("status") or {}).get("isStable", True))
-        coming = any(one.get("currentAction") in AT_IT for one in members)
+        there = {member.name: member.status for member in group.members if member.status}
+        error = next((member.errors[0] for member in group.members if member.errors and not member.running), "")
+        for_good = _reason(error) in ("permission", "missing", "disabled")
+        coming = any(member.action in AT_IT for member in group.members)
         return Machines(
             wanted=wanted,
             placement=placement,
             exists=True,
-            names=tuple(sorted(one for one, state in there.items() if state not in STOPPED)),
-            stopped=tuple(sorted(one for one, state in there.items() if state in STOPPED)),
-            running=len(ready),
-            making=coming or (not stable and len(members) < wanted),
-            trouble=trouble[1] if trouble and trouble[0] != "refused" else "",
-            refused=trouble[1] if trouble and trouble[0] == "refused" else "",
+            names=tuple(name for name, status in there.items() if status not in STOPPED),
+            stopped=tuple(name for name, status in there.items() if status in STOPPED),
+            running=sum(member.running for member in group.members),
+            making=coming or (not group.stable and len(group.members) < wanted),
+            trouble="" if for_good else error,
+            refused=error if for_good else "",
         )
 
     def _look_at_queue(self, wanted: int, placement: int, zone: str, name: str) -> Machines:
-        """One node is all hosts of the slice."""
-        root = f"projects/{self._google.project}/locations/{zone}"
-        queued = self._google.find("tpu", f"{root}/queuedResources/{name}")
-        node = self._google.find("tpu", f"{root}/nodes/{name}")
-        if queued is None and node is None:
+        """One node is all hosts of the slice; it bills as soon as it is there, whatever its state."""
+        found = queued_resource.describe(self._google, zone, name)
+        if found is None:
             return Machines(wanted, placement)
-        about = (queued or {}).get("state") or {}
-        state, health = str(about.get("state", "")), str((node or {}).get("state", ""))
-        failed = ((about.get("failedData") or {}).get("error") or {}).get("message", "")
-        bills = node is not None and health not in ("PREEMPTED", "STOPPED", "TERMINATED")
+        ready = found.phase == "ready" and all(host.state == "READY" for host in found.hosts)
         return Machines(
             wanted=wanted,
             placement=placement,
             exists=True,
-            names=tuple(f"{name}-{worker}" for worker in range(wanted)) if bills else (),
-            stopped=(name,) if health == "STOPPED" else (),
-            running=wanted if health == "READY" and state in ("ACTIVE", "") else 0,
-            making=state in WAITING or health in ("CREATING", "STARTING", "RESTARTING", "REPAIRING"),
-            trouble=str(failed) or (f"the queued resource is {state}" if state in ("FAILED", "SUSPENDED") else ""),
+            names=tuple(f"{name}-{host.number}" for host in found.hosts if host.state not in STOPPED_NODES),
+            running=len(found.hosts) if ready else 0,
+            making=found.phase in ("waiting", "ready"),
+            trouble=found.trouble if found.phase == "lost" else "",
         )
 
     # ---- acting --------------------------------------------------------------------------------------------------
@@ -159,30 +144,15 @@ class EnvironmentGround:
         zone = places[record.read(environment).placement[self._kind] % len(places)].zone or environment.zone
         name = f"{environment.name}-{self._kind}"
         if isinstance(hosts, Slice) and hosts.queued:
-            path = f"projects/{self._google.project}/locations/{zone}/queuedResources/{name}"
-            operation = self._google.call("tpu", "DELETE", path, force=True)
-            self._google.wait("tpu", operation, seconds=DELETE_SECONDS)
-            return
-        operation = self._google.call("compute", "DELETE", self._group(zone, name), requestId=new_request_id())
-        self._google.wait("compute", operation, seconds=DELETE_SECONDS)
-
-    def _group(self, zone: str, name: str) -> str:
-        return f"projects/{self._google.project}/zones/{zone}/instanceGroupManagers/{name}"
+            queued_resource.absent(self._google, zone, name)
+        else:
+            groups.delete(self._google, zone, name, seconds=DELETE_SECONDS)
 
 
-def _name(member: dict[str, Any]) -> str:
-    return str(member.get("name") or str(member.get("instance", "")).rpartition("/")[2])
-
-
-def _error(found: dict[str, Any]) -> tuple[str, str] | None:
-    """Of a member's last attempt, or of a whole group's: what kind it is and Google's words."""
-    attempt = found.get("lastAttempt") or found.get("lastProgressCheck") or {}
-    errors = (attempt.get("errors") or attempt.get("error") or {}).get("errors") or []
-    if not errors:
-        return None
-    code, message = str(errors[0].get("code", "")), str(errors[0].get("message", ""))
-    reason = Refusal(failures.NAMES.get(code, 400), message, code).reason
-    return ("refused" if reason in ("permission", "missing", "disabled") else reason), f"{code}: {message}"
+def _reason(error: str) -> str:
+    """Of an error of a group, "CODE: message"."""
+    code = error.partition(":")[0]
+    return Refusal(failures.NAMES.get(code, 400), error, code).reason if error else ""
 
 
 @contextmanager
