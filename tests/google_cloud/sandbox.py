@@ -16,7 +16,9 @@ from pathlib import Path
 from fake_metadata import TOKEN, FakeMetadata
 
 HOST = Path(__file__).resolve().parents[2] / "deploy" / "terraform" / "host"
-STUBS = "mount umount mountpoint blkid wipefs mkfs.ext4 mount.nfs docker shutdown apt-get cos-extensions udevadm".split()
+STUBS = (
+    "mount umount mountpoint blkid wipefs mkfs.ext4 mount.nfs docker shutdown apt-get cos-extensions udevadm".split()
+)
 REAL = (
     "bash sh curl sed tr cut head tail date uname mkdir chmod rm mv sleep sha256sum grep flock cat find sort xargs "
     "sync stat wc touch ls basename dirname mktemp nproc env python3"

@@ -110,9 +110,15 @@ def docker(words: list[str]) -> int:
     if command == "image":
         print(f"{rest[-1].rpartition(':')[0]}@{state('digest') or 'sha256:' + '1' * 64}")
         return 0
-    return {"info": lambda _: 0, "run": run, "wait": wait, "inspect": inspect, "stop": stop, "rm": remove, "logs": logs}[
-        command
-    ](rest)
+    return {
+        "info": lambda _: 0,
+        "run": run,
+        "wait": wait,
+        "inspect": inspect,
+        "stop": stop,
+        "rm": remove,
+        "logs": logs,
+    }[command](rest)
 
 
 def options_of(words: list[str]) -> tuple[dict[str, list[str]], list[str]]:

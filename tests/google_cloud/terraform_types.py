@@ -49,7 +49,8 @@ def read(cloud: Cloud, kind: str, ident: str) -> dict[str, Any] | None:
     known = cloud.terraform.get((kind, ident))
     if known is None or (known["key"] and known["key"] not in cloud.resources):
         return None
-    return known["state"] | computed(cloud, kind, known["key"])
+    now = computed(cloud, kind, known["key"])
+    return known["state"] | {name: value for name, value in now.items() if name in known["state"]}
 
 
 def tell(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) -> dict[str, Any]:

@@ -195,10 +195,11 @@ def _variables() -> dict[str, str]:
 
 def _hear(process: subprocess.Popen[str], heard: deque[str], quiet: bool) -> None:
     assert process.stdout
-    for line in process.stdout:
-        heard.append(line.rstrip("\n"))
-        if not quiet:
-            say(line.rstrip("\n"))
+    with process.stdout:
+        for line in process.stdout:
+            heard.append(line.rstrip("\n"))
+            if not quiet:
+                say(line.rstrip("\n"))
 
 
 def _changes(shown: dict[str, Any]) -> Iterator[Change]:
