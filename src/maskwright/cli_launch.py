@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from maskwright import cli_cluster as cluster
+from maskwright import cli_env_jobs as env_jobs
 from maskwright import cli_vertex as vertex
 from maskwright.cli_options import (
     Address,
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 Run = Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")]
 On = Annotated[
     str | None,
-    typer.Option("--on", help="Where: slice:NAME (Cloud TPU VMs), kubernetes, slurm, skypilot, vertex or ray."),
+    typer.Option(
+        "--on",
+        help="Where: lab.yaml (an environment), slice:NAME (a TPU VM slice), kubernetes, slurm, skypilot, vertex or ray.",
+    ),
 ]
 Spec = Annotated[
     str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
@@ -116,6 +120,12 @@ def submit(
     network: vertex.PeeredNetwork = None,
     staging: vertex.Staging = None,
     label: vertex.Labels = None,
+    target: env_jobs.Target = None,
+    up: env_jobs.Up = False,
+    detach: env_jobs.Detach = False,
+    max_cost: env_jobs.MaxCost = None,
+    down_when_done: env_jobs.DownWhenDone = False,
+    prices: env_jobs.Prices = None,
 ) -> None:
     """Run `maskwright pretrain` on other machines, with their logs here and one exit code."""
     from maskwright.core.errors import InputError
@@ -125,6 +135,8 @@ def submit(
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
+    if on is not None and parse_target(on)[0] == "environment":
+        return env_jobs.start(on, set_, context)
     words = pretrain_words(config, run, set_, max_hours, max_steps, profile_steps)
     job = JobSpec(("maskwright", *words), tuple(env or ()), workdir, setup, restarts, grace_seconds)
     cluster.refuse_others("spec" if spec is not None else parse_target(on or "")[0], context)
