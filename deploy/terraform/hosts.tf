@@ -51,6 +51,7 @@ module "hosts" {
 
   metadata = merge(local.locked_down, {
     startup-script          = file("${path.module}/host/startup.sh")
+    shutdown-script         = file("${path.module}/host/shutdown.sh")
     maskwright-kind         = each.key
     maskwright-runs-bucket  = var.runs_bucket
     maskwright-spec         = "gs://${var.runs_bucket}/jobs/${each.key}/job.json"

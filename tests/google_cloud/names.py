@@ -16,6 +16,7 @@ COMPARISON = re.compile(r'\(?\s*([\w.-]+(?:\."[^"]+")?)\s*(!=|>=|<=|=|:|>|<|\beq
 
 def relative(link: str, place: str = "projects/lab-proj") -> str:
     """From a link in any of the spellings that Compute takes, "projects/…". `place`: of who names it."""
+    link = link.partition("?")[0]  # a template's may have "?uniqueId=…"
     if "projects/" in link:
         return link[link.index("projects/") :]
     return f"{place.split('/zones/')[0].split('/global')[0].split('/regions/')[0]}/{link}"

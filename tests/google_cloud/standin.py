@@ -19,7 +19,7 @@ from typing import Any
 import msgpack
 from google_cloud import plugin_protocol as protocol
 from google_cloud.plugin_protocol import Message, error, message
-from google_cloud.standin_world import Refused, journal, world
+from google_cloud.standin_world import Refused, journal, told, world
 
 SCHEMA = json.loads(Path(__file__).with_name("provider_schema.json").read_text())
 FLAGS = {"r": "required", "o": "optional", "c": "computed"}
@@ -197,6 +197,7 @@ class Provider:
         current = read(asked.current_state)
         try:
             found = self.world.get(asked.type_name, current["id"])
+            found = told(current, found) if found else None
         except (Refused, OSError) as failure:
             return message(
                 "NewState",
@@ -240,7 +241,7 @@ class Provider:
         try:
             if op == "delete":
                 self.refuse_to_delete(kind, old)
-            self.world.change(op, kind, name, state)
+            state = self.world.change(op, kind, name, state)
         except (Refused, OSError) as failure:
             journal(op, kind, name, error=str(failure))
             verb = {"create": "creating", "update": "updating", "delete": "deleting"}[op]

@@ -50,7 +50,8 @@ class FileWorld:
             found: State | None = whole["resources"].get(f"{kind}|{name}")
             return found
 
-    def change(self, op: str, kind: str, name: str, state: State | None) -> None:
+    def change(self, op: str, kind: str, name: str, state: State | None) -> State | None:
+        """The state as it then is."""
         with self._open() as whole:
             for fault in whole["faults"]:
                 if fault.get("times", 1) > 0 and re.fullmatch(fault["method"], f"terraform.{kind}.{op}"):
@@ -67,6 +68,7 @@ class FileWorld:
                 whole["resources"][f"{kind}|{name}"] = state
         if fault:
             raise Refused(fault["code"], fault["message"], fault.get("reason", ""))
+        return state
 
 
 class CloudWorld:
@@ -98,8 +100,24 @@ class CloudWorld:
             raise
         return found.get("state", found) if found else None
 
-    def change(self, op: str, kind: str, name: str, state: State | None) -> None:
-        self._ask("", {"op": op, "type": kind, "id": name, "state": state})
+    def change(self, op: str, kind: str, name: str, state: State | None) -> State | None:
+        answer = self._ask("", {"op": op, "type": kind, "id": name, "state": state}) or {}
+        return told(state, answer.get("state")) if state else None
+
+
+def told(state: State, more: State | None) -> State:
+    """`state` with what the cloud knows better: addresses, links. Of a block it may tell a part only."""
+    whole = dict(state)
+    for name, value in (more or {}).items():
+        old = whole.get(name)
+        blocks = [isinstance(x, list) and x and all(isinstance(one, dict) for one in x) for x in (old, value)]
+        if name not in state:
+            continue
+        if all(blocks) and len(old or []) == len(value):
+            whole[name] = [told(one, other) for one, other in zip(old or [], value, strict=True)]
+        else:
+            whole[name] = value
+    return whole
 
 
 def world() -> FileWorld | CloudWorld:

@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,36 @@ def clean(environment: dict[str, str]) -> dict[str, str]:
 
 def process_environment(world: TerraformWorld) -> dict[str, str]:
     return {**clean(dict(os.environ)), **world.environment()}
+
+
+class Terraform:
+    """A work folder with deploy/terraform in it: `apply(variables)`, `plan(variables)`, `run("validate")`."""
+
+    def __init__(self, folder: Path, world: TerraformWorld, environment: dict[str, str] | None = None) -> None:
+        self.folder, self.world = folder, world
+        self.environment = environment or process_environment(world)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """What it printed, stdout and stderr. `code`: what it must end with."""
+        command = ["terraform", words[0], "-no-color", *words[1:]]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == code, f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def write(self, variables: dict[str, Any]) -> None:
+        (self.folder / "terraform.tfvars.json").write_text(json.dumps(variables))
+
+    def apply(self, variables: dict[str, Any], *, code: int = 0) -> str:
+        self.write(variables)
+        self.world.forget()
+        return self.run("apply", "-auto-approve", code=code)
+
+    def plan(self, variables: dict[str, Any], *, code: int = 0) -> str:
+        """`code` 0: nothing to do; 2: something."""
+        self.write(variables)
+        return self.run("plan", "-detailed-exitcode", code=code)
+
+    def state(self) -> str:
+        return (self.folder / "terraform.tfstate").read_text()
