@@ -35,7 +35,7 @@ locals {
 
   # Secure Boot takes only signed drivers: Container-Optimized OS has signed ones of NVIDIA
   # (docs.cloud.google.com/container-optimized-os/docs/how-to/run-gpus), other images of GPU hosts may not. Whether TPU
-  # machines take a shielded configuration is not documented: they are left as Google makes them.
+  # machines may have it is not documented (examples turn it off): they are left as Google makes them.
   gpu         = contains(["g2", "g4", "a2", "a3", "a4"], local.family)
   secure_boot = !local.gpu || strcontains(var.image, "cos-cloud")
 
@@ -95,7 +95,7 @@ resource "google_compute_instance_template" "host" {
   scheduling {
     provisioning_model          = var.provisioning_model
     preemptible                 = var.provisioning_model == "SPOT"
-    automatic_restart           = var.provisioning_model == "STANDARD"
+    automatic_restart           = contains(["STANDARD", "RESERVATION_BOUND"], var.provisioning_model)
     on_host_maintenance         = local.tpu || local.gpu || var.provisioning_model != "STANDARD" ? "TERMINATE" : "MIGRATE"
     instance_termination_action = local.deleted_at_end ? "DELETE" : null
     dynamic "max_run_duration" {
@@ -187,7 +187,8 @@ resource "google_compute_instance_group_manager" "hosts" {
     }
   }
   # All hosts at once or none. docs.cloud.google.com/compute/docs/instance-groups/bulk-create-instances-in-mig: only with
-  # these two models; hosts of other models come one by one.
+  # these two models. So hosts of a Spot or on-demand slice come one by one, and it waits for its last; unverified: whether
+  # Google takes a workload policy without BULK for slices of several hosts.
   dynamic "target_size_policy" {
     for_each = contains(["FLEX_START", "RESERVATION_BOUND"], var.provisioning_model) ? [1] : []
     content {
