@@ -12,16 +12,14 @@ locals {
   hosts          = var.topology == null ? var.size : local.chips / local.chips_per_host
   joined         = var.topology != null && local.hosts > 1
 
-  # docs.cloud.google.com/tpu/docs/attach-durable-block-storage (TPU) and docs.cloud.google.com/compute/docs/disks/hyperdisks
-  # (GPU): what can be attached to be read, and what can be booted from. Machines that are not named take all of them.
+  # What can be attached to be read, and what can be booted from: docs.cloud.google.com/tpu/docs/attach-durable-block-storage,
+  # docs.cloud.google.com/compute/docs/accelerator-optimized-machines and …/compute/docs/disks/hyperdisks. Machines that
+  # are not named take all. Unverified: Hyperdisk ML on a3-ultragpu and a4 (of their documentation, 2025's left it out).
   shared_disks = {
-    ct5p   = ["hyperdisk-ml", "pd-balanced"]
-    ct6e   = ["hyperdisk-ml"]
-    tpu7x  = ["hyperdisk-ml"]
-    a3     = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
-    a4     = ["hyperdisk-ml"]
-    other  = ["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"]
-    newest = ["hyperdisk-ml"]
+    ct5p  = ["hyperdisk-ml", "pd-balanced"]
+    g2    = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
+    a3    = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
+    other = ["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"]
   }
   # Of the a3 machines, a3-ultragpu is like a4.
   hyperdisk_only = (
@@ -29,7 +27,7 @@ locals {
     startswith(var.machine_type, "a3-ultragpu")
   )
   fitting_disks = (
-    local.hyperdisk_only ? local.shared_disks.newest : lookup(local.shared_disks, local.family, local.shared_disks.other)
+    local.hyperdisk_only ? ["hyperdisk-ml"] : lookup(local.shared_disks, local.family, local.shared_disks.other)
   )
   boot_disk = local.hyperdisk_only ? "hyperdisk-balanced" : "pd-balanced"
 
