@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from google_cloud import compute, groups, platform, services, storage
 from google_cloud.judge import Refused, api
 from google_cloud.names import last
+from google_cloud.standin_world import told
 
 if TYPE_CHECKING:
     from google_cloud.fake import Cloud
@@ -64,7 +65,6 @@ def tell(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) ->
             raise Refused(f"The resource '{ident}' already exists", 409)
         permit(cloud, kind, "create", ident)
         key = create(cloud, kind, project, state)
-        cloud.terraform[kind, ident] = {"state": state, "key": key}
     elif op == "update":
         if known is None:
             raise Refused(f"{kind} {ident} was not found", 404)
@@ -72,7 +72,6 @@ def tell(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) ->
         key = known["key"]
         if key:
             update(cloud, kind, key, project, state)
-        cloud.terraform[kind, ident] = {"state": state, "key": key}
     elif op == "delete":
         permit(cloud, kind, "delete", ident)
         if known:
@@ -81,7 +80,9 @@ def tell(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) ->
         return {}
     else:
         raise Refused(f"op is create, update or delete, not {op}")
-    return state | computed(cloud, kind, key)
+    filled = computed(cloud, kind, key)
+    cloud.terraform[kind, ident] = {"state": told(state, filled), "key": key}
+    return filled | told(state, filled)
 
 
 def permit(cloud: Cloud, kind: str, verb: str, ident: str) -> None:
