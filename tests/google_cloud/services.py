@@ -281,7 +281,7 @@ def settle_repository(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
 
 
 KINDS = {
-    ("tpu", "queuedResources"), ("tpu", "nodes"), ("file", "instances"), ("aiplatform", "customJobs"),
+    ("tpu", "queuedResources"), ("tpu", "nodes"), ("file", "instances"), ("file", "backups"), ("aiplatform", "customJobs"),
     ("cloudbuild", "builds"),
     ("artifactregistry", "repositories"), ("artifactregistry", "dockerImages"), ("cloudresourcemanager", "projects"),
     ("iam", "serviceAccounts"), ("serviceusage", "services"), ("logging", "entries"),
