@@ -21,7 +21,21 @@ def no_network() -> Iterator[bool]:
         for name, value in PROXIES.items():
             patch.setenv(name, value)
             patch.setenv(name.lower(), value)
-        yield private
+        new_thread_for_files()
+        try:
+            yield private
+        finally:
+            new_thread_for_files()
+
+
+def new_thread_for_files() -> None:
+    """fsspec does its input and output in one thread, which stays in the network that it was started in."""
+    import fsspec
+    import fsspec.asyn
+
+    for protocol in ("gs", "gcs"):
+        fsspec.get_filesystem_class(protocol).clear_instance_cache()
+    fsspec.asyn.reset_lock()
 
 
 @pytest.fixture
