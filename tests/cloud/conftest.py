@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +22,18 @@ def no_network() -> Iterator[bool]:
         for name, value in PROXIES.items():
             patch.setenv(name, value)
             patch.setenv(name.lower(), value)
+        new_file_systems()
         yield private
+        new_file_systems()
+
+
+def new_file_systems() -> None:
+    """Those of Google keep a thread that speaks HTTP: it would stay in the network in which it was begun."""
+    if "gcsfs" in sys.modules:  # which looks at variables when it is imported, so not yet
+        import fsspec.asyn
+
+        fsspec.asyn.reset_lock()
+        sys.modules["gcsfs"].GCSFileSystem.clear_instance_cache()
 
 
 @pytest.fixture

@@ -10,9 +10,11 @@ import pytest
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
 
-from maskwright.cloud import record
+from maskwright.cloud import queued_resource, record
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.ground import EnvironmentGround
+from maskwright.cloud.queued_resource import Wanted
+from maskwright.cloud.rest import Google
 from maskwright.cloud.watcher import Locked, Refused
 from maskwright.core.errors import InputError, MaskwrightError, TerraformError
 
@@ -80,6 +82,42 @@ def test_no_machines_to_be_had_are_googles_words(cloud: Cloud, terraform: SmallT
     place.up(0)
     found = [place.look() for _ in range(3)][-1]
     assert found.exists and found.making and not found.running and "EXHAUSTED" in found.trouble and not found.refused
+
+
+def test_group_is_repaired_host_by_host_and_a_slice_is_not(
+    cloud: Cloud, terraform: SmallTerraform, tmp_path: Path
+) -> None:
+    place = ground(tmp_path, "group")
+    place.up(0)
+    before = [place.look() for _ in range(4)][-1].names
+    assert not place.repair()
+    cloud.preempt("lab1-group", [1])
+    cloud.slow(r"compute\.instances\.start", 2)
+    assert place.look().stopped == before[1:] and place.repair()
+    assert place.look().making
+    found = [place.look() for _ in range(4)][-1]
+    assert found.running == 2 and found.names == before
+    assert not ground(tmp_path).repair()
+
+
+def test_queued_slice_as_a_watcher_sees_it(cloud: Cloud, tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text(LAB.replace("v6e, topology: 4x4", "v5e, topology: 4x4"))
+    place, google = ground(tmp_path), Google("lab-proj")
+    assert not place.look().exists
+    wanted = Wanted("lab1-slice", "us-east5-b", "v5litepod-16", "v2-alpha-tpuv5-lite", "SPOT", "n", "s", "a@b")
+    cloud.stockout("us-east5-b")
+    queued_resource.ensure(google, wanted)
+    found = [place.look() for _ in range(3)][-1]
+    assert found.exists and found.making and not found.running and not found.names
+    cloud.stockout("us-east5-b", dry=False)
+    found = [place.look() for _ in range(6)][-1]
+    assert (found.running, len(found.names), found.trouble) == (4, 4, "")
+    cloud.preempt("lab1-slice")
+    found = [place.look() for _ in range(3)][-1]
+    assert found.exists and not found.running and not found.making and found.trouble
+    assert not place.repair()
+    place.remove()
+    assert not place.look().exists
 
 
 def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:

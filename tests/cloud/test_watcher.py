@@ -31,6 +31,7 @@ class Machinery:
     fails: list[BaseException | None] = field(default_factory=list)
     acts: list[str] = field(default_factory=list)
     price: float = 10.0
+    repairs: bool = False
 
     def look(self) -> Machines:
         names = tuple(f"m-{n}" for n in range(self.running))
@@ -57,6 +58,14 @@ class Machinery:
         self._fail()
         self.acts.append("down")
         self.place, self.running, self.stopped = None, 0, ()
+
+    def repair(self) -> bool:
+        self._fail()
+        if not self.repairs or self.place in self.dry:
+            return False
+        self.acts.append("repair")
+        self.running, self.stopped = 2, ()
+        return True
 
     def remove(self) -> None:
         self.acts.append("remove")
@@ -127,7 +136,7 @@ def test_watcher_killed_in_an_act_is_followed_by_one_that_goes_on(scene: Scene, 
     scene.turn()
     scene.machinery.running = 0
     scene.turn()
-    scene.machinery.fails = [Killed()] if point == "down" else [None, Killed()]
+    scene.machinery.fails = [None, Killed()] if point == "down" else [None, None, Killed()]  # the first is repair's
     with pytest.raises(Killed):
         scene.until("make")
     before = scene.folder.get_json(HISTORY)
@@ -181,6 +190,22 @@ def test_hosts_that_stopped_themselves_are_made_again_when_there_is_a_job(scene:
     assert scene.turn().kind == "end" and scene.machinery.acts == []
     scene.folder.put("job.json", JobSpec(("true",), submission=2).to_json().encode())
     assert scene.turn().kind == "make" and scene.machinery.acts == ["down", "up 0"]
+
+
+def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Scene) -> None:
+    scene.machinery.repairs = True
+    scene.watching()
+    scene.until("make")
+    scene.machinery.running, scene.machinery.stopped = 1, ("m-1",)
+    scene.until("make")
+    assert scene.machinery.acts == ["up 0", "repair"] and scene.turn().why == "whole"
+    for name in ("m-0", "m-1"):  # they could not start, and stopped themselves
+        scene.folder.put_json(f"health/{name}.json", {"step": "mounts", "ok": False, "what": "no NFS"})
+        scene.folder.put_json(f"idle/{name}.json", {"what": "start-up failed"})
+    scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
+    assert "m-0: mounts: no NFS" in scene.until("end").why
+    scene.folder.put("job.json", JobSpec(("true",), submission=2).to_json().encode())
+    assert scene.turn().kind == "make" and scene.turn().why == "whole"
 
 
 def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) -> None:

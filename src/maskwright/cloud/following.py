@@ -81,6 +81,10 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
         end = until_end(watcher, poll_seconds)
     finally:
         watcher.leave()
+    if watcher.left:
+        minutes = place.environment.host.idle_minutes
+        until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
+        say(f"its hosts stay, {until}; `maskwright env down {place.location} --only {place.kind}` takes them away")
     raise_result(place, end, ended)
 
 

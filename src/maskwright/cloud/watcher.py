@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -67,6 +68,10 @@ class Ground(Protocol):
 
     def down(self) -> None: ...
 
+    def repair(self) -> bool:
+        """Has only those machines made again that are lost. False where all have to go first."""
+        ...
+
     def remove(self) -> None:
         """As `down`, past Terraform and its lock: for a budget that is spent."""
         ...
@@ -122,9 +127,12 @@ class Watcher:
         self._lease = Lease(folder)
         self._beats: dict[int, tuple[Any, float | None]] = {}
         self._said, self._downs = "", 0
+        self.left = False
+        """Whether hosts were there at the last look."""
 
     def leave(self) -> None:
-        self._lease.leave()
+        with suppress(MaskwrightError):  # the next one then waits until this one is silent
+            self._lease.leave()
 
     def turn(self) -> Action:
         """Trouble with Google or the bucket is waited out."""
@@ -166,6 +174,7 @@ class Watcher:
         now = self._clock()
         spec = read_spec(self._folder)
         machines = self._ground.look()
+        self.left = machines.exists
         seen = self._seen(spec, machines)
         limits = self._limits.over(read_limits(self._folder, seen.submission))
         rules = replace(
@@ -250,7 +259,12 @@ class Watcher:
     def _make(self, action: Action, history: History) -> None:
         """What is there goes first: never two places at once, and a slice of several hosts is only made as a whole."""
         try:
-            if self._ground.look().exists:
+            found = self._ground.look()
+            for name in (*found.names, *found.stopped):  # what a host said of itself is not said of the next one
+                self._folder.remove(f"health/{name}.json")
+            if found.exists and found.placement == action.placement and not found.trouble and self._ground.repair():
+                return
+            if found.exists:
                 self._ground.down()
             self._ground.up(action.placement)
         except Locked as error:
