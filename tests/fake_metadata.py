@@ -1,4 +1,4 @@
-"""The metadata server of a Google host, on loopback: attributes, name, address, and tokens that anybody would spot."""
+"""The metadata server of a Google host, on loopback: attributes, name, address, and tokens of a service account."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from fake_tpu import serving
 
-TOKEN = "ya29.made-up-token-of-a-service-account"
+TOKEN = "fake-token-0123456789"
+"""The one that the fake cloud takes."""
 PREFIX = "/computeMetadata/v1/instance/"
 
 

@@ -15,7 +15,9 @@ Kind = Literal["v4", "v5e", "v5p", "v6e", "tpu7x"]
 
 @env.command("import")
 def import_(
-    values: Annotated[list[str], typer.Argument(metavar="VALUES…", help="values.env, and values.env.auto if you like.")],
+    values: Annotated[
+        list[str], typer.Argument(metavar="VALUES…", help="values.env, and values.env.auto if you like.")
+    ],
     out: Annotated[str | None, typer.Option("--out", help="YAML to write; printed when not given.")] = None,
     accelerator: Annotated[Kind | None, typer.Option(help="TPUs to take; v2 and v3 have no successor by name.")] = None,
     with_group: Annotated[bool, typer.Option("--with-group", help="Keep the instance group beside the slice.")] = False,

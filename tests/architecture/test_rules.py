@@ -36,6 +36,7 @@ LAYERS = {
     "engines": {"core", "data", "model"},
     "training": {"core", "data", "model", "engines"},
     "launch": {"core"},
+    "cloud": {"core", "launch"},
     "monitor": {"core"},
     "tasks": {"core", "text", "data", "model", "engines", "training"},
 }

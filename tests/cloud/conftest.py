@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ from google_cloud.loopback_only import PROXIES, loopback_only
 
 from maskwright.cloud import rest
 
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read when gcsfs is imported; it speaks gRPC
 CLOUD = ("GOOGLE_", "CLOUDSDK_", "GCE_METADATA", "STORAGE_EMULATOR_HOST", "TF_", "STANDIN_")
 
 
@@ -22,18 +22,21 @@ def no_network() -> Iterator[bool]:
         for name, value in PROXIES.items():
             patch.setenv(name, value)
             patch.setenv(name.lower(), value)
-        new_file_systems()
-        yield private
-        new_file_systems()
+        new_thread_for_files()
+        try:
+            yield private
+        finally:
+            new_thread_for_files()
 
 
-def new_file_systems() -> None:
-    """Those of Google keep a thread that speaks HTTP: it would stay in the network in which it was begun."""
-    if "gcsfs" in sys.modules:  # which looks at variables when it is imported, so not yet
-        import fsspec.asyn
+def new_thread_for_files() -> None:
+    """fsspec does its input and output in one thread, which stays in the network that it was started in."""
+    import fsspec
+    import fsspec.asyn
 
-        fsspec.asyn.reset_lock()
-        sys.modules["gcsfs"].GCSFileSystem.clear_instance_cache()
+    for protocol in ("gs", "gcs"):
+        fsspec.get_filesystem_class(protocol).clear_instance_cache()
+    fsspec.asyn.reset_lock()
 
 
 @pytest.fixture

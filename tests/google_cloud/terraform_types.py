@@ -45,12 +45,14 @@ RENAMED = {  # REST field -> Terraform's attribute, where it is not the same wor
 
 
 def read(cloud: Cloud, kind: str, ident: str) -> dict[str, Any] | None:
-    """None also when what it made was removed behind Terraform's back."""
+    """As it was told, with what was changed behind Terraform's back; None also when it was removed there."""
     known = cloud.terraform.get((kind, ident))
     if known is None or (known["key"] and known["key"] not in cloud.resources):
         return None
-    now = computed(cloud, kind, known["key"])
-    return known["state"] | {name: value for name, value in now.items() if name in known["state"]}
+    state = dict(known["state"])
+    if "target_size" in state and known["key"]:
+        state["target_size"] = cloud.resources[known["key"]]["targetSize"]
+    return state
 
 
 def tell(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,7 @@ fail() {  # WHAT FIX
 finish() {
   local code=$?
   rm -rf "$run/docker"
-  [ "$code" -eq 0 ] || [ -n "$reported" ] || fail "ended with $code at line $line" 'the lines before this one in the log say more'
+  [ "$code" -eq 0 ] || [ -n "$reported" ] || fail "ended with $code at line ${line:-?}" 'the lines before this one in the log say more'
 }
 trap 'line=$LINENO' ERR
 trap finish EXIT
@@ -265,7 +265,7 @@ start_agent() {
   fi
 }
 keep_agent() {
-  local code last wait=$pause begun failing=$SECONDS
+  local code last wait=1 begun failing=$SECONDS
   while :; do
     begun=$SECONDS
     start_agent
@@ -278,7 +278,7 @@ keep_agent() {
     last=$(docker logs --tail 1 "$name" 2>&1 | tail -n 1) || last=''
     docker rm -f "$name" >/dev/null 2>&1 || true
     say "the agent ended with $code: $last"
-    if [ $((SECONDS - begun)) -gt 600 ]; then wait=$pause failing=$SECONDS; fi
+    if [ $((SECONDS - begun)) -gt 600 ]; then wait=1 failing=$SECONDS; fi
     if [ -n "$idle_minutes" ] && [ $((SECONDS - failing)) -ge $((${idle_minutes%.*} * 60 + 60)) ]; then
       fail "the agent ends every time, at last with $code: $last" 'correct what it complains of, then maskwright env up'
     fi

@@ -1,7 +1,7 @@
 """What an environment costs by the hour and by the month, from a dated table of prices that the user may edit.
 
-What is not in the table is never guessed: it is named, and not counted. Traffic, requests and what buckets hold depend on
-use and are not counted either.
+What is not in the table is never guessed: it is named, and not counted. Traffic, requests and what buckets hold depend
+on use and are not counted either.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Prices(Section):
         seen = set()
         for price in self.prices:
             if price.source not in self.sources:
-                raise ValueError(f"{price.what} in {price.region} is from {price.source!r}, which sources does not have")
+                raise ValueError(
+                    f"{price.what} in {price.region} is from {price.source!r}, which sources does not have"
+                )
             if (price.what, price.region) in seen:
                 raise ValueError(f"{price.what} in {price.region} is given twice")
             seen.add((price.what, price.region))
@@ -145,7 +147,8 @@ def estimate(environment: Environment, prices: Prices, placement: dict[str, int]
 
 def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[str, str, str, str, int]]:
     """(part, what, region, provisioning model, how many)"""
-    region, asked, machines = environment.region, [], 0
+    asked: list[tuple[str, str, str, str, int]] = []
+    region, machines = environment.region, 0
     for part in ("slice", "group"):
         hosts: Slice | Group | None = environment.hosts_of(part)
         if hosts is None:

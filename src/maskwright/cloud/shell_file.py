@@ -1,7 +1,7 @@
 """Reads NAME=value files of the shell without a shell: nothing in them is ever run.
 
-Taken: comments, `export`, quotes of both kinds and $'…', escapes, several pieces put together, and $NAME or ${NAME} of a
-variable set above. Refused with the line's number: $(…), `…`, arrays, and all that is no assignment.
+Taken: comments, `export`, quotes of both kinds and $'…', escapes, several pieces put together, and $NAME or ${NAME} of
+a variable set above. Refused with the line's number: $(…), `…`, arrays, and all that is no assignment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From the older Cloud Build set-up's values.env to the YAML of an environment: each variable mapped, defaulted or refused.
+"""From the older Cloud Build set-up's values.env to an environment: each variable mapped, defaulted or refused.
 
-The TPUs it knew, v2 and v3, have no successor of that name. Which newer kind takes their place is a decision about money
-and memory, so it is the user's: without one the YAML holds the offers as comments and `slice: null`.
+The TPUs it knew, v2 and v3, have no successor of that name. Which newer kind takes their place is a decision about
+money and memory, so it is the user's: without one the YAML holds the offers as comments and `slice: null`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ DEFAULT_SETUP = "env_setup/scripts/setup_mig.sh"
 DEFAULT_PREPARE = "roberta/env_setup/data_prep_seed_shared_disk_pd.sh"
 TIERS = {"STANDARD": "BASIC_HDD", "PREMIUM": "BASIC_SSD", "BASIC_HDD": "BASIC_HDD", "BASIC_SSD": "BASIC_SSD"}
 FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
-SOLID = {
-    **{4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"},
-    **{512: "8x8x8", 1024: "8x8x16"},
-}
+FEW = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
+SOLID = {**FEW, 512: "8x8x8", 1024: "8x8x16"}
 """Topologies by chips: docs.cloud.google.com/tpu/docs/v5e, …/v6e, …/v5p, …/v4"""
 HBM_GIB = {"v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
 """Of a chip; v3 had 32, v2 16: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
@@ -301,7 +299,9 @@ def _yaml(work: _Import, where: str) -> str:
         elif section in work.values:
             lines.append(f"{section}: {_scalar(work.values[section])}" + _source(sources.get(section)))
         if section == "slice" and work.offers:
-            lines.append(f"# {work.text('TPU_ACCELERATOR_TYPE')} has no successor of that name. Take one instead of null:")
+            lines.append(
+                f"# {work.text('TPU_ACCELERATOR_TYPE')} has no successor of that name. Take one instead of null:"
+            )
             lines += [f"# {offer}" for offer in work.offers]
         if section == "group" and work.group:
             lines.append(f"# group: {work.group}  # MACHINE_TYPE; only needed when hosts besides the slice's are")
@@ -313,7 +313,9 @@ def _source(variable: str | None) -> str:
 
 
 def _scalar(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1_000).strip().removesuffix("...").strip()
+    return (
+        yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1_000).strip().removesuffix("...").strip()
+    )
 
 
 def table(rows: list[Row]) -> str:

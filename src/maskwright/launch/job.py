@@ -23,6 +23,7 @@ NAMELESS = {
     "slurm": "one by sbatch",
     "ray": "a cluster by its job API",
     "skypilot": "a task for `sky jobs launch`",
+    "vertex": "a custom job of Vertex AI",
 }
 """These go without a name."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
