@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
+from google_cloud.terraform_world import TerraformWorld, why_not
 
+from maskwright.cloud import ground as ground_module
 from maskwright.cloud import queued_resource, record
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.ground import EnvironmentGround
@@ -138,6 +141,21 @@ def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path
         with pytest.raises(seen) as caught:
             place.up(0)
         assert type(caught.value) is seen
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_lock_that_another_run_holds_is_told_apart_with_the_real_terraform(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = TerraformWorld(tmp_path / "terraform", cloud=cloud.url)
+    for name, value in {**world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ground_module, "LOCK_TIMEOUT_SECONDS", 0.0)
+    held = {"ID": "1234", "Operation": "OperationTypeApply", "Who": "me@there", "Created": "2026-01-02T03:04:05Z"}
+    cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(held))
+    with pytest.raises(Locked, match=r"another run holds the state: me@there"):
+        ground(tmp_path, "group").up(0)
+    assert not [key for key in cloud.resources if "instance" in key]
 
 
 def test_price_of_a_host_and_of_one_without_a_price(cloud: Cloud, tmp_path: Path) -> None:
