@@ -135,6 +135,7 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
         "max_usd": None,
         "max_hours": 9.0,
         "down_when_done": True,
+        "rates": [],
     }
     assert [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
 

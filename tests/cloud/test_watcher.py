@@ -209,7 +209,7 @@ def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Sce
 
 
 def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) -> None:
-    Limits(1, max_usd=1.0).store(scene.folder)
+    Limits(1, max_usd=1.0, rates=(10.0, 10.0)).store(scene.folder)
     scene.watching()
     asked = scene.until("ask")  # 20 USD an hour: after three minutes
     assert "--max-cost 1 is reached" in asked.why and scene.folder.get_json("stop.json") == {"submission": 1}
@@ -253,7 +253,7 @@ def test_down_when_done(scene: Scene) -> None:
 
 def test_limits_of_another_submission_do_not_count(scene: Scene) -> None:
     Limits(7, max_hours=0.001, down_when_done=True).store(scene.folder)
-    scene.watching(Limits(max_usd=1e9))
+    scene.watching(Limits(max_usd=1e9, rates=(10.0,)))
     scene.until("make")
     for _ in range(20):
         assert scene.turn().kind == "nothing"

@@ -87,12 +87,14 @@ class Refused(MaskwrightError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one submission, or of all for `submission` 0."""
+    """Of one submission, or of all for `submission` 0. `rates`: USD an hour of one host in each placement, by the table
+    of who submitted, as another watcher may have another table or none."""
 
     submission: int = 0
     max_usd: float | None = None
     max_hours: float | None = None
     down_when_done: bool = False
+    rates: tuple[float, ...] = ()
 
     def store(self, folder: Folder) -> None:
         folder.put_json(LIMITS, asdict(self))
@@ -103,7 +105,12 @@ class Limits:
             return self
         usd = other.max_usd if self.max_usd is None else self.max_usd
         hours = other.max_hours if self.max_hours is None else self.max_hours
-        return Limits(other.submission, usd, hours, self.down_when_done or other.down_when_done)
+        rates = self.rates or tuple(other.rates)
+        return Limits(other.submission, usd, hours, self.down_when_done or other.down_when_done, rates)
+
+    def rate(self, placement: int) -> float:
+        """The highest where places have been added since."""
+        return self.rates[placement] if placement < len(self.rates) else max(self.rates, default=0.0)
 
 
 def read_limits(folder: Folder, submission: int) -> Limits | None:
@@ -185,8 +192,7 @@ class Watcher:
             down_when_done=limits.down_when_done,
         )
         before = watch.read_history(self._folder.get_json(HISTORY), seen.submission, seen.placement)
-        price = self._ground.usd_per_hour(seen.placement) if rules.max_usd is not None else 0.0
-        action, after = watch.decide(rules, seen, watch.metered(before, seen, price, now), now)
+        action, after = watch.decide(rules, seen, watch.metered(before, seen, limits.rate(seen.placement), now), now)
         self._folder.put_json(HISTORY, after.to_json())
         return action, after
 
