@@ -144,6 +144,30 @@ def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_slice_moves_to_another_zone_with_the_real_terraform(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the slice: the group in the same YAML is not made. And what was deleted past Terraform is no trouble."""
+    del cloud.objects["lab-proj-lab1-runs", "made"], cloud.resources["storage/b/lab-proj-lab1-runs"]
+    world = TerraformWorld(tmp_path / "terraform", cloud=cloud.url)
+    for name, value in {**world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    place = ground(tmp_path)
+    place.up(0)
+    assert [place.look() for _ in range(4)][-1].running == 4
+    place.remove()
+    assert not place.look().exists
+    place.down()
+    place.up(1)
+    found = [place.look() for _ in range(4)][-1]
+    assert (found.running, found.placement) == (4, 1)
+    groups = [key for key in cloud.resources if "/instanceGroupManagers/" in key]
+    assert groups == ["compute/projects/lab-proj/zones/us-east5-a/instanceGroupManagers/lab1-slice"]
+    machines = [body for key, body in cloud.resources.items() if "/instances/" in key]
+    assert {body["scheduling"]["provisioningModel"] for body in machines} == {"SPOT"}
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_lock_that_another_run_holds_is_told_apart_with_the_real_terraform(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
