@@ -330,8 +330,7 @@ def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> N
     host.start("startup.sh")
     wait_until(lambda: world.has("health/lab1-slice-a.json") and world.health("lab1-slice-a")["step"] == "agent")
     wait_until(agent_runs(host))
-    mounted = [call for call in host.journal("mount")]
-    assert len({call[-1] for call in mounted}) == 2
+    assert len({call[-1] for call in host.journal("mount")}) == 2
     done = sorted(path.name for path in (host.root / "mnt/common").iterdir() if path.is_symlink())
     assert done == ["nfs_share", "shared_pd"]
     assert len(list((host.folder / "docker").iterdir())) == 1

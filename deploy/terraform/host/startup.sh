@@ -20,7 +20,7 @@ hide() {
     -e 's#(://)[^/@[:space:]]+@#\1***@#g' \
     -e 's#(authorization["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?([a-z]+[[:space:]]+)?|bearer[[:space:]]+)[A-Za-z0-9._~+/=-]{8,}#\1***#gI' \
     -e 's#ya29\.[A-Za-z0-9._-]+#***#g' \
-    -e 's#((token|secret|passw(or)?d|passphrase|credential|[_-]key)s?["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?)[^[:space:]"'\''&]{8,}#\1***#gI'
+    -e 's#((token|secret|passw(or)?d|passphrase|credential|[_-]key)s?["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?)[^[:space:]"'\''&]{7,}[^[:space:]"'\''&.,;:)]#\1***#gI'
 }
 exec > >(hide) 2>&1
 say() { echo "maskwright: $*"; }
