@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from maskwright import cli_vertex
+
 if TYPE_CHECKING:
     from maskwright.launch.job import JobSpec
 
@@ -16,7 +18,7 @@ Kind = Annotated[
     Literal["indexed-job", "jobset", "trainjob", "rayjob"],
     typer.Option(help="kubernetes: the object to make; all but indexed-job need an operator in the cluster."),
 ]
-Image = Annotated[str, typer.Option(help="kubernetes: container image with maskwright in it.")]
+Image = Annotated[str, typer.Option(help="kubernetes, vertex: container image with maskwright in it.")]
 Namespace = Annotated[str | None, typer.Option(help="kubernetes: kubectl's own when not given.")]
 Claim = Annotated[list[str] | None, typer.Option(help="kubernetes: NAME:/folder, a PersistentVolumeClaim.")]
 Bucket = Annotated[
@@ -24,7 +26,7 @@ Bucket = Annotated[
     typer.Option(help="kubernetes: NAME:/folder, a Cloud Storage bucket (GKE), read-only. skypilot: URL:/folder."),
 ]
 Queue = Annotated[str | None, typer.Option(help="kubernetes: of Kueue, which starts all pods or none.")]
-ServiceAccount = Annotated[str | None, typer.Option(help="kubernetes: that the pods run as.")]
+ServiceAccount = Annotated[str | None, typer.Option(help="kubernetes, vertex: that the job runs as.")]
 Secret = Annotated[str | None, typer.Option(help="kubernetes: with the values of --env, under the same names.")]
 Cpus = Annotated[str | None, typer.Option(help="Of each worker (kubernetes: 4 for each GPU when not given).")]
 Memory = Annotated[str, typer.Option(help="kubernetes: of each pod.")]
@@ -32,8 +34,10 @@ GpuResource = Annotated[str, typer.Option(help="kubernetes: what GPUs are called
 NodeSelector = Annotated[list[str] | None, typer.Option(help="kubernetes: KEY=VALUE, a label (or taint) of the nodes.")]
 RayVersion = Annotated[str, typer.Option(help="kubernetes, rayjob: of the Ray in the image.")]
 Sbatch = Annotated[list[str] | None, typer.Option(help="slurm: an option of sbatch, as in --sbatch=--partition=gpu")]
-Accelerator = Annotated[str | None, typer.Option(help="skypilot: what the GPUs are, as in H100.")]
-Spot = Annotated[bool, typer.Option("--spot", help="skypilot: on machines that can be taken away, for less.")]
+Accelerator = Annotated[
+    str | None, typer.Option(help="skypilot: what the GPUs are, as in H100. vertex: NVIDIA_TESLA_T4, v5e or v6e.")
+]
+Spot = Annotated[bool, typer.Option("--spot", help="skypilot, vertex: on machines that can be taken away, for less.")]
 
 
 SLICE = {"zone", "project", "via", "connect_seconds", "restart_wait_seconds", "replace"}
@@ -48,6 +52,8 @@ TAKES = {
     "kubernetes": PODS | SIZE | {"name", "cpus", "bucket"},
     "slurm": SIZE | {"name", "cpus", "sbatch", "workdir", "setup"},
     "skypilot": SIZE | {"name", "cpus", "bucket", "accelerator", "spot", "setup"},
+    "vertex": SIZE | cli_vertex.TAKES,
+    "environment": {"target", "up", "detach", "max_cost", "down_when_done", "prices", "setup"},
 }
 """Options that not every place has. Giving one that says nothing there is a misunderstanding."""
 
@@ -58,8 +64,9 @@ def refuse_others(place: str, context: typer.Context) -> None:
 
     known: set[str] = set().union(*TAKES.values())
     if wrong := sorted(given(context) & known - TAKES[place]):
+        on = "an environment" if place == "environment" else place
         raise InputError(
-            f"does not go with --{place}" if place == "spec" else f"does not go with --on {place}",
+            f"does not go with --{place}" if place == "spec" else f"does not go with --on {on}",
             where=f"--{wrong[0].replace('_', '-')}",
             fix="leave it out: `submit --help` says whose it is",
         )
@@ -84,6 +91,8 @@ def start(kind: str, spec: JobSpec, context: typer.Context) -> None:
         "cpus": options["cpus"],
     }
     dry_run = options["dry_run"]
+    if kind == "vertex":
+        return cli_vertex.submit(spec, common, options)
     if kind == "kubernetes":
         return _start_kubernetes(spec, common, options)
     if kind == "slurm":

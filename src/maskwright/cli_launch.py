@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from maskwright import cli_cluster as cluster
+from maskwright import cli_env_jobs as env_jobs
+from maskwright import cli_vertex as vertex
 from maskwright.cli_options import (
     Address,
     BSize,
@@ -29,7 +31,11 @@ if TYPE_CHECKING:
 
 Run = Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")]
 On = Annotated[
-    str | None, typer.Option("--on", help="Where: slice:NAME (Cloud TPU VMs), kubernetes, slurm, skypilot or ray.")
+    str | None,
+    typer.Option(
+        "--on",
+        help="Where: lab.yaml (an environment), slice:NAME (a TPU VM slice), kubernetes, slurm, skypilot, vertex or ray.",
+    ),
 ]
 Spec = Annotated[
     str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
@@ -45,7 +51,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be don
 
 # Only for slice:NAME.
 Zone = Annotated[str | None, typer.Option(help="Of the slice; gcloud's own when not given.")]
-Project = Annotated[str | None, typer.Option(help="Of the slice; gcloud's own when not given.")]
+Project = Annotated[str | None, typer.Option(help="Of the slice or the Vertex AI job; gcloud's own when not given.")]
 Via = Annotated[Literal["external", "internal", "iap"], typer.Option(help="How to reach the hosts of a slice.")]
 ConnectSeconds = Annotated[float, typer.Option(help="For a host of a slice to answer.", min=1.0)]
 RestartWaitSeconds = Annotated[float, typer.Option(help="Before an attempt after the first.", min=0.0)]
@@ -105,28 +111,53 @@ def submit(
     sbatch: cluster.Sbatch = None,
     accelerator: cluster.Accelerator = None,
     spot: cluster.Spot = False,
+    region: vertex.Region = None,
+    machine_type: vertex.MachineType = None,
+    topology: vertex.Topology = None,
+    strategy: vertex.Strategy = None,
+    wait_hours: vertex.WaitHours = None,
+    nfs: vertex.NfsMounts = None,
+    network: vertex.PeeredNetwork = None,
+    staging: vertex.Staging = None,
+    label: vertex.Labels = None,
+    target: env_jobs.Target = None,
+    up: env_jobs.Up = False,
+    detach: env_jobs.Detach = False,
+    max_cost: env_jobs.MaxCost = None,
+    down_when_done: env_jobs.DownWhenDone = False,
+    prices: env_jobs.Prices = None,
 ) -> None:
     """Run `maskwright pretrain` on other machines, with their logs here and one exit code."""
-    from maskwright import cli_ray
     from maskwright.core.errors import InputError
     from maskwright.launch import pull
-    from maskwright.launch.job import NAMELESS, JobSpec, parse_target
+    from maskwright.launch.job import JobSpec, parse_target
 
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
+    if on is not None and parse_target(on)[0] == "environment":
+        return env_jobs.start(on, set_, context)
     words = pretrain_words(config, run, set_, max_hours, max_steps, profile_steps)
     job = JobSpec(("maskwright", *words), tuple(env or ()), workdir, setup, restarts, grace_seconds)
     cluster.refuse_others("spec" if spec is not None else parse_target(on or "")[0], context)
     if spec is not None:
         return print(job.to_json(), end="") if dry_run else pull.submit_spec(spec, job)
-    where, target = parse_target(on or "")
+    _start(*parse_target(on or ""), job, set_, context)
+
+
+def _start(where: str, target: str, job: JobSpec, overrides: list[str], context: typer.Context) -> None:
+    from maskwright import cli_ray
+    from maskwright.launch.job import NAMELESS
+
+    options = context.params
     if where == "ray":
-        asked = cli_ray.Asked(address, job_id, working_dir, cli_ray.gang_words(context), follow, dry_run)
-        return cli_ray.submit(job, config, run, set_, _values(job.environment), asked)
+        gang = cli_ray.gang_words(context)
+        taken = {key: options[key] for key in ("address", "job_id", "working_dir", "follow", "dry_run")}
+        asked = cli_ray.Asked(gang=gang, **taken)
+        return cli_ray.submit(job, options["config"], options["run"], overrides, _values(job.environment), asked)
     if where in NAMELESS:
         return cluster.start(where, job, context)
-    _on_slice(target, job, context.params)
+    _on_slice(target, job, options)
 
 
 def _on_slice(name: str, job: JobSpec, options: dict[str, Any]) -> None:

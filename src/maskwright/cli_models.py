@@ -108,7 +108,10 @@ def plan(
 def stop(
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="Run directory of a run that is going on, a submitted job.json, or ray:ID."),
+        typer.Argument(
+            metavar="RUN",
+            help="Run directory of a run that is going on, a submitted job.json, ray:ID, vertex:ID or lab.yaml.",
+        ),
     ],
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
     wait_seconds: Annotated[float, typer.Option(help="How long to wait for it to happen.", min=0.0)] = 120.0,
@@ -126,6 +129,14 @@ def stop(
         from maskwright import cli_ray
 
         return cli_ray.stop(run, checkpoint, wait_seconds, address)
+    if run.startswith("vertex:"):
+        from maskwright import cli_vertex
+
+        return cli_vertex.stop(run, checkpoint, wait_seconds)
+    if run.endswith((".yaml", ".yml")):
+        from maskwright import cli_env_jobs
+
+        return cli_env_jobs.stop(run)
     print(task.stop(RunDirectory(run), "checkpoint" if checkpoint else "stop", wait_seconds))
 
 

@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from maskwright import cli_env_jobs as env_jobs
+from maskwright import cli_vertex
 from maskwright.cli_options import Address, AsJson, app, print_result
 
 WATCH_SECONDS = 5.0
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, a copy of one at any URL, or ray:ID.")]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run directory, a copy of one at any URL, ray:ID, vertex:ID or lab.yaml.")
+]
 
 
 @app.command("status")
@@ -32,6 +36,10 @@ def status(
             fix = f"`maskwright logs {run} --follow`, or --watch with the run's folder"
             raise InputError("is for a run directory", where="--watch", fix=fix)
         return cli_ray.status(run, as_json, address)
+    if run.startswith("vertex:"):
+        return cli_vertex.status(run, as_json, watch)
+    if env_jobs.is_environment(run):
+        return env_jobs.status(run, as_json)
     from maskwright.core.errors import StoppedEarly
     from maskwright.monitor.status import look
 
@@ -60,6 +68,10 @@ def logs(
         from maskwright import cli_ray
 
         return cli_ray.logs(run, follow, lines, address)
+    if run.startswith("vertex:"):
+        return cli_vertex.logs(run, follow, lines)
+    if env_jobs.is_environment(run):
+        return env_jobs.logs(run, follow, lines)
     from maskwright.core.errors import StoppedEarly
     from maskwright.monitor import logs as task
 

@@ -10,8 +10,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from google_cloud import groups
+from google_cloud import groups, places
 from google_cloud.judge import Refused, Request
+from google_cloud.names import last, link, matcher, relative
 
 if TYPE_CHECKING:
     from google_cloud.fake import Cloud
@@ -20,7 +21,6 @@ SINGULAR = {"resourcePolicies": "resourcePolicy", "addresses": "address"}
 SCOPED = re.compile(r"projects/[^/]+/(?:zones/[^/]+|regions/[^/]+|global)")
 HOLDERS = {"instances", "instanceGroupManagers", "subnetworks", "firewalls", "routers"}
 """Only these keep what they name from being deleted; an instance template does not."""
-QUOTAS = {"CPUS": 2400.0, "SSD_TOTAL_GB": 40960.0, "DISKS_TOTAL_GB": 40960.0, "NVIDIA_L4_GPUS": 8.0, "INSTANCES": 500.0}
 PAGE = 500
 
 
@@ -28,28 +28,15 @@ def call(cloud: Cloud, request: Request) -> Any:
     _, collection, verb = request.id.split(".")
     if collection.endswith("Operations"):
         return operation(cloud, request)
-    function = HANDLERS.get(request.id) or groups.HANDLERS.get(request.id) or COMMON.get(verb)
+    function = (
+        HANDLERS.get(request.id)
+        or groups.HANDLERS.get(request.id)
+        or places.HANDLERS.get(request.id)
+        or COMMON.get(verb)
+    )
     if function is None:
         raise Refused(f"the fake does not do {request.id}", 501)
     return function(cloud, request)
-
-
-# ---- names ---------------------------------------------------------------------------------------------------------
-
-
-def relative(link: str, place: str = "projects/lab-proj") -> str:
-    """From a link in any of the spellings that Compute takes, "projects/…". `place`: of who names it."""
-    if "projects/" in link:
-        return link[link.index("projects/") :]
-    return f"{place.split('/zones/')[0].split('/global')[0].split('/regions/')[0]}/{link}"
-
-
-def link(cloud: Cloud, name: str) -> str:
-    return f"{cloud.url}/compute/v1/{name}"
-
-
-def last(name: str) -> str:
-    return name.rstrip("/").rsplit("/", 1)[-1]
 
 
 def users(cloud: Cloud, name: str) -> list[str]:
@@ -59,7 +46,7 @@ def users(cloud: Cloud, name: str) -> list[str]:
         service, _, owner = key.partition("/")
         if service == "compute" and owner != name and last(owner.rsplit("/", 1)[0]) in HOLDERS:
             text = json.dumps(
-                {field: one for field, one in body.items() if field not in ("selfLink", "zone", "_members")}
+                {field: one for field, one in body.items() if field not in ("selfLink", "zone", "metadata", "_members")}
             )
             if wanted in text.replace(f'"{name}"', f'"/{name}"'):
                 found.append(owner)
@@ -375,89 +362,6 @@ def serial_port(cloud: Cloud, request: Request) -> Any:
     }
 
 
-def always_there(cloud: Cloud, request: Request) -> Any:
-    """Zones, machine types, images and the like: all that are asked for, but those in `cloud.absent`."""
-    if request.name in cloud.absent:
-        raise Refused(f"The resource '{request.name}' was not found", 404)
-    kind = request.id.split(".")[1][:-1]
-    about: dict[str, Any] = {
-        "kind": f"compute#{kind}",
-        "id": "7",
-        "name": last(request.name),
-        "selfLink": link(cloud, request.name),
-    }
-    if kind == "zone":
-        place = request.path["zone"].rsplit("-", 1)[0]
-        about |= {"status": "UP", "region": link(cloud, f"projects/{request.path['project']}/regions/{place}")}
-    if kind == "image":
-        about |= {"status": "READY", "name": last(request.name) + ("-v20261101" if "/family/" in request.name else "")}
-        about["selfLink"] = link(cloud, request.name.replace("/family/", "/"))
-    if kind == "machineType":
-        about |= {"guestCpus": 8, "memoryMb": 32768, "zone": request.path["zone"]}
-    return about
-
-
-def region(cloud: Cloud, request: Request) -> Any:
-    if request.name in cloud.absent:
-        raise Refused(f"The resource '{request.name}' was not found", 404)
-    name = last(request.name)
-    zones = [link(cloud, f"projects/{request.path['project']}/zones/{name}-{letter}") for letter in "abc"]
-    about = {"kind": "compute#region", "id": "7", "name": name, "selfLink": link(cloud, request.name), "status": "UP"}
-    return about | {"zones": zones, "quotas": quotas(cloud, name)}
-
-
-def project(cloud: Cloud, request: Request) -> Any:
-    about = {
-        "kind": "compute#project",
-        "id": "123456789012",
-        "name": last(request.name),
-        "selfLink": link(cloud, request.name),
-    }
-    metadata = {"kind": "compute#metadata", "fingerprint": "Zg==", "items": []}
-    return about | {"commonInstanceMetadata": metadata, "quotas": quotas(cloud, "global")}
-
-
-def quotas(cloud: Cloud, place: str) -> list[dict[str, Any]]:
-    found = (
-        {metric: (limit, 0.0) for metric, limit in QUOTAS.items()}
-        if place != "global"
-        else {"CPUS_ALL_REGIONS": (2400.0, 0.0)}
-    )
-    found |= {metric: value for (where, metric), value in cloud.quotas.items() if where == place}
-    return [{"metric": metric, "limit": limit, "usage": usage} for metric, (limit, usage) in sorted(found.items())]
-
-
-SEVERITIES = ["DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY"]
-COMPARISON = re.compile(r'\(?\s*([\w.-]+(?:\."[^"]+")?)\s*(!=|>=|<=|=|:|>|<|\beq\b|\bne\b)\s*("[^"]*"|[^\s)]+)\s*\)?')
-
-
-def matcher(text: str) -> Any:
-    """Of a list's `filter`: comparisons joined by AND or spaces. OR is not known here."""
-    wanted = COMPARISON.findall(text)
-    if COMPARISON.sub("", text).replace("AND", "").strip():
-        raise Refused(f"Invalid value for field 'filter': '{text}'. Invalid list filter expression.")
-    return lambda body: all(_holds(body, *one) for one in wanted)
-
-
-def _holds(body: Any, field: str, sign: str, value: str) -> bool:
-    for part in re.findall(r'"[^"]+"|[^.]+', field):
-        body = body.get(part.strip('"')) if isinstance(body, dict) else None
-    value = value.strip('"')
-    found = str(body).lower() if isinstance(body, bool) else str(body)
-    if sign in ("=", "!="):
-        return (found == value) == (sign == "=")
-    if sign in ("eq", "ne"):
-        return (re.fullmatch(value, found) is not None) == (sign == "eq")
-    if sign == ":":
-        return body is not None and (value == "*" or value in found)
-    if body is None and field != "severity":
-        return False
-    one, other = found, value
-    if field == "severity":
-        one, other = (f"{SEVERITIES.index(x)}" for x in (found if body else "DEFAULT", value))
-    return {">": one > other, "<": one < other, ">=": one >= other, "<=": one <= other}[sign]
-
-
 def preempt(cloud: Cloud, name: str, hosts: list[int] | None) -> bool:
     for key, body in list(cloud.resources.items()):
         if key.startswith("compute/") and last(key) == name:
@@ -474,10 +378,6 @@ def preempt(cloud: Cloud, name: str, hosts: list[int] | None) -> bool:
     return False
 
 
-def capacity_is_back(cloud: Cloud, zone: str) -> None:
-    """Groups try again by themselves at their next reading."""
-
-
 COMMON = {"insert": insert, "get": get, "list": listed, "aggregatedList": aggregated, "delete": delete, "patch": patch}
 COMMON |= {"update": patch, "setLabels": set_labels}
 HANDLERS = {
@@ -487,12 +387,4 @@ HANDLERS = {
     "compute.instances.resume": power,
     "compute.instances.reset": power,
     "compute.instances.getSerialPortOutput": serial_port,
-    "compute.zones.get": always_there,
-    "compute.machineTypes.get": always_there,
-    "compute.acceleratorTypes.get": always_there,
-    "compute.diskTypes.get": always_there,
-    "compute.images.get": always_there,
-    "compute.images.getFromFamily": always_there,
-    "compute.regions.get": region,
-    "compute.projects.get": project,
 }

@@ -1,7 +1,8 @@
 """A Google Cloud of its own on loopback, judged by Google's discovery documents: `with fake_cloud() as cloud`.
 
 What exists is in `cloud.resources` ("compute/projects/p/zones/z/disks/d" -> its JSON) and `cloud.objects`; every call
-in `cloud.journal`. Failures come by `fault`, `deny`, `disable_api`, `stockout`, `preempt`, `slow`; quotas by `set_quota`.
+in `cloud.journal`. Failures come by `fault`, `deny`, `disable_api`, `stockout`, `preempt`, `slow`; quotas by
+`set_quota`.
 
 Accepted is what the documents accept (judge.py). What they do not say (what must exist first, what excludes what, which
 states follow) is written by hand here, from the public documentation; nothing of it was compared with Google itself.
@@ -20,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from google_cloud import compute, services, storage, terraform_types
+from google_cloud import compute, services, storage, terraform_types, tpu
 from google_cloud.judge import Refused, Request
 
 TOKEN = "fake-token-0123456789"
@@ -103,7 +104,7 @@ class Cloud:
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
             "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
             "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
-            "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": "",
+            "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": f"{self.folder}/certificates.pem",
             "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
             "GOOGLE_BACKEND_STORAGE_CUSTOM_ENDPOINT": f"{self.url}/storage/v1/",
             "STORAGE_EMULATOR_HOST": self.url,
@@ -150,19 +151,16 @@ class Cloud:
     def stockout(self, zone: str, dry: bool = True) -> None:
         """No machines free there from now on; `dry` False brings them back."""
         (self.dry.add if dry else self.dry.discard)(zone)
-        if not dry:
-            services.capacity_is_back(self, zone)
-            compute.capacity_is_back(self, zone)
 
     def preempt(self, group: str, hosts: list[int] | None = None) -> None:
         """Google takes the machines of a group, TPU node, queued resource or single instance of that name; of a group
         all, or those `hosts` (numbers in the order of names)."""
         with self.lock:
-            if not (compute.preempt(self, group, hosts) or services.preempt(self, group)):
+            if not (compute.preempt(self, group, hosts) or tpu.preempt(self, group)):
                 raise AssertionError(f"nothing is called {group}: {sorted(self.resources)}")
 
     def script(self, kind: str, states: list[dict[str, Any]]) -> None:
-        """What reads see in turn, of resources of a kind ("customJobs", "builds", "queuedResources") made from now on."""
+        """What reads of resources made from now on see in turn. Kinds: customJobs, builds, queuedResources."""
         self.scripts[kind] = states
 
     def calls(self, method: str) -> list[dict[str, Any]]:
@@ -220,13 +218,13 @@ class Cloud:
     def allow(self, method: str, name: str) -> None:
         """Refuses where the API is off or a permission is missing."""
         service, *parts = method.split(".")
-        if service in self.disabled and "serviceusage" not in self.disabled:
+        if service in self.disabled:
             title = TITLES.get(service, f"{service}.googleapis.com")
             page = f"https://console.developers.google.com/apis/api/{service}.googleapis.com/overview?project={NUMBER}"
             message = (
                 f"{title} has not been used in project {NUMBER} before or it is disabled. Enable it by visiting "
-                f"{page} then retry. If you enabled this API recently, wait a few minutes for the action to propagate to our "
-                "systems and retry."
+                f"{page} then retry. If you enabled this API recently, wait a few minutes for the action to propagate "
+                "to our systems and retry."
             )
             facts = {"service": f"{service}.googleapis.com", "consumer": f"projects/{NUMBER}"}
             raise Refused(message, 403, reason="accessNotConfigured", details=[error_info("SERVICE_DISABLED", facts)])
@@ -269,6 +267,7 @@ def fake_cloud(polls: int = 1, project: str = PROJECT) -> Iterator[Cloud]:
     from google_cloud.server import serve
 
     folder = tempfile.mkdtemp(prefix="fake-cloud-")
+    open(f"{folder}/certificates.pem", "w").close()  # gcloud wants the file to exist, where the variable is set
     cloud = Cloud(folder=folder, polls=polls, project=project)
     server = serve(cloud)
     try:

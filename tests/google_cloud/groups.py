@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from google_cloud.judge import Refused, Request
+from google_cloud.names import last, link, relative
 
 if TYPE_CHECKING:
     from google_cloud.fake import Cloud
@@ -20,7 +21,6 @@ LETTERS = "bcdfghjklmnpqrstvwxz0123456789"
 
 def settle(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
     """After a group was made or changed: what it names exists, and members are as many as wanted."""
-    from google_cloud import compute
 
     made.setdefault("baseInstanceName", made["name"])
     template = made.get("instanceTemplate") or next(
@@ -28,18 +28,18 @@ def settle(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
     )
     if template is None:
         raise Refused("Invalid value for field 'resource.versions[0].instanceTemplate': ''. The URL is malformed.")
-    template = compute.relative(template, name)
+    template = relative(template, name)
     cloud.need(f"compute/{template}")
-    made["instanceTemplate"] = compute.link(cloud, template)
-    made["versions"] = [{"instanceTemplate": compute.link(cloud, template)}]
+    made["instanceTemplate"] = link(cloud, template)
+    made["versions"] = [{"instanceTemplate": link(cloud, template)}]
     policy = (made.get("resourcePolicies") or {}).get("workloadPolicy")
     if policy:
-        policy = compute.relative(policy, name)
+        policy = relative(policy, name)
         cloud.need(f"compute/{policy}")
-        made["resourcePolicies"]["workloadPolicy"] = compute.link(cloud, policy)
+        made["resourcePolicies"]["workloadPolicy"] = link(cloud, policy)
     made["targetSize"] = int(made.get("targetSize", 0))
     place = name.rsplit("/", 2)[0]
-    made["instanceGroup"] = compute.link(cloud, f"{place}/instanceGroups/{made['name']}")
+    made["instanceGroup"] = link(cloud, f"{place}/instanceGroups/{made['name']}")
     made["fingerprint"] = "42WmSpB8rSM="
     resize_to(cloud, made, made["targetSize"])
 
@@ -78,7 +78,7 @@ def bring_up(cloud: Cloud, name: str, group: dict[str, Any], one: dict[str, Any]
     from google_cloud import compute
 
     if key not in cloud.resources:
-        template = cloud.resources[f"compute/{compute.relative(group['instanceTemplate'])}"]
+        template = cloud.resources[f"compute/{relative(group['instanceTemplate'])}"]
         place = name.rsplit("/", 2)[0]
         properties = {field: value for field, value in template["properties"].items() if field != "description"}
         machine = {"name": one["name"], "machineType": f"{place}/machineTypes/{properties.get('machineType', 'none')}"}
@@ -98,7 +98,7 @@ def bring_up(cloud: Cloud, name: str, group: dict[str, Any], one: dict[str, Any]
                     "error": one["errors"][0],
                     "timestamp": cloud.now(),
                     "instanceActionDetails": {
-                        "instance": compute.link(cloud, key.removeprefix("compute/")),
+                        "instance": link(cloud, key.removeprefix("compute/")),
                         "action": one["action"],
                     },
                 }
@@ -106,7 +106,7 @@ def bring_up(cloud: Cloud, name: str, group: dict[str, Any], one: dict[str, Any]
             return
         made["status"] = "STAGING"
         made.setdefault("metadata", {"items": []}).setdefault("items", []).append(
-            {"key": "created-by", "value": compute.link(cloud, name)}
+            {"key": "created-by", "value": link(cloud, name)}
         )
         one["errors"] = []
     if one["left"] > 0:
@@ -135,7 +135,6 @@ def shown(cloud: Cloud, name: str, group: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_members(cloud: Cloud, request: Request) -> Any:
-    from google_cloud import compute
 
     name = request.name.removesuffix("/listManagedInstances")
     group = cloud.need(f"compute/{name}")
@@ -146,7 +145,7 @@ def list_members(cloud: Cloud, request: Request) -> Any:
         about = cloud.resources.get(f"compute/{instance}")
         member = {
             "name": one["name"],
-            "instance": compute.link(cloud, instance),
+            "instance": link(cloud, instance),
             "currentAction": one["action"],
             "version": {"instanceTemplate": group["instanceTemplate"]},
         }
@@ -163,9 +162,8 @@ def list_errors(cloud: Cloud, request: Request) -> Any:
 
 
 def members_named(cloud: Cloud, request: Request, group: dict[str, Any]) -> list[dict[str, Any]]:
-    from google_cloud import compute
 
-    names = [compute.last(one) for one in request.body.get("instances", [])]
+    names = [last(one) for one in request.body.get("instances", [])]
     found = [one for one in group["_members"] if one["name"] in names]
     if len(found) != len(names):
         strangers = sorted(set(names) - {one["name"] for one in found})

@@ -39,7 +39,9 @@ REASONS = {  # of the errors of compute and storage, whose services are older th
 }
 OUTPUT_ONLY = re.compile(r"\s*\[?output[ -]only", re.IGNORECASE)
 FRAME = {"alt", "$alt", "prettyPrint", "$prettyPrint", "$unique", "userProject", "upload_id", "uploadType", "name_"}
-"""Query parameters of every call, in spellings that not every document lists."""
+FRAME |= {"returnPartialSuccess"}
+"""Query parameters of every call, in spellings that not every document lists; the last is Compute's for lists, which
+gcloud sends and this revision of the document leaves out."""
 
 
 class Refused(Exception):

@@ -1,8 +1,8 @@
 """What Terraform makes, in the same world as what REST shows: `POST /__terraform`, sent by the stand-in provider.
 
 A resource's state (snake_case, blocks as lists) becomes the JSON of the REST resource by the discovery document's
-schema of it; only where the two are built differently is there code for a type. Types without a REST counterpart here (IAM
-members, NAT, bucket objects' helpers) are kept as Terraform's alone.
+schema of it; only where the two are built differently is there code for a type. Types without a REST counterpart here
+(IAM members, NAT, bucket objects' helpers) are kept as Terraform's alone.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from google_cloud import compute, services, storage
+from google_cloud import compute, groups, platform, services, storage
 from google_cloud.judge import Refused, api
+from google_cloud.names import last
 
 if TYPE_CHECKING:
     from google_cloud.fake import Cloud
@@ -44,11 +45,14 @@ RENAMED = {  # REST field -> Terraform's attribute, where it is not the same wor
 
 
 def read(cloud: Cloud, kind: str, ident: str) -> dict[str, Any] | None:
-    """None also when what it made was removed behind Terraform's back."""
+    """As it was told, with what was changed behind Terraform's back; None also when it was removed there."""
     known = cloud.terraform.get((kind, ident))
     if known is None or (known["key"] and known["key"] not in cloud.resources):
         return None
-    return known["state"] | computed(cloud, kind, known["key"])
+    state = dict(known["state"])
+    if "target_size" in state and known["key"]:
+        state["target_size"] = cloud.resources[known["key"]]["targetSize"]
+    return state
 
 
 def tell(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +121,7 @@ def computed(cloud: Cloud, kind: str, key: str | None) -> dict[str, Any]:
         }
     elif kind == "google_artifact_registry_repository" and key:
         found = {
-            "name": compute.last(body["name"]),
+            "name": last(body["name"]),
             "registry_uri": body["registryUri"],
             "create_time": body["createTime"],
         }
@@ -227,7 +231,7 @@ def compute_body(kind: str, state: dict[str, Any]) -> dict[str, Any]:
     if kind == "google_compute_instance_group_manager":
         return group(state, made)
     if kind == "google_compute_disk":
-        made["type"] = f"diskTypes/{compute.last(str(state.get('type') or 'pd-standard'))}"
+        made["type"] = f"diskTypes/{last(str(state.get('type') or 'pd-standard'))}"
     return made | labels(state)
 
 
@@ -238,8 +242,8 @@ def create(cloud: Cloud, kind: str, project: str, state: dict[str, Any]) -> str 
         return extra(cloud, kind, state, there=True)
     place = {
         "project": project,
-        "zone": compute.last(str(state.get("zone") or "")),
-        "region": compute.last(str(state.get("region") or "")),
+        "zone": last(str(state.get("zone") or "")),
+        "region": last(str(state.get("region") or "")),
     }
     collection = COMPUTE[kind][1].format(**place)
     if "//" in collection:
@@ -254,7 +258,7 @@ def update(cloud: Cloud, kind: str, key: str, project: str, state: dict[str, Any
         changed = compute_body(kind, state)
         if kind == "google_compute_instance_group_manager":
             body |= changed
-            compute.groups.settle(cloud, key.removeprefix("compute/"), body)
+            groups.settle(cloud, key.removeprefix("compute/"), body)
             return
         kept = {field: body[field] for field in ("type", "disks", "networkInterfaces", "machineType") if field in body}
         body |= changed | kept
@@ -270,7 +274,7 @@ def delete(cloud: Cloud, kind: str, key: str | None, state: dict[str, Any]) -> N
     elif kind in COMPUTE:
         compute.remove(cloud, key.removeprefix("compute/"))
     elif kind == "google_storage_bucket":
-        name = compute.last(key)
+        name = last(key)
         if any(owner == name for owner, _ in cloud.objects) and not state.get("force_destroy"):
             message = f"Error trying to delete bucket {name} containing objects without `force_destroy` set to true"
             raise Refused(message, 409, reason="conflict")
@@ -322,7 +326,7 @@ def make_filestore(cloud: Cloud, state: dict[str, Any]) -> str:
 
 def make_account(cloud: Cloud, state: dict[str, Any]) -> str:
     about = {"displayName": state["display_name"]} if state.get("display_name") else {}
-    return f"iam/{services.make_account(cloud, state['account_id'], about)['name']}"
+    return f"iam/{platform.make_account(cloud, state['account_id'], about)['name']}"
 
 
 def make_repository(cloud: Cloud, state: dict[str, Any]) -> str:
@@ -348,7 +352,7 @@ def extra(cloud: Cloud, kind: str, state: dict[str, Any], *, there: bool) -> Non
             cloud.disabled.discard(name)
     elif kind.endswith("_iam_member") and state.get("role"):
         target = str(state.get("bucket") or state.get("service_account_id") or state.get("repository") or cloud.project)
-        found = services.policy(cloud, f"projects/{target}" if kind == "google_project_iam_member" else target)
+        found = platform.policy(cloud, f"projects/{target}" if kind == "google_project_iam_member" else target)
         binding = {"role": state["role"], "members": [state["member"]]}
         if there and binding not in found["bindings"]:
             found["bindings"].append(binding)

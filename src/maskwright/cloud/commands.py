@@ -7,13 +7,14 @@ killed, leaves what the next `up` or `down` needs to finish; and `--only` knows 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from maskwright.cloud import record, variables
+from maskwright.cloud import queued_slice, record, variables
 from maskwright.cloud.environment import beside, read_environment
 from maskwright.cloud.record import Record
 from maskwright.cloud.rest import Google
-from maskwright.cloud.terraform_cli import Plan, Terraform
+from maskwright.cloud.terraform_cli import Change, Plan, Terraform
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.launch.folder import Folder
@@ -87,8 +88,31 @@ def up(
             apply(desk, terraform, base, confirm, delete_data=False)
         if desk.environment.host.setup is not None:
             desk.upload_setup()
+        if not parts and not _queued(desk):
+            _remove_queued(desk, confirm)
         apply(desk, terraform, target, confirm, delete_data=delete_data)
+        if _queued(desk) and "slice" in (parts or variables.PARTS):
+            made = queued_slice.ensure(desk.google, desk.environment, desk.record, target, terraform.outputs())
+            remember(desk, made)
     return desk
+
+
+def _queued(desk: Desk) -> bool:
+    return desk.environment.slice is not None and desk.environment.slice.queued
+
+
+def _remove_queued(desk: Desk, confirm: Confirm) -> None:
+    if desk.record.queued_zone is not None:
+        name = f"queued resource {queued_slice.name(desk.environment)}"
+        text = f"{name} in {desk.record.queued_zone} will be taken away"
+        confirm(Plan((Change(name, "queued_resource", "delete"),), text, "", True))
+        remember(desk, queued_slice.absent(desk.google, desk.environment, desk.record))
+
+
+def remember(desk: Desk, changed: Record) -> None:
+    if changed != desk.record:
+        desk.record = changed
+        record.write(desk.environment, changed)
 
 
 def _target(desk: Desk, parts: Collection[str]) -> dict[str, Any]:
@@ -142,6 +166,8 @@ def down(
         raise InputError(f"{missing[0]} has it attached", where="--only disk", fix=fix)
     target = {**variables.without(before, going), "nat": before["nat"] and bool(parts), "delete_data": False}
     with desk.terraform.ready() as terraform:
+        if "slice" in going:
+            _remove_queued(desk, confirm)
         if delete_data:  # hosts go, and the protection of data: what is protected cannot be deleted in one go
             unprotected = {**target, "disk": before["disk"], "nfs": before["nfs"], "delete_data": True}
             apply(desk, terraform, unprotected, confirm, delete_data=False)
@@ -165,5 +191,5 @@ def _destroy(desk: Desk, terraform: Terraform, target: dict[str, Any], confirm: 
 
 def _forget_disk(desk: Desk) -> None:
     """The next one has another name: Google may still know the old one for a while."""
-    desk.record = Record(generation=desk.record.generation + 1, placement=desk.record.placement)
-    record.write(desk.environment, desk.record)
+    fresh = Record(generation=desk.record.generation + 1, placement=desk.record.placement)
+    remember(desk, replace(fresh, queued_zone=desk.record.queued_zone))

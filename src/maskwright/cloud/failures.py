@@ -51,7 +51,7 @@ CAPACITY = re.compile(
     r"|not have enough resources|resources are insufficient|resource_availability|is currently unavailable in the",
     re.IGNORECASE,
 )
-PER_TIME = re.compile(r"rateLimitExceeded|RATE_LIMIT_EXCEEDED|per[ _](?:minute|second|\d+ seconds)", re.IGNORECASE)
+PER_TIME = re.compile(r"per[ _](?:minute|second|\d+ seconds)|rate limit", re.IGNORECASE)
 QUOTA = re.compile(r"quota", re.IGNORECASE)
 QUOTA_NAME = re.compile(
     r"quota(?: limit| metric)? '([^']+)'|quota limits?:? ([\w./-]+[\w])|\"?quota_limit\"?: \"([^\"]+)", re.IGNORECASE
@@ -86,11 +86,12 @@ class Refusal:
         if self.code in (403, 400, 404) and (OFF.search(said) or "BILLING_DISABLED" in said):
             return "disabled"
         if self.code in (403, 429):
-            if PER_TIME.search(said):
+            # Google adds "rateLimitExceeded" to whatever is RESOURCE_EXHAUSTED, so the sentence goes first.
+            if PER_TIME.search(self.message) or "RATE_LIMIT_EXCEEDED" in self.words:
                 return RATE
-            if QUOTA.search(said) and "quota project" not in said:
+            if (QUOTA.search(self.message) and "quota project" not in self.message) or QUOTA.search(self.words):
                 return "quota"
-            return RATE if self.code == 429 else "permission"
+            return RATE if self.code == 429 or "ateLimitExceeded" in self.words else "permission"
         if self.code == 409 and "not empty" not in said and "ABORTED" not in said:
             return "exists"
         return {401: "permission", 404: "missing"}.get(self.code, "other")

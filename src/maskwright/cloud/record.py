@@ -21,13 +21,14 @@ NAME = "record.json"
 class Record:
     """`generation` counts disks, from 1. `seeded`: what `env seed` found on the disk, or None. `disk_gb`, `disk_type`:
     of the disk of this generation, once there is one; another wish is another disk. `placement`: by slice and group, a
-    number in `Hosts.placements`."""
+    number in `Hosts.placements`. `queued_zone`: where a queued resource was asked for: Terraform does not know it."""
 
     generation: int = 1
     seeded: dict[str, Any] | None = None
     disk_gb: int | None = None
     disk_type: str | None = None
     placement: dict[str, int] = field(default_factory=lambda: {"slice": 0, "group": 0})
+    queued_zone: str | None = None
 
     def for_disk(self, environment: Environment) -> Record:
         """The same while the disk is; a disk of another size or type is a new one, not seeded yet."""
@@ -58,9 +59,11 @@ def read(environment: Environment) -> Record:
         raise MaskwrightError(f"is no record of format {FORMAT}", where=location, fix=fix)
     disk = values["disk"]
     known = {key: disk.get(key) for key in ("generation", "seeded", "disk_gb", "disk_type")}
-    return Record(placement={**Record().placement, **values["placement"]}, **known)
+    placement = {**Record().placement, **values["placement"]}
+    return Record(placement=placement, queued_zone=values.get("queued_zone"), **known)
 
 
 def write(environment: Environment, record: Record) -> None:
     disk = {key: getattr(record, key) for key in ("generation", "seeded", "disk_gb", "disk_type")}
-    folder(environment).put_json(NAME, {"format": FORMAT, "disk": disk, "placement": record.placement})
+    rest = {"placement": record.placement, "queued_zone": record.queued_zone}
+    folder(environment).put_json(NAME, {"format": FORMAT, "disk": disk, **rest})

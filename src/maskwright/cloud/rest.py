@@ -39,7 +39,7 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 90.0
 TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
-FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.5, 10.0
+FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
 PASSING = {500, 502, 503, 504}
 READS = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy)$")
 """These are sent by POST and change nothing."""

@@ -79,7 +79,7 @@ class Terraform:
             shutil.copytree(CONFIGURATION, self.folder, dirs_exist_ok=True, ignore=ignore)
             where = [f"-backend-config=bucket={self.environment.state}"]
             where += [f"-backend-config=prefix={self.environment.prefix}"]
-            self._run("init", ["-reconfigure", *where], quiet=True)
+            self._run("init", ["-reconfigure", self._lock, *where], quiet=True)
             yield self
 
     def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> Plan:
@@ -158,7 +158,7 @@ class Terraform:
     def _failed(self, command: str, code: int, output: str) -> MaskwrightError:
         where = f"terraform {command} ({self.environment.name})"
         first = next((line for line in output.splitlines() if "Error: " in line), "").partition("Error: ")[2]
-        if "Error acquiring the state lock" in output:
+        if "Lock Info:" in output:
             held = {key: value.strip() for key, value in re.findall(r"(Who|Created|ID):\s*(.*)", output)}
             what = f"another run holds the state: {held.get('Who', 'somebody')}, since {held.get('Created', 'a while')}"
             fix = f"wait for it; if it is dead: `{os.path.basename(self._binary)} -chdir={self.folder} force-unlock "
@@ -195,10 +195,11 @@ def _variables() -> dict[str, str]:
 
 def _hear(process: subprocess.Popen[str], heard: deque[str], quiet: bool) -> None:
     assert process.stdout
-    for line in process.stdout:
-        heard.append(line.rstrip("\n"))
-        if not quiet:
-            say(line.rstrip("\n"))
+    with process.stdout:
+        for line in process.stdout:
+            heard.append(line.rstrip("\n"))
+            if not quiet:
+                say(line.rstrip("\n"))
 
 
 def _changes(shown: dict[str, Any]) -> Iterator[Change]:

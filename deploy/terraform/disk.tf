@@ -1,0 +1,19 @@
+# The data disk. One machine writes it (seeder.tf), then all hosts read it. Another size or a new seeding is a disk of
+# another name: the new one is there before hosts move to it, the old one goes when no host holds it any more.
+
+resource "google_compute_disk" "data" {
+  count  = var.disk == null ? 0 : 1
+  name   = var.disk.name
+  zone   = var.zone
+  type   = var.disk.type
+  size   = var.disk.size_gb
+  labels = var.labels
+
+  # Hyperdisk ML is told how it is shared, and READ_ONLY_MANY cannot be taken back; persistent disks are shared
+  # read-only as they are: docs.cloud.google.com/compute/docs/disks/sharing-disks-between-vms
+  access_mode = var.disk.type == "hyperdisk-ml" ? (var.disk.seeded ? "READ_ONLY_MANY" : "READ_WRITE_SINGLE") : null
+
+  lifecycle {
+    create_before_destroy = true
+  }
+}

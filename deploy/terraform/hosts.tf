@@ -1,0 +1,75 @@
+# The slice and the group: one module, as both are an instance template and a managed instance group of its hosts.
+
+locals {
+  disk_device = "shared-pd"
+
+  # Machines that boot from Hyperdisk only: docs.cloud.google.com/compute/docs/disks/hyperdisks (for the seeding machine;
+  # the hosts' are in modules/hosts).
+  hyperdisk_families = ["c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"]
+
+  # On every machine: people come in by OS Login (IAM), never by keys in metadata, and nobody by the serial port.
+  locked_down = {
+    enable-oslogin         = "TRUE"
+    block-project-ssh-keys = "TRUE"
+    serial-port-enable     = "FALSE"
+    maskwright-environment = var.name
+  }
+
+  wanted = {
+    slice = var.slice == null ? null : merge(var.slice, { size = null })
+    group = var.group == null ? null : merge(var.group, { topology = null })
+  }
+  hosts = { for kind, wanted in local.wanted : kind => wanted if wanted != null }
+
+  nfs_export = one([for nfs in google_filestore_instance.nfs : "${nfs.networks[0].ip_addresses[0]}:/${var.nfs.share}"])
+}
+
+module "hosts" {
+  source   = "./modules/hosts"
+  for_each = local.hosts
+
+  name               = "${var.name}-${each.key}"
+  machine_type       = each.value.machine_type
+  topology           = each.value.topology
+  size               = each.value.size
+  zone               = each.value.zone
+  provisioning_model = each.value.provisioning_model
+  reservation        = each.value.reservation
+  max_run_hours      = each.value.max_run_hours
+  image              = each.value.image
+  labels             = var.labels
+  subnetwork         = google_compute_subnetwork.region[join("-", slice(split("-", each.value.zone), 0, 2))].id
+  service_account    = google_service_account.train.email
+
+  disk = !each.value.attach_disk || var.disk == null ? null : {
+    name        = google_compute_disk.data[0].name
+    type        = google_compute_disk.data[0].type
+    zone        = google_compute_disk.data[0].zone
+    seeded      = var.disk.seeded
+    device_name = local.disk_device
+  }
+
+  metadata = merge(local.locked_down, {
+    startup-script          = file("${path.module}/host/startup.sh")
+    shutdown-script         = file("${path.module}/host/shutdown.sh")
+    maskwright-kind         = each.key
+    maskwright-runs-bucket  = var.runs_bucket
+    maskwright-spec         = "gs://${var.runs_bucket}/jobs/${each.key}/job.json"
+    maskwright-mount-point  = var.mount_point
+    maskwright-nfs          = local.nfs_export
+    maskwright-disk         = each.value.attach_disk ? local.disk_device : null
+    maskwright-container    = var.host.container
+    maskwright-version      = var.host.version
+    maskwright-setup        = var.host.setup
+    maskwright-idle-minutes = var.host.idle_minutes == null ? null : tostring(var.host.idle_minutes)
+  })
+
+  # A host that comes up before it may read its job would wait for nothing.
+  depends_on = [
+    google_storage_bucket_iam_member.reads_dataset,
+    google_storage_bucket_iam_member.uses_runs,
+    google_project_iam_member.writes_logs,
+    google_artifact_registry_repository_iam_member.pulls_images,
+    google_compute_firewall.inside,
+  ]
+}

@@ -1,0 +1,213 @@
+# Hosts of one kind: a template and a managed instance group made from it; for a TPU slice of several hosts also the
+# workload policy that joins them (docs.cloud.google.com/tpu/docs/tpus-and-migs: v5p and later).
+
+locals {
+  family = split("-", var.machine_type)[0]
+  tpu    = startswith(local.family, "ct") || startswith(local.family, "tpu")
+
+  # ct6e-standard-4t: four chips on a host.
+  sides          = var.topology == null ? [] : [for side in split("x", var.topology) : tonumber(side)]
+  chips          = var.topology == null ? 0 : local.sides[0] * local.sides[1] * try(local.sides[2], 1)
+  chips_per_host = var.topology == null ? 1 : tonumber(regex("-([0-9]+)t$", var.machine_type)[0])
+  hosts          = var.topology == null ? var.size : local.chips / local.chips_per_host
+  joined         = var.topology != null && local.hosts > 1
+
+  # docs.cloud.google.com/tpu/docs/attach-durable-block-storage (TPU) and docs.cloud.google.com/compute/docs/disks/hyperdisks
+  # (GPU): what can be attached to be read, and what can be booted from. Machines that are not named take all of them.
+  shared_disks = {
+    ct5p   = ["hyperdisk-ml", "pd-balanced"]
+    ct6e   = ["hyperdisk-ml"]
+    tpu7x  = ["hyperdisk-ml"]
+    a3     = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
+    a4     = ["hyperdisk-ml"]
+    other  = ["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"]
+    newest = ["hyperdisk-ml"]
+  }
+  # Of the a3 machines, a3-ultragpu is like a4.
+  hyperdisk_only = (
+    contains(["ct6e", "tpu7x", "a4", "c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"], local.family) ||
+    startswith(var.machine_type, "a3-ultragpu")
+  )
+  fitting_disks = (
+    local.hyperdisk_only ? local.shared_disks.newest : lookup(local.shared_disks, local.family, local.shared_disks.other)
+  )
+  boot_disk = local.hyperdisk_only ? "hyperdisk-balanced" : "pd-balanced"
+
+  # Secure Boot takes only signed drivers: Container-Optimized OS has signed ones of NVIDIA
+  # (docs.cloud.google.com/container-optimized-os/docs/how-to/run-gpus), other images of GPU hosts may not. Whether TPU
+  # machines take a shielded configuration is not documented: they are left as Google makes them.
+  gpu         = contains(["g2", "g4", "a2", "a3", "a4"], local.family)
+  secure_boot = !local.gpu || strcontains(var.image, "cos-cloud")
+
+  deleted_at_end = var.provisioning_model != "STANDARD" || var.max_run_hours != null
+}
+
+resource "google_compute_resource_policy" "topology" {
+  count = local.joined ? 1 : 0
+  # A policy cannot be changed, and a group's not while it has hosts: another topology is another policy, by another name.
+  name        = "${var.name}-${var.topology}"
+  description = "Joins the hosts of ${var.name} into one slice of ${var.topology}."
+  region      = join("-", slice(split("-", var.zone), 0, 2))
+  workload_policy {
+    type                 = "HIGH_THROUGHPUT"
+    accelerator_topology = var.topology
+  }
+  lifecycle {
+    create_before_destroy = true
+  }
+}
+
+resource "google_compute_instance_template" "host" {
+  name_prefix          = "${var.name}-"
+  description          = "Hosts of ${var.name}."
+  instance_description = "Host of ${var.name}."
+  machine_type         = var.machine_type
+  labels               = var.labels
+  can_ip_forward       = false
+
+  disk {
+    boot         = true
+    auto_delete  = true
+    source_image = var.image
+    disk_type    = local.boot_disk
+    disk_size_gb = 200 # images of containers with CUDA or JAX take tens of GB, unpacked next to packed
+    labels       = var.labels
+  }
+  dynamic "disk" {
+    for_each = var.disk == null ? [] : [var.disk]
+    content {
+      boot        = false
+      auto_delete = false
+      source      = disk.value.name
+      mode        = "READ_ONLY"
+      device_name = disk.value.device_name
+    }
+  }
+  # No access_config: no public address.
+  network_interface {
+    subnetwork = var.subnetwork
+    nic_type   = "GVNIC"
+  }
+  service_account {
+    email  = var.service_account
+    scopes = ["cloud-platform"] # what it may do is said by its roles
+  }
+  scheduling {
+    provisioning_model          = var.provisioning_model
+    preemptible                 = var.provisioning_model == "SPOT"
+    automatic_restart           = var.provisioning_model == "STANDARD"
+    on_host_maintenance         = local.tpu || local.gpu || var.provisioning_model != "STANDARD" ? "TERMINATE" : "MIGRATE"
+    instance_termination_action = local.deleted_at_end ? "DELETE" : null
+    dynamic "max_run_duration" {
+      for_each = var.max_run_hours == null ? [] : [var.max_run_hours]
+      content {
+        seconds = floor(max_run_duration.value * 3600)
+      }
+    }
+  }
+  dynamic "reservation_affinity" {
+    for_each = var.provisioning_model == "RESERVATION_BOUND" ? [var.reservation] : []
+    content {
+      type = "SPECIFIC_RESERVATION"
+      specific_reservation {
+        key    = "compute.googleapis.com/reservation-name"
+        values = [reservation_affinity.value]
+      }
+    }
+  }
+  # docs.cloud.google.com/compute/docs/instances/create-flex-start-vm: Flex-start takes from no reservation
+  dynamic "reservation_affinity" {
+    for_each = var.provisioning_model == "FLEX_START" ? [1] : []
+    content {
+      type = "NO_RESERVATION"
+    }
+  }
+  dynamic "shielded_instance_config" {
+    for_each = local.tpu ? [] : [1]
+    content {
+      enable_secure_boot          = local.secure_boot
+      enable_vtpm                 = true
+      enable_integrity_monitoring = true
+    }
+  }
+  metadata = {
+    for key, value in merge(var.metadata, {
+      maskwright-hosts    = tostring(local.hosts)
+      maskwright-topology = var.topology
+    }) : key => value if value != null
+  }
+
+  lifecycle {
+    create_before_destroy = true
+
+    precondition {
+      condition     = local.hosts >= 1 && floor(local.hosts) == local.hosts
+      error_message = "${coalesce(var.topology, "size")} is not a whole number of hosts of ${var.machine_type}."
+    }
+    precondition {
+      condition     = var.disk == null ? true : contains(local.fitting_disks, var.disk.type)
+      error_message = "${var.machine_type} cannot attach ${try(var.disk.type, "")}: disk.type is one of ${join(", ", local.fitting_disks)}."
+    }
+    precondition {
+      condition     = var.disk == null ? true : var.disk.seeded
+      error_message = "The disk is not seeded yet: hosts can attach it when it is."
+    }
+    precondition {
+      condition     = var.disk == null ? true : var.disk.zone == var.zone
+      error_message = "The disk is in ${try(var.disk.zone, "")}: hosts in ${var.zone} cannot attach it."
+    }
+    precondition {
+      condition     = (var.provisioning_model == "RESERVATION_BOUND") == (var.reservation != null)
+      error_message = "RESERVATION_BOUND and reservation go together."
+    }
+    precondition {
+      # docs.cloud.google.com/compute/docs/instances/about-flex-start-vms: seven days
+      condition     = var.provisioning_model != "FLEX_START" ? true : try(var.max_run_hours > 0 && var.max_run_hours <= 168, false)
+      error_message = "FLEX_START needs max_run_hours, up to 168."
+    }
+  }
+}
+
+resource "google_compute_instance_group_manager" "hosts" {
+  name               = var.name
+  description        = "Hosts of ${var.name}."
+  base_instance_name = var.name
+  zone               = var.zone
+  target_size        = local.hosts
+  # There may be no machines for hours (Spot, Flex-start): `env status` and the watcher follow them, not Terraform.
+  wait_for_instances = false
+
+  version {
+    instance_template = google_compute_instance_template.host.self_link_unique
+  }
+  dynamic "resource_policies" {
+    for_each = google_compute_resource_policy.topology
+    content {
+      workload_policy = resource_policies.value.self_link
+    }
+  }
+  # All hosts at once or none. docs.cloud.google.com/compute/docs/instance-groups/bulk-create-instances-in-mig: only with
+  # these two models; hosts of other models come one by one.
+  dynamic "target_size_policy" {
+    for_each = contains(["FLEX_START", "RESERVATION_BOUND"], var.provisioning_model) ? [1] : []
+    content {
+      mode = "BULK"
+    }
+  }
+  # Terraform replaces the group when hosts have to change, and the watcher when they fail: a slice that got back one of
+  # its hosts would still have lost its run, and a host that stopped because it was idle would not stay so.
+  update_policy {
+    type           = "OPPORTUNISTIC"
+    minimal_action = "REPLACE"
+  }
+  instance_lifecycle_policy {
+    default_action_on_failure = "DO_NOTHING"
+    force_update_on_repair    = "NO"
+  }
+
+  lifecycle {
+    # Hosts must be gone before their policy, their template and the disk that they hold can go. The policy is not named
+    # here: Terraform 1.11 fails on one that has a count of 0 ("no change found"); the topology is in the template too.
+    replace_triggered_by = [google_compute_instance_template.host]
+  }
+}

@@ -1,0 +1,26 @@
+resource "google_artifact_registry_repository" "images" {
+  repository_id = var.name
+  location      = var.region
+  format        = "DOCKER"
+  description   = "Images of the maskwright environment ${var.name}."
+  labels        = var.labels
+
+  # The last ten stay, whatever their age; of the rest, what no tag names goes after a month. Keeping wins:
+  # docs.cloud.google.com/artifact-registry/docs/repositories/cleanup-policy-overview
+  cleanup_policies {
+    id     = "keep-last"
+    action = "KEEP"
+    most_recent_versions {
+      keep_count = 10
+    }
+  }
+  cleanup_policies {
+    id     = "delete-untagged"
+    action = "DELETE"
+    condition {
+      tag_state  = "UNTAGGED"
+      older_than = "2592000s"
+    }
+  }
+  cleanup_policy_dry_run = false
+}

@@ -1,0 +1,61 @@
+# The temporary machine that fills the disk. `env seed` makes it and takes it away; should nobody be there to do that,
+# Google deletes it after max_hours. Its boot disk goes with it, the data disk stays.
+
+resource "google_compute_instance" "seeder" {
+  count        = var.seeder == null ? 0 : 1
+  name         = "${var.name}-seeder"
+  description  = "Fills the data disk of the maskwright environment ${var.name}."
+  machine_type = var.seeder.machine_type
+  zone         = var.zone
+  labels       = var.labels
+
+  boot_disk {
+    auto_delete = true
+    initialize_params {
+      image  = var.seeder.image
+      size   = 50
+      type   = contains(local.hyperdisk_families, split("-", var.seeder.machine_type)[0]) ? "hyperdisk-balanced" : "pd-balanced"
+      labels = var.labels
+    }
+  }
+  attached_disk {
+    source      = one(google_compute_disk.data[*].self_link)
+    device_name = local.disk_device
+    mode        = "READ_WRITE"
+  }
+  network_interface {
+    subnetwork = google_compute_subnetwork.region[var.region].id
+  }
+  service_account {
+    email  = google_service_account.train.email
+    scopes = ["cloud-platform"] # what it may do is said by its roles
+  }
+  scheduling {
+    provisioning_model          = "STANDARD"
+    automatic_restart           = true
+    instance_termination_action = "DELETE"
+    max_run_duration {
+      seconds = var.seeder.max_hours * 3600
+    }
+  }
+  shielded_instance_config {
+    enable_secure_boot          = true
+    enable_vtpm                 = true
+    enable_integrity_monitoring = true
+  }
+  metadata = { for key, value in merge(local.locked_down, {
+    startup-script          = file("${path.module}/host/seed.sh")
+    maskwright-seed-source  = var.seeder.source
+    maskwright-seed-prepare = var.seeder.prepare
+    maskwright-seed-result  = var.seeder.result
+    maskwright-disk         = local.disk_device
+  }) : key => value if value != null }
+
+  lifecycle {
+    precondition {
+      condition     = var.disk != null && try(!var.disk.seeded, false)
+      error_message = "A seeding machine needs a disk that is not seeded: a seeded one is read-only."
+    }
+  }
+  depends_on = [google_storage_bucket_iam_member.reads_dataset, google_storage_bucket_iam_member.uses_runs]
+}

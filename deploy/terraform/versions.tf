@@ -1,0 +1,18 @@
+terraform {
+  # 1.7 can test with a stand-in for the provider; OpenTofu 1.7 can too.
+  required_version = ">= 1.7"
+  required_providers {
+    google = {
+      source  = "hashicorp/google"
+      version = ">= 8.0, < 9"
+    }
+  }
+  # Bucket and prefix are given to `init`: one bucket holds the states of all environments of a project.
+  backend "gcs" {}
+}
+
+provider "google" {
+  project = var.project
+  region  = var.region
+  zone    = var.zone
+}

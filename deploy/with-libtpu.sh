@@ -1,0 +1,21 @@
+#!/bin/sh
+# `maskwright` in TPU images that do not hold libtpu: fetches it once, to the home folder, before the first command that
+# computes. An image that others can pull should not hold it (docs/tpu.md). Hosts need a way to PyPI: network: {nat: true}.
+set -eu
+libtpu=${MASKWRIGHT_LIBTPU:-$HOME/.local/share/maskwright/libtpu}
+lock=${MASKWRIGHT_LIBTPU_LOCK:-/opt/maskwright/requirements-tpu.lock}
+case "${1:-}" in
+  agent | pretrain | plan | verify-resume | replay)
+    stamp=$libtpu/$(sha256sum <"$lock" | cut -c 1-16).done
+    if [ ! -e "$stamp" ]; then
+      echo "fetching libtpu from the package index (700 MB, Google Cloud's terms: docs/tpu.md)" >&2
+      rm -rf "$libtpu"
+      mkdir -p "$libtpu"
+      python -m pip install --quiet --require-hashes --no-deps --target "$libtpu" -r "$lock" ||
+        { echo "libtpu cannot be fetched. Fix: network: {nat: true}, or build the image with --libtpu" >&2; exit 1; }
+      : >"$stamp"
+    fi
+    ;;
+esac
+[ ! -d "$libtpu" ] || export PYTHONPATH="$libtpu${PYTHONPATH:+:$PYTHONPATH}"
+exec maskwright-itself "$@"

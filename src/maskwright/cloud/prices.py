@@ -1,0 +1,181 @@
+"""What an environment costs by the hour and by the month, from a dated table of prices that the user may edit.
+
+What is not in the table is never guessed: it is named, and not counted. Traffic, requests and what buckets hold depend
+on use and are not counted either.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from maskwright.cloud.environment import Environment, Group, Slice
+from maskwright.core.errors import ConfigError
+from maskwright.core.settings import Section, explain, read_yaml
+
+HOURS_A_MONTH = 730
+TABLE = os.path.join(os.path.dirname(__file__), "prices.yaml")
+KEYS = {"STANDARD": "on_demand", "SPOT": "spot", "FLEX_START": "flex_start", "RESERVATION_BOUND": "reserved"}
+MOST_NAT_MACHINES = 32
+"""Google charges a gateway by machine up to so many: cloud.google.com/nat/pricing"""
+UNIT_WORDS = {"chip-hour": "chip", "machine-hour": "machine", "GiB-month": "GiB"}
+
+Usd = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class Source(Section):
+    address: str
+    date: datetime.date
+    note: str = ""
+
+
+class Price(Section):
+    """`what`: a kind of TPU, a machine type, a type of disk, a tier of Filestore, bucket or nat."""
+
+    what: str
+    region: str
+    unit: Literal["chip-hour", "machine-hour", "GiB-month"]
+    on_demand: Usd | None = None
+    spot: Usd | None = None
+    flex_start: Usd | None = None
+    reserved: Usd | None = None
+    source: str
+
+
+class Prices(Section):
+    currency: Literal["USD"]
+    sources: dict[str, Source]
+    prices: list[Price]
+
+    @model_validator(mode="after")
+    def _each_once_with_its_source(self) -> Prices:
+        seen = set()
+        for price in self.prices:
+            if price.source not in self.sources:
+                raise ValueError(
+                    f"{price.what} in {price.region} is from {price.source!r}, which sources does not have"
+                )
+            if (price.what, price.region) in seen:
+                raise ValueError(f"{price.what} in {price.region} is given twice")
+            seen.add((price.what, price.region))
+        return self
+
+    def find(self, what: str, region: str, model: str = "STANDARD") -> tuple[Price, float] | None:
+        """The row and its USD by provisioning model; None when there is no such price."""
+        for place in (region, "*"):
+            for price in self.prices:
+                if (price.what, price.region) == (what, place):
+                    usd = getattr(price, KEYS[model])
+                    return (price, usd) if usd is not None else None
+        return None
+
+
+@dataclass(frozen=True)
+class Line:
+    """`count` of `unit` at `price` USD each; `source` and `date` say where the price is from."""
+
+    part: str
+    what: str
+    count: int
+    unit: str
+    price: float
+    hourly: float
+    source: str
+    date: str
+
+    @property
+    def monthly(self) -> float:
+        return self.hourly * HOURS_A_MONTH
+
+
+@dataclass(frozen=True)
+class Estimate:
+    lines: list[Line]
+    unpriced: list[str]
+
+    @property
+    def hourly(self) -> float:
+        return sum(line.hourly for line in self.lines)
+
+    @property
+    def monthly(self) -> float:
+        return self.hourly * HOURS_A_MONTH
+
+    def as_json(self) -> dict[str, Any]:
+        lines = [{**asdict(line), "monthly": line.monthly} for line in self.lines]
+        totals = {"currency": "USD", "hourly": self.hourly, "monthly": self.monthly}
+        return {**totals, "hours_a_month": HOURS_A_MONTH, "lines": lines, "unpriced": self.unpriced}
+
+
+def read_prices(location: str | None = None) -> Prices:
+    """The package's own table, or a user's copy. Raises `ConfigError` (exit 2)."""
+    where = location or TABLE
+    values = read_yaml(where, "start from a copy: maskwright env prices > prices.yaml")
+    for source in (values.get("sources") or {}).values():
+        if isinstance(source, dict) and isinstance(source.get("date"), str):
+            try:
+                source["date"] = datetime.date.fromisoformat(source["date"])
+            except ValueError:
+                raise ConfigError(f"{source['date'][:20]!r} is no day", where=where, fix="write 2026-08-20") from None
+    try:
+        return Prices.model_validate(values)
+    except ValidationError as error:
+        keys, known = ["currency", "sources", "prices"], "compare it with `maskwright env prices`"
+        raise explain(error, where, whole="the table", keys=keys, sections=keys, known=known) from None
+
+
+def estimate(environment: Environment, prices: Prices, placement: dict[str, int] | None = None) -> Estimate:
+    """All that the YAML asks for, while it runs. `placement`: by slice and group, which of their places is in use."""
+    counted, unpriced = [], []
+    for part, what, region, model, count in _asked(environment, placement or {}):
+        found = prices.find(what, region, model)
+        if found is None:
+            how = "" if model == "STANDARD" else f" {model}"
+            unpriced.append(f"no price for {what}{how} in {region} ({part}), not counted")
+            continue
+        price, usd = found
+        hours = HOURS_A_MONTH if price.unit == "GiB-month" else 1
+        date = prices.sources[price.source].date.isoformat()
+        hourly = count * usd / hours
+        counted.append(Line(part, what, count, UNIT_WORDS[price.unit], usd, hourly, price.source, date))
+    return Estimate(counted, unpriced)
+
+
+def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[str, str, str, str, int]]:
+    """(part, what, region, provisioning model, how many)"""
+    asked: list[tuple[str, str, str, str, int]] = []
+    region, machines = environment.region, 0
+    for part in ("slice", "group"):
+        hosts: Slice | Group | None = environment.hosts_of(part)
+        if hosts is None:
+            continue
+        places = hosts.placements(environment.zone)
+        place = places[placement.get(part, 0) % len(places)]
+        home = (place.zone or environment.zone).rpartition("-")[0]
+        what, count = (hosts.accelerator, hosts.chips) if isinstance(hosts, Slice) else (hosts.machine(), hosts.size)
+        asked.append((part, what, home, place.provisioning_model, count))
+        machines += hosts.hosts
+    if environment.disk is not None:
+        asked.append(("disk", environment.disk.type, region, "STANDARD", environment.disk.size_gb))
+    if environment.nfs is not None:
+        asked.append(("nfs", environment.nfs.tier, region, "STANDARD", environment.nfs.capacity_gb))
+    if environment.network.nat and machines:
+        asked.append(("nat", "nat", region, "STANDARD", min(machines, MOST_NAT_MACHINES)))
+    return asked
+
+
+def table(costs: Estimate) -> str:
+    """For people: a line each, the total, and what is not in it."""
+    lines = [f"{'part':<6} {'what':<16} {'how many':<15} {'USD each':>10} {'USD/hour':>10} {'USD/month':>11}  as of"]
+    for line in costs.lines:
+        count = f"{line.count:,} {line.unit}"
+        each = f"{line.price:,.4f}" if line.price < 10 else f"{line.price:,.2f}"
+        sums = f"{each:>10} {line.hourly:>10,.2f} {line.monthly:>11,.2f}"
+        lines.append(f"{line.part:<6} {line.what:<16} {count:<15} {sums}  {line.date}")
+    lines.append(f"{'total':<6} {'':<16} {'':<15} {'':>10} {costs.hourly:>10,.2f} {costs.monthly:>11,.2f}")
+    lines += costs.unpriced
+    return "\n".join([*lines, "Not counted: boot disks, what buckets and the registry hold, traffic, logs, taxes."])

@@ -1,0 +1,135 @@
+"""The older set-up's table of actions: each row's commands, and what is in no row."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from maskwright.cli import run
+from maskwright.cloud import build_table
+from maskwright.cloud.build_table import commands, row_of
+from maskwright.core.errors import InputError
+
+D, T = "default", "true"
+SEED = "seed e.yaml --yes"
+UP, DOWN = "up e.yaml --only {} --yes", "down e.yaml --only {} --yes"
+BOTH = "slice --only group"
+ROWS = [
+    (("initialize", D, D, D), ["init e.yaml"]),
+    (("initialize", D, D, T), ["init e.yaml", SEED]),
+    (("update", D, D, T), [SEED]),
+    (("update", D, T, T), [SEED, UP.format("group")]),
+    (("destroy", D, D, T), ["down e.yaml --only disk --delete-data --yes"]),
+    (("create", D, D, D), ["image e.yaml --if-missing --yes", "up e.yaml --only nfs --only slice --only group --yes"]),
+    (("update", T, D, D), [UP.format("slice")]),
+    (("update", T, D, T), [UP.format("slice")]),
+    (("update", T, T, D), [UP.format(BOTH)]),
+    (("update", T, T, T), [UP.format(BOTH)]),
+    (("update", D, T, D), [UP.format("group")]),
+    (("destroy", T, D, D), [DOWN.format("slice")]),
+    (("destroy", T, D, T), [DOWN.format("slice")]),
+    (("destroy", D, T, D), [DOWN.format("group")]),
+    (("destroy", D, T, T), [DOWN.format("group")]),
+    (("destroy", T, T, D), [DOWN.format(BOTH)]),
+    (("destroy", T, T, T), [DOWN.format(BOTH)]),
+    (("destroy", D, D, D), ["down e.yaml --only slice --only group --only nfs --delete-data --yes"]),
+]
+
+
+@pytest.mark.parametrize(("asked", "listed"), ROWS, ids=[",".join(asked) for asked, _ in ROWS])
+def test_row_runs_its_commands(asked: tuple[str, str, str, str], listed: list[str]) -> None:
+    found = commands(row_of(*asked), "e.yaml", build_table.PARTS)
+    assert [" ".join(words) for words in found] == listed
+
+
+def test_everything_else_is_refused_with_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    known = {asked for asked, _ in ROWS}
+    asked = set(itertools.product(("initialize", "create", "update", "destroy", "default", "Create"), *[(D, T)] * 3))
+    assert known < asked
+    for one in sorted(asked - known):
+        with pytest.raises(InputError) as caught:
+            row_of(*one)
+        assert "is in no row of the table" in str(caught.value)
+        assert "_BUILD_ACTION" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["True", "yes", "1", "tru"])
+def test_flags_are_true_or_left_out(value: str) -> None:
+    with pytest.raises(InputError, match="is not true"):
+        row_of("update", value, D, D)
+    assert row_of("update", "false", "", T) == row_of("update", D, D, T)
+
+
+def test_create_makes_what_the_yaml_has() -> None:
+    row = row_of("create", D, D, D)
+    assert commands(row, "e.yaml", ["slice"])[1] == ["up", "e.yaml", "--only", "slice", "--yes"]
+    with pytest.raises(InputError, match="neither slice nor group"):
+        commands(row, "e.yaml", ["nfs"])
+
+
+def test_words_are_ones_that_the_command_line_knows() -> None:
+    from typer.main import get_command
+
+    from maskwright.cli import app
+
+    environment = get_command(app).commands["env"]  # type: ignore[attr-defined]
+    for row in build_table.ROWS:
+        for command in row.commands:
+            name, _, *options = command.split()
+            if name == "init":
+                continue  # has no options, and comes with the checks of a project
+            known = {option for parameter in environment.commands[name].params for option in parameter.opts}
+            assert {word for word in options if word.startswith("--")} <= known, command
+
+
+LAB = "name: lab1\nproject: lab-proj\nzone: us-east5-b\nslice: {accelerator: v6e, topology: 4x4}\n"
+
+
+def test_first_failure_ends_the_build_with_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called: list[list[str]] = []
+    codes = iter([0, 75])
+
+    def call(words: list[str]) -> int:
+        called.append(words)
+        return next(codes)
+
+    monkeypatch.setattr(build_table, "_call", call)
+    path = tmp_path / "e.yaml"
+    path.write_text(LAB)
+    assert run(["env", "build", str(path), "--action", "create"]) == 75
+    assert [words[0] for words in called] == ["image", "up"]
+    called.clear()
+    codes = iter([3])
+    assert run(["env", "build", str(path), "--action", "create"]) == 3
+    assert [words[0] for words in called] == ["image"]
+    assert "nothing after it is run" in capsys.readouterr().err
+
+
+def test_commands_are_run_as_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A YAML without a disk cannot be seeded: the code of that command, exit 2, is the build's."""
+    path = tmp_path / "e.yaml"
+    path.write_text(LAB.replace("name: lab1", "name: LAB"))
+    assert build_table.run([["prices", str(path)], ["prices"]]) == 2
+    shown = capfd.readouterr()
+    assert "error: " in shown.err and "currency" not in shown.out
+
+
+def test_dry_run_prints_and_says_what_has_no_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text(LAB)
+    words = ["env", "build", str(path), "--action", "destroy", "--tpu", "true", "--disk", "true", "--dry-run"]
+    assert run(words) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"maskwright env down {path} --only slice --yes\n"
+    assert "_DISK=true has no part in this row" in shown.err
+    assert run(["env", "build", str(path), "--action", "default"]) == 2
+
+
+def test_page_has_every_row() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "from-values-env.md").read_text()
+    for row in build_table.ROWS:
+        assert " · ".join(f"`{command}`" for command in row.commands) in page, row

@@ -1,0 +1,241 @@
+"""`maskwright env image` against the fake cloud: what is sent, what is waited for, what is shown of a failure."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google_cloud.fake import Cloud, fake_cloud
+
+from maskwright import __version__
+from maskwright.cli import run
+from maskwright.cloud import image
+from maskwright.cloud.environment import build_environment
+from maskwright.core.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b", "slice": {"accelerator": "v6e", "topology": "4x4"}}
+TAG = f"us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:{__version__}"
+REPOSITORY = "artifactregistry/projects/lab-proj/locations/us-east5/repositories/lab1"
+DIGEST = "sha256:" + "a" * 64
+STATE = "lab-proj-maskwright-state"
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
+    """With a state bucket, a repository, and a terraform that must not be called."""
+    terraform = tmp_path / "bin" / "terraform"
+    terraform.parent.mkdir()
+    terraform.write_text("""#!/bin/sh\n[ "$1" = version ] && echo '{"terraform_version": "1.11.4"}'\n""")
+    terraform.chmod(0o755)
+    with fake_cloud() as made:
+        for name, value in made.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PATH", f"{terraform.parent}:{os.environ['PATH']}")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        made.put(f"gs://{STATE}/env/lab1/started", "")
+        made.resources[REPOSITORY] = {"name": REPOSITORY.partition("/")[2], "format": "DOCKER"}
+        yield made
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    path = tmp_path / "lab.yaml"
+    path.write_text(json.dumps(LAB))
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The least that counts as a checkout."""
+    folder = tmp_path / "source"
+    for name in (image.DOCKERFILE, *image.FILES, "src/maskwright/__init__.py", "deploy/terraform/main.tf"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "src" / "terraform").symlink_to("../deploy/terraform")
+    for junk in ("src/maskwright/__pycache__/a.pyc", "deploy/terraform/.terraform/x", "deploy/terraform.tfstate"):
+        (folder / junk).parent.mkdir(parents=True, exist_ok=True)
+        (folder / junk).write_text("junk")
+    return folder
+
+
+def build(lab: Path, source: Path, *words: str) -> int:
+    return run(["env", "image", str(lab), "--source", str(source), "--yes", "--poll-seconds", "0.01", *words])
+
+
+def scripted(cloud: Cloud, *states: dict[str, Any]) -> None:
+    cloud.script("builds", list(states))
+
+
+GOOD = {"status": "SUCCESS"}
+
+
+def test_build_is_sent_waited_for_and_its_digest_printed(
+    cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted(cloud, {"status": "QUEUED"}, {"status": "WORKING"}, GOOD)
+    assert build(lab, source) == 0
+    shown = capsys.readouterr()
+    (made,) = [value for key, value in cloud.resources.items() if key.startswith("cloudbuild/")]
+    digest = made["results"]["images"][0]["digest"]
+    assert digest.startswith("sha256:") and shown.out == f"{TAG} {digest}\n" and "for tpu" in shown.err
+    (call,) = cloud.calls("cloudbuild.projects.locations.builds.create")
+    body = call["body"]
+    assert body["images"] == [TAG] and body["logsBucket"] == f"gs://{STATE}/env/lab1/image"
+    words = body["steps"][0]["args"]
+    assert words[:3] == ["build", "-f", "deploy/Dockerfile"] and words[-3:] == ["-t", TAG, "."]
+    assert {"ACCELERATOR=tpu", "LIBTPU=no", "RUN_AS=root"} < set(words)
+    place = body["source"]["storageSource"]
+    content = cloud.objects[(place["bucket"], place["object"])][-1].content
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        names = archive.getnames()
+        assert archive.getmember("src/terraform").linkname == "../deploy/terraform"
+    assert "deploy/Dockerfile" in names and "deploy/terraform/main.tf" in names
+    assert not [name for name in names if "pycache" in name or "tfstate" in name or ".terraform" in name]
+    assert image.pack(str(source)) == content  # the same bytes for the same files
+
+
+def test_failed_build_shows_the_end_of_its_log(
+    cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"Step {number}" for number in range(100)] + ["error: no space; Authorization: Bearer abcdefgh12345"]
+    scripted(cloud, {"status": "FAILURE", "failureInfo": {"type": "USER_BUILD_STEP", "detail": "step 0 failed"}})
+    for number in range(1001, 1021):  # its number is not known before it begins
+        cloud.put(f"gs://{STATE}/env/lab1/image/log-00000000-0000-4000-8000-{number:0>12}.txt", "\n".join(lines))
+    assert build(lab, source) == 1
+    err = capsys.readouterr().err
+    assert "Step 99" in err and "Step 50" not in err and "abcdefgh12345" not in err
+    assert "the build ended with FAILURE: step 0 failed" in err.splitlines()[-1]
+
+
+def test_image_that_is_there_is_not_built_again(
+    cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docker = f"{REPOSITORY}/dockerImages/maskwright@{DIGEST}"
+    cloud.resources[docker] = {
+        "name": docker.partition("/")[2], "uri": f"{TAG.rpartition(':')[0]}@{DIGEST}", "tags": [__version__],
+    }  # fmt: skip
+    assert build(lab, source, "--if-missing", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"image": TAG, "digest": DIGEST, "built": False}
+    cloud.resources[docker]["tags"] = ["0.0.1"]
+    scripted(cloud, GOOD)
+    assert build(lab, source, "--if-missing", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["built"] is True
+
+
+def test_refusals_name_what_is_missing(
+    cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud.fault(
+        "cloudbuild.projects.locations.builds.create",
+        403,
+        "PERMISSION_DENIED",
+        "The caller does not have permission cloudbuild.builds.create",
+    )
+    assert build(lab, source) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "cloudbuild.builds.create" in last and "Fix: " in last
+    with pytest.raises(InputError, match=r"has no deploy/Dockerfile"):
+        image.pack(str(lab.parent))
+
+
+def test_own_image_is_not_built(cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.write_text(json.dumps({**LAB, "host": {"container": "docker.io/me/mine:1"}}))
+    assert build(lab, source) == 0
+    assert cloud.calls("cloudbuild.*") == [] and "nothing to build" in capsys.readouterr().err
+
+
+def test_dry_run_prints_the_request_that_the_document_accepts(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    who = "maskwright-build@lab-proj.iam.gserviceaccount.com"
+    assert run(["env", "image", str(lab), "--accelerator", "gpu", "--dry-run", "--service-account", who]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert "ACCELERATOR=gpu" in shown["steps"][0]["args"]
+    assert shown["serviceAccount"] == f"projects/lab-proj/serviceAccounts/{who}"
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ({}, "tpu"),
+        ({"slice": None, "group": {"machine_type": "g2-standard-12"}}, "gpu"),
+        ({"slice": None, "group": {"machine_type": "n2-standard-8"}}, "cpu"),
+        ({"slice": None}, "cpu"),
+    ],
+)
+def test_accelerator_follows_from_the_hosts(parts: dict[str, Any], kind: str) -> None:
+    assert image.accelerator_of(build_environment({**LAB, **parts}, "lab.yaml")) == kind
+
+
+# ---- the image itself, as far as can be told without Docker ---------------------------------------------------------
+
+
+def instructions() -> list[str]:
+    text = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ")
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed() -> None:
+    lines = instructions()
+    words = {line.split()[0] for line in lines}
+    assert words == {"ARG", "FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "ENTRYPOINT"}
+    copied = {word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]}
+    assert copied <= {*image.FILES, *image.FOLDERS}
+    declared = {line.split()[1].partition("=")[0] for line in lines if line.startswith("ARG")}
+    request = image.build_request(build_environment(LAB, "lab.yaml"), "s", "tpu", libtpu=True, service_account=None)
+    passed = {word.partition("=")[0] for word in request["steps"][0]["args"] if "=" in word}
+    assert passed == {"ACCELERATOR", "LIBTPU", "RUN_AS"} and passed < declared
+    assert "ARG RUN_AS=maskwright" in lines and "USER ${RUN_AS}" in lines
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied <= kept
+    torch = next(line for line in (ROOT / "scripts" / "install").read_text().splitlines() if "torch_version=" in line)
+    assert f"ARG TORCH={torch.partition('=')[2]}" in lines
+
+
+def test_scripts_of_the_image_are_a_shells(tmp_path: Path) -> None:
+    for number, line in enumerate(line for line in instructions() if line.startswith("RUN")):
+        script = tmp_path / f"{number}.sh"
+        script.write_text(line.removeprefix("RUN "))
+        subprocess.run(["sh", "-n", str(script)], check=True)
+
+
+def test_libtpu_is_fetched_once_and_only_to_compute(tmp_path: Path) -> None:
+    """The wrapper of images that do not hold libtpu, with stubs for pip and for the command itself."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    stubs = {
+        "python": 'echo "$@" >>"$LOG"; [ ! -e "$FAIL" ]',
+        "maskwright-itself": 'echo "itself $* with ${PYTHONPATH:-nothing}" >>"$LOG"',
+    }
+    for name, body in stubs.items():
+        (tools / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tools / name).chmod(0o755)
+    shutil.copy(ROOT / "deploy" / "with-libtpu.sh", tools / "maskwright")
+    log, lock, fail = tmp_path / "log", tmp_path / "lock", tmp_path / "fail"
+    lock.write_text("libtpu==1")
+    variables = {
+        "PATH": f"{tools}:/usr/bin:/bin", "HOME": str(tmp_path), "LOG": str(log), "FAIL": str(fail),
+        "MASKWRIGHT_LIBTPU_LOCK": str(lock),
+    }  # fmt: skip
+
+    def call(*words: str) -> int:
+        return subprocess.run(["maskwright", *words], env=variables, capture_output=True, check=False).returncode
+
+    assert call("--version") == 0
+    assert log.read_text() == "itself --version with nothing\n"
+    fail.touch()
+    assert call("agent", "--spec", "x") == 1  # nothing is run without it
+    fail.unlink()
+    log.unlink()
+    assert call("agent", "--spec", "x") == 0 and call("pretrain", "run.yaml") == 0
+    pip, *rest = log.read_text().splitlines()
+    assert "--require-hashes" in pip and str(lock) in pip
+    libtpu = tmp_path / ".local/share/maskwright/libtpu"
+    assert rest == [f"itself agent --spec x with {libtpu}", f"itself pretrain run.yaml with {libtpu}"]

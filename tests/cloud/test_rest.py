@@ -1,0 +1,387 @@
+"""The REST client against the fake: what Google refuses is said in the user's words, what passes is waited out, and
+nothing is done twice."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google_cloud.fake import TOKEN, Cloud, error_info
+
+from maskwright.cloud import failures, rest
+from maskwright.cloud.rest import Google
+from maskwright.core.errors import CloudError, InputError
+
+P = "projects/lab-proj"
+DISKS = f"{P}/zones/us-east5-b/disks"
+INSTANCES = f"{P}/zones/us-east5-b/instances"
+QUEUE = f"{P}/locations/us-east5-b/queuedResources"
+DISK = {"name": "d1", "sizeGb": "10", "labels": {"maskwright-environment": "lab1"}}
+
+
+@pytest.fixture
+def google(cloud: Cloud) -> Google:
+    return Google("lab-proj")
+
+
+def refused(google: Google, *call: Any, **query: Any) -> CloudError:
+    with pytest.raises(CloudError) as caught:
+        google.call(*call, **query)
+    assert caught.value.fix and "\n" not in str(caught.value)
+    assert TOKEN not in str(caught.value)
+    return caught.value
+
+
+def insert(google: Google, name: str = "d1", **query: Any) -> dict[str, Any]:
+    return google.wait("compute", google.call("compute", "POST", DISKS, DISK | {"name": name}, **query), seconds=10)
+
+
+# ---- what works ----------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_is_made_found_listed_and_deleted(cloud: Cloud, google: Google) -> None:
+    assert insert(google)["status"] == "DONE"
+    found = google.find("compute", f"{DISKS}/d1")
+    assert found and found["status"] == "READY" and found["labels"] == DISK["labels"]
+    everywhere = google.pages("compute", f"{P}/aggregated/disks", "items", filter="labels.maskwright-environment=lab1")
+    assert [one["name"] for one in everywhere] == ["d1"]
+    other = google.pages("compute", f"{P}/aggregated/disks", "items", filter="labels.maskwright-environment=lab2")
+    assert list(other) == []
+    google.wait("compute", google.call("compute", "DELETE", f"{DISKS}/d1"), seconds=10)
+    assert google.find("compute", f"{DISKS}/d1") is None
+
+
+def test_all_pages_are_read(cloud: Cloud, google: Google) -> None:
+    for number in range(7):
+        insert(google, f"d{number}")
+    found = list(google.pages("compute", DISKS, "items", maxResults=3))
+    assert [one["name"] for one in found] == [f"d{number}" for number in range(7)]
+    assert len(cloud.calls("compute.disks.list")) == 3
+
+
+def test_slow_operations_are_waited_for(cloud: Cloud, google: Google) -> None:
+    cloud.slow("compute.disks.insert", 6)
+    insert(google)
+    assert len(cloud.calls("compute.zoneOperations.get")) == 6
+    cloud.slow("file.*", 4)
+    body = {
+        "tier": "BASIC_HDD",
+        "fileShares": [{"name": "share", "capacityGb": "1024"}],
+        "networks": [{"network": "n"}],
+    }
+    operation = google.call("file", "POST", f"{P}/locations/us-east5-b/instances", body, instanceId="lab1-nfs")
+    made = google.wait("file", operation, seconds=10)
+    assert made["state"] == "READY" and made["networks"][0]["ipAddresses"]
+
+
+def test_waiting_ends_and_says_so(cloud: Cloud, google: Google) -> None:
+    cloud.slow("compute.disks.insert", 10_000)
+    operation = google.call("compute", "POST", DISKS, DISK)
+    begun = time.monotonic()
+    with pytest.raises(CloudError, match=r"disks/d1: is not done after 0 s") as caught:
+        google.wait("compute", operation, seconds=0.2)
+    assert caught.value.reason == "other" and time.monotonic() - begun < 2
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
+    for name in ("COMPUTE", "TPU", "AIPLATFORM"):
+        monkeypatch.delenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}")
+    assert google.address("compute") == "https://compute.googleapis.com/compute/v1"
+    assert google.address("tpu") == "https://tpu.googleapis.com/v2"
+    job = f"{P}/locations/us-central1/customJobs"
+    assert google.address("aiplatform", job) == "https://us-central1-aiplatform.googleapis.com/v1"
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.example.com/")
+    assert google.address("tpu") == "https://tpu.example.com/v2"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://example.com/", "http://127.0.0.1.example.com/", "ftp://127.0.0.1/", "http://127.0.0.1@example.com/"],
+)
+def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", address)
+    with pytest.raises(InputError, match="in the clear"):
+        google.call("tpu", "GET", QUEUE)
+
+
+# ---- what Google refuses -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("api", "verb", "path", "permission", "role"),
+    [
+        ("compute", "POST", DISKS, "compute.disks.create", "roles/compute.instanceAdmin.v1"),
+        ("tpu", "POST", QUEUE, "tpu.queuedResources.create", "roles/tpu.admin"),
+        ("storage", "POST", "b", "storage.buckets.create", "roles/storage.admin"),
+        (
+            "aiplatform",
+            "GET",
+            f"{P}/locations/us-central1/customJobs",
+            "aiplatform.customJobs.list",
+            "roles/aiplatform.user",
+        ),
+        ("file", "GET", f"{P}/locations/us-east5-b/instances", "file.instances.list", "roles/file.editor"),
+    ],
+)
+def test_a_missing_permission_is_named_with_its_role(
+    api: str, verb: str, path: str, permission: str, role: str, cloud: Cloud, google: Google
+) -> None:
+    cloud.deny(permission)
+    query = {"storage": {"project": "lab-proj"}, "tpu": {"queuedResourceId": "q"}}.get(api, {})
+    error = refused(google, api, verb, path, {} if verb == "POST" else None, **query)
+    assert error.reason == "permission" and error.exit_code == 1
+    assert f"permission {permission} is missing in project lab-proj" in str(error)
+    assert f"add-iam-policy-binding lab-proj --member=user:YOU --role={role}" in str(error)
+    assert len(cloud.journal) == 1, "a refusal is not tried again"
+
+
+def test_an_api_that_is_off_comes_with_the_line_that_turns_it_on(cloud: Cloud, google: Google) -> None:
+    cloud.disable_api("tpu")
+    error = refused(google, "tpu", "GET", QUEUE)
+    assert error.reason == "disabled"
+    assert "gcloud services enable tpu.googleapis.com --project=lab-proj" in str(error)
+    google.wait(
+        "serviceusage", google.call("serviceusage", "POST", f"{P}/services/tpu.googleapis.com:enable", {}), seconds=5
+    )
+    assert google.call("tpu", "GET", QUEUE) == {"queuedResources": []}
+
+
+TPU_QUOTA = (
+    "Quota limit 'TPUV5sLitepodServingPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 16 in zone us-east5-b."
+)
+VERTEX_QUOTA = (
+    "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_preemptible_v5e"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message", "name"),
+    [
+        (429, "RESOURCE_EXHAUSTED", TPU_QUOTA, "TPUV5sLitepodServingPerProjectPerZoneForTPUAPI"),
+        (429, "RESOURCE_EXHAUSTED", VERTEX_QUOTA, "aiplatform.googleapis.com/custom_model_training_preemptible_v5e"),
+        (
+            403,
+            "",
+            "Quota 'PREEMPTIBLE_NVIDIA_L4_GPUS' exceeded.  Limit: 0.0 in region us-east5.",
+            "PREEMPTIBLE_NVIDIA_L4_GPUS",
+        ),
+    ],
+)
+def test_a_used_up_quota_is_named_and_not_waited_for(
+    code: int, status: str, message: str, name: str, cloud: Cloud, google: Google
+) -> None:
+    cloud.fault(r"compute\.disks\.list", code, status, message, times=99)
+    error = refused(google, "compute", "GET", DISKS)
+    assert error.reason == "quota" and name in str(error)
+    assert "https://console.cloud.google.com/iam-admin/quotas?project=lab-proj" in str(error)
+    assert len(cloud.journal) == 1
+
+
+def test_no_machines_at_a_zone(cloud: Cloud, google: Google) -> None:
+    cloud.stockout("us-east5-b")
+    body = {"name": "vm", "machineType": "zones/us-east5-b/machineTypes/g2-standard-12"}
+    operation = google.call("compute", "POST", INSTANCES, body)
+    with pytest.raises(CloudError, match="does not have enough resources") as caught:
+        google.wait("compute", operation, seconds=5)
+    assert caught.value.reason == "capacity" and "slice.fallbacks" in str(caught.value)
+    node = {"acceleratorType": "v4-8", "runtimeVersion": "r"}
+    operation = google.call("tpu", "POST", f"{P}/locations/us-east5-b/nodes", node, nodeId="n")
+    with pytest.raises(CloudError, match="no more capacity in the zone") as caught:
+        google.wait("tpu", operation, seconds=5)
+    assert caught.value.reason == "capacity"
+    cloud.stockout("us-east5-b", False)
+    assert google.wait("compute", google.call("compute", "POST", INSTANCES, body), seconds=5)["status"] == "DONE"
+
+
+def test_missing_existing_and_wrong(cloud: Cloud, google: Google) -> None:
+    assert refused(google, "compute", "DELETE", f"{DISKS}/d9").reason == "missing"
+    insert(google)
+    assert refused(google, "compute", "POST", DISKS, DISK).reason == "exists"
+    assert refused(google, "compute", "POST", DISKS, DISK | {"sizeGB": "1"}).reason == "other"
+    google.call("storage", "POST", "b", {"name": "bucket-1"}, project="lab-proj")
+    assert refused(google, "storage", "POST", "b", {"name": "bucket-1"}, project="lab-proj").reason == "exists"
+    cloud.put("gs://bucket-1/x", "1")
+    error = refused(google, "storage", "DELETE", "b/bucket-1")
+    assert error.reason == "other" and "not empty" in str(error)
+
+
+def test_a_token_that_google_does_not_take(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> None:
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "another-token-that-is-old")
+    with pytest.raises(CloudError) as caught:
+        Google("lab-proj").call("compute", "GET", DISKS)
+    assert caught.value.reason == "permission" and "gcloud auth application-default login" in str(caught.value)
+    assert "another-token" not in str(caught.value)
+
+
+def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, cloud: Cloud, tmp_path: Path) -> None:
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(CloudError, match="no usable Google credentials") as caught:
+        Google("lab-proj").call("compute", "GET", DISKS)
+    assert caught.value.reason == "permission" and not cloud.journal
+
+
+def test_a_token_in_an_error_of_google_is_hidden(cloud: Cloud, google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the environment no longer tells what it is."""
+    google.call("compute", "GET", DISKS)
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
+    monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
+    cloud.fault(r"compute\.disks\.list", 400, "", f"I do not like {TOKEN}")
+    assert "I do not like ***" in str(refused(google, "compute", "GET", DISKS))
+
+
+# ---- what passes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [500, 502, 503])
+def test_a_service_that_stumbles_is_asked_again(code: int, cloud: Cloud, google: Google) -> None:
+    cloud.fault(r"compute\.disks\.list", code, "", "Backend error", times=3)
+    assert google.call("compute", "GET", DISKS)["items"] == []
+    assert len(cloud.journal) == 4
+
+
+def test_a_service_that_stays_down_is_said(cloud: Cloud, google: Google) -> None:
+    cloud.fault(r"compute\.disks\.list", 503, "UNAVAILABLE", "The service is currently unavailable.", times=99)
+    assert "Google's service fails (status 503)" in str(refused(google, "compute", "GET", DISKS))
+    assert len(cloud.journal) == rest.TRIES
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "reason"),
+    [
+        (429, "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute' of service", ""),
+        (403, "Rate Limit Exceeded", "rateLimitExceeded"),
+    ],
+)
+def test_too_many_requests_are_waited_out_even_for_what_may_not_be_repeated(
+    code: int, message: str, reason: str, cloud: Cloud, google: Google
+) -> None:
+    """A refused one did nothing."""
+    cloud.fault(r"compute\.disks\.insert", code, "", message, times=2, reason=reason)
+    insert(google)
+    assert len(cloud.calls("compute.disks.insert")) == 3
+
+
+def test_back_off_doubles_and_is_bounded(monkeypatch: pytest.MonkeyPatch, cloud: Cloud, google: Google) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(rest, "FIRST_PAUSE_SECONDS", 1.0)
+    monkeypatch.setattr(rest.time, "sleep", pauses.append)
+    cloud.fault(r"compute\.disks\.list", 0, times=99)
+    assert "cannot be reached after 6 tries" in str(refused(google, "compute", "GET", DISKS))
+    assert [2**n <= pause <= 1.5 * 2**n for n, pause in enumerate(pauses)] == [True] * (rest.TRIES - 1)
+    assert (
+        rest._pause(30, None) <= 1.5 * rest.LONGEST_PAUSE_SECONDS
+        and rest._pause(0, "9999") == rest.LONGEST_PAUSE_SECONDS
+    )
+
+
+def test_what_may_have_been_done_is_not_repeated_without_a_request_id(cloud: Cloud, google: Google) -> None:
+    cloud.fault(r"compute\.disks\.insert", 503, "UNAVAILABLE", "try again")
+    assert "status 503" in str(refused(google, "compute", "POST", DISKS, DISK))
+    assert len(cloud.journal) == 1
+    cloud.fault(r"compute\.disks\.insert", 0, lost=True)
+    error = refused(google, "compute", "POST", DISKS, DISK)
+    assert "may or may not be done" in str(error) and f"compute/{DISKS}/d1" in cloud.resources
+
+
+def test_a_lost_answer_makes_nothing_twice_with_a_request_id(cloud: Cloud, google: Google) -> None:
+    cloud.fault(r"compute\.disks\.insert", 0, lost=True)
+    insert(google, requestId=rest.new_request_id())
+    assert len(cloud.calls("compute.disks.insert")) == 2
+    assert [key for key in cloud.resources if "/disks/" in key] == [f"compute/{DISKS}/d1"]
+
+
+def test_a_delete_whose_answer_was_lost_is_done(cloud: Cloud, google: Google) -> None:
+    google.call("storage", "POST", "b", {"name": "bucket-1"}, project="lab-proj")
+    cloud.fault(r"storage\.buckets\.delete", 0, lost=True)
+    assert google.call("storage", "DELETE", "b/bucket-1") == {}
+    assert [one["code"] for one in cloud.calls("storage.buckets.delete")] == [0, 404]
+
+
+def test_nobody_there(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", f"http://127.0.0.1:{port}/")
+    assert "cannot be reached" in str(refused(google, "tpu", "GET", QUEUE))
+
+
+def test_an_answer_that_is_not_googles(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
+    """A proxy's page, and one that sends elsewhere: the token does not follow."""
+    answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\n<p/>"]
+    answers += [b"HTTP/1.1 302 Found\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        assert "not JSON" in str(refused(google, "tpu", "GET", QUEUE))
+        assert "status 302" in str(refused(google, "tpu", "GET", QUEUE))
+        thread.join()
+
+
+# ---- the words -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "reason"),
+    [
+        (403, "Required 'compute.instances.create' permission for 'projects/p/zones/z/instances/i'", "permission"),
+        (403, "me@example.com does not have storage.buckets.get access to the bucket.", "permission"),
+        (403, "The tpu.googleapis.com API requires a quota project, which is not set by default.", "permission"),
+        (403, "Compute Engine API has not been used in project 1 before or it is disabled.", "disabled"),
+        (403, "Quota 'CPUS' exceeded. Limit: 24.0 in region us-east5.", "quota"),
+        (429, "Resources are insufficient in region: us-central1. Please try a different region.", "capacity"),
+        (503, "A g2-standard-12 VM instance is currently unavailable in the us-east5-b zone.", "capacity"),
+        (429, "Insufficient reserved capacity. Contact customer support to increase your reservation.", "capacity"),
+        (429, "Too many", "rate"),
+        (409, "The bucket you tried to delete is not empty.", "other"),
+        (412, "At least one of the pre-conditions you specified did not hold.", "other"),
+    ],
+)  # fmt: skip
+def test_reasons(code: int, message: str, reason: str) -> None:
+    assert failures.of_answer(code, {"error": {"code": code, "message": message}}, "").reason == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ({"code": 8, "message": 'There is no more capacity in the zone "us-east5-b"'}, "capacity"),
+        ({"code": 8, "message": "Quota limit 'X' has been exceeded."}, "quota"),
+        ({"code": 7, "message": "Permission 'tpu.nodes.create' denied"}, "permission"),
+        ({"code": 5, "message": "nothing"}, "missing"),
+        ({"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "message": "no"}]}, "capacity"),
+        ({"errors": [{"code": "QUOTA_EXCEEDED", "message": "Quota 'N2_CPUS' exceeded."}]}, "quota"),
+        ({"errors": [{"code": "RESOURCE_NOT_FOUND", "message": "The resource 'x' was not found"}]}, "missing"),
+    ],
+)
+def test_reasons_of_operations(error: dict[str, Any], reason: str) -> None:
+    found = failures.of_operation({"error": error})
+    assert found is not None and found.reason == reason
+
+
+def test_facts_in_details_win_over_sentences() -> None:
+    details = [error_info("IAM_PERMISSION_DENIED", {"permission": "compute.networks.create"})]
+    body = {"error": {"code": 403, "message": "Forbidden", "status": "PERMISSION_DENIED", "details": details}}
+    error = failures.cloud_error(failures.of_answer(403, body, ""), project="p", api="compute", where="x")
+    assert "compute.networks.create" in str(error) and "roles/compute.networkAdmin" in str(error)
+
+
+def test_each_api_of_the_client_is_one_of_googles() -> None:
+    from google_cloud.judge import api
+
+    for name, version in rest.VERSIONS.items():
+        document = api(name, version.split("/")[-1])
+        assert document is not None, name
+        assert document.prefix.rstrip("/") in ("", version) and re.fullmatch(r"[a-z]+", name)

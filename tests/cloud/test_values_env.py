@@ -1,0 +1,302 @@
+"""values.env of the older set-up, read without a shell and turned into an environment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from maskwright.cli import run
+from maskwright.cloud import values_env
+from maskwright.cloud.environment import read_environment
+from maskwright.cloud.shell_file import Variable, parse_variables
+from maskwright.cloud.values_env import Imported, import_values
+from maskwright.core.errors import ConfigError
+
+DEFAULTS = {
+    "ENV_BUILD_NAME": "20200430",
+    "PROJECT_ID": "pytorch-tpu-new",
+    "ZONE": "europe-west4-a",
+    "REGION": "europe-west4",
+    "MOUNT_POINT": "/mnt/common",
+    "GCS_DATASET": "gs://tpu-demo-eu/dataset/*",
+    "GCS_RAW_DATASET": "",
+    "TPU_ACCELERATOR_TYPE": "v3-32",
+    "TPU_PYTORCH_VERSION": "pytorch-nightly",
+    "MACHINE_TYPE": "n1-standard-64",
+    "DOCKER_CONTAINER": "false",
+    "GCE_IMAGE_VERSION": "20200527",
+    "SOURCE_IMAGE_FAMILY": "torch-xla",
+    "SOURCE_IMAGE_PROJECT": "ml-images",
+    "SOURCE_IMAGE_BASE": "debian-9-torch-xla",
+    "BOOT_DISK_SIZE_GB": "110",
+    "NETWORK": "default",
+    "MIG_SETUP_SCRIPT": "env_setup/scripts/setup_mig.sh",
+    "SHARED_FS": "tpushare",
+    "SHARED_FS_CAPACITY": "1024",
+    "SHARED_FS_TIER": "STANDARD",
+    "SHARED_PD_DISK_ATTACH": "false",
+    "SHARED_PD_DISK_SIZE": "2055",
+    "SHARED_PD_DISK_TYPE": "pd-ssd",
+    "MIG_SEED_DATA_PREP_SCRIPT": "roberta/env_setup/data_prep_seed_shared_disk_pd.sh",
+    "RED": "\\033[0;31m",
+}
+"""The 26 variables, as the older set-up came."""
+AUTO = {
+    "MIG_MASTER": "",
+    "SHARED_NFS_IP": "10.1.2.3",
+    "SHARED_PD_DISK_NAME": "pd-ssd-2055-20200430",
+    "PROTOCOL": "tcp",
+    "PORTS": "22",
+    "SOURCE_RANGES": "0.0.0.0/0",
+    "TAGS": "allow-ssh",
+}
+
+
+def imported(changes: dict[str, str | None] | None = None, **options: Any) -> Imported:
+    values = {name: value for name, value in {**DEFAULTS, **(changes or {})}.items() if value is not None}
+    given = {name: Variable(name, value, number) for number, (name, value) in enumerate(values.items(), 1)}
+    return import_values(given, "values.env", **options)
+
+
+def fails(changes: dict[str, str | None], **options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        imported(changes, **options)
+    return str(caught.value)
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("A=plain", "plain"),
+        ("export A=plain   # a comment", "plain"),
+        ("  A='single # no comment $HOME `id`'", "single # no comment $HOME `id`"),
+        ('A="double \\" \\$ quoted "', 'double " $ quoted '),
+        ("A=$'\\033[0m'", "\\033[0m"),
+        ("A=a\"b c\"'d'e", "ab cde"),
+        ("A=a\\ b", "a b"),
+        ("A=gs://bucket/data/*", "gs://bucket/data/*"),
+        ("A=with#hash", "with#hash"),
+        ("A=", ""),
+        ("A=value;", "value"),
+        ("A=value\r", "value"),
+        ("B=1\nA=$B-${B}", "1-1"),
+        ("A=first\nA=last", "last"),
+    ],
+)
+def test_values_are_what_a_shell_gives(line: str, value: str, tmp_path: Path) -> None:
+    assert parse_variables(line, "f")["A"].value == value
+    if "$'" not in line and "\r" not in line:  # colours are of no use here, and line ends of Windows none in a shell
+        (tmp_path / "values.env").write_text(line)
+        bash = shutil.which("bash")
+        assert bash is not None
+        read = [bash, "-c", '. ./values.env; printf %s "$A"']
+        shell = subprocess.run(read, cwd=tmp_path, env={"PATH": "/nowhere"}, capture_output=True, text=True, check=True)
+        assert shell.stdout == value
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("A=$(touch /tmp/never)", "runs a command"),
+        ("A=`id`", "runs a command"),
+        ('A="$(id)"', "runs a command"),
+        ("A=$NOWHERE", "uses NOWHERE, which is not set above"),
+        ("A=${B:-x}", "uses more of the shell"),
+        ("A=(1 2)", "has '(' outside quotes"),
+        ("A=x > y", "goes on after the value"),
+        ("A=x|y", "has '|' outside quotes"),
+        ("A='open", "does not end on its line"),
+        ('A="open', "does not end on its line"),
+        ("A=x\\", "goes on in the next line"),
+        ("A=x B=y", "goes on after the value"),
+        ("source other.env", "is no assignment"),
+        ("rm -rf build", "is no assignment"),
+    ],
+)
+def test_what_only_a_shell_could_do_is_refused_with_its_line(line: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_variables(f"# one\n{line}\n", "values.env")
+    assert what in str(caught.value) and str(caught.value).startswith("values.env:2: ")
+
+
+# ---- mapping --------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_of_the_older_set_up_become_an_environment_that_loads() -> None:
+    done = imported()
+    assert len(DEFAULTS) == 26 and [row.variable for row in done.rows] == list(DEFAULTS)
+    assert {row.fate for row in done.rows} == {"mapped", "defaulted", "refused"}
+    assert all(row.reason for row in done.rows if row.fate != "mapped")
+    environment = done.environment
+    assert (environment.name, environment.project, environment.zone) == (
+        "env-20200430", "pytorch-tpu-new", "europe-west4-a",
+    )  # fmt: skip
+    assert environment.mount_point == "/mnt/common"
+    assert environment.nfs is not None and environment.disk is not None
+    assert (environment.nfs.share, environment.nfs.tier, environment.nfs.capacity_gb) == ("tpushare", "BASIC_HDD", 1024)
+    assert (environment.disk.source, environment.disk.size_gb) == ("gs://tpu-demo-eu/dataset", 2055)
+    assert environment.disk.prepare is None and environment.host.setup is None
+    assert yaml.safe_load(done.text)["name"] == "env-20200430"
+
+
+def test_v3_is_offered_and_never_chosen() -> None:
+    done = imported()
+    assert done.environment.slice is None and done.environment.group is None
+    assert [offer.partition("  #")[0] for offer in done.offers] == [
+        "slice: {accelerator: v6e, topology: 4x4}",
+        "slice: {accelerator: v5e, topology: 4x4}",
+        "slice: {accelerator: v5p, topology: 2x2x4}",
+        "slice: {accelerator: tpu7x, topology: 2x2x4}",
+    ]
+    assert "slice: null" in done.text and all(f"# {offer}" in done.text for offer in done.offers)
+
+
+@pytest.mark.parametrize("offer", range(4))
+def test_each_offer_loads_when_it_is_taken(offer: int, tmp_path: Path) -> None:
+    done = imported()
+    lines = [line for line in done.text.splitlines() if not line.startswith("slice:")]
+    path = tmp_path / "lab.yaml"
+    path.write_text("\n".join([*lines, done.offers[offer]]))
+    environment = read_environment(str(path))
+    assert environment.slice is not None and environment.slice.chips == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "accelerator", "slice_"),
+    [
+        ("v3-32", "v6e", ("v6e", "4x4")),
+        ("v3-8", "v5e", ("v5e", "2x2")),
+        ("v2-512", "v5e", ("v5e", "16x16")),
+        ("v3-2048", "v5p", ("v5p", "8x8x16")),
+        ("v4-32", None, ("v4", "2x2x4")),
+        ("v5litepod-16", None, ("v5e", "4x4")),
+        ("v5p-32", None, ("v5p", "2x2x4")),
+        ("v6e-8", None, ("v6e", "2x4")),
+        ("v4-32", "v6e", ("v6e", "4x4")),
+    ],
+)
+def test_accelerators_keep_their_number_of_chips(text: str, accelerator: str | None, slice_: tuple[str, str]) -> None:
+    done = imported({"TPU_ACCELERATOR_TYPE": text, "GCS_DATASET": ""}, accelerator=accelerator)
+    assert done.environment.slice is not None and not done.offers
+    assert (done.environment.slice.accelerator, done.environment.slice.topology) == slice_
+
+
+def test_large_slices_are_only_offered_where_they_exist() -> None:
+    assert [offer.split()[2] for offer in imported({"TPU_ACCELERATOR_TYPE": "v3-2048"}).offers] == ["v5p,", "tpu7x,"]
+    assert "1024 chips; v6e comes with 1, 4, 8" in fails({"TPU_ACCELERATOR_TYPE": "v3-2048"}, accelerator="v6e")
+
+
+@pytest.mark.parametrize(("text", "size"), [("v3-32", 4), ("v3-8", 1), ("v3-128", 16)])
+def test_group_has_a_host_for_eight_cores(text: str, size: int) -> None:
+    done = imported({"TPU_ACCELERATOR_TYPE": text}, with_group=True)
+    assert done.environment.group is not None
+    assert (done.environment.group.machine_type, done.environment.group.size) == ("n1-standard-64", size)
+    assert f"# group: {{machine_type: n1-standard-64, size: {size}}}" in imported({"TPU_ACCELERATOR_TYPE": text}).text
+
+
+def test_disk_type_is_one_that_hosts_attach() -> None:
+    def type_of(changes: dict[str, str | None], **options: Any) -> tuple[str, str]:
+        done = imported(changes, **options)
+        assert done.environment.disk is not None
+        return done.environment.disk.type, next(r.fate for r in done.rows if r.variable == "SHARED_PD_DISK_TYPE")
+
+    assert type_of({}, accelerator="v6e") == ("hyperdisk-ml", "defaulted")
+    assert type_of({}, accelerator="v4") == ("pd-balanced", "defaulted")
+    assert type_of({"TPU_ACCELERATOR_TYPE": None}) == ("pd-ssd", "mapped")  # a group alone: n1 machines take it
+
+
+def test_own_scripts_are_kept() -> None:
+    done = imported({"MIG_SETUP_SCRIPT": "scripts/mine.sh", "MIG_SEED_DATA_PREP_SCRIPT": "mine/prepare.sh"})
+    assert done.environment.host.setup == "scripts/mine.sh"
+    assert done.environment.disk is not None and done.environment.disk.prepare == "models/mine/prepare.sh"
+
+
+def test_premium_nfs_and_spaces_at_the_end() -> None:
+    done = imported({"SHARED_FS_TIER": "PREMIUM", "SHARED_FS_CAPACITY": "2560", "MOUNT_POINT": "/mnt/common "})
+    assert done.environment.nfs is not None and done.environment.nfs.tier == "BASIC_SSD"
+    assert done.environment.mount_point == "/mnt/common"
+
+
+def test_generated_variables_are_refused_with_a_reason_and_strange_ones_are_named() -> None:
+    done = imported({**AUTO, "TPU_CIDR_BLOCK": "", "MY_OWN": "1"})
+    fates = {row.variable: row for row in done.rows}
+    assert all(fates[name].fate == "refused" and fates[name].reason for name in [*AUTO, "TPU_CIDR_BLOCK"])
+    assert fates["MY_OWN"].fate == "unknown"
+
+
+def test_region_of_another_zone_is_refused() -> None:
+    done = imported({"REGION": "us-central1"})
+    row = next(row for row in done.rows if row.variable == "REGION")
+    assert row.fate == "refused" and "europe-west4" in row.reason and done.environment.region == "europe-west4"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"PROJECT_ID": ""}, "PROJECT_ID is not set"),
+        ({"ZONE": "europe"}, "zone:"),
+        ({"ENV_BUILD_NAME": "a-name-that-is-much-too-long"}, "name:"),
+        ({"TPU_ACCELERATOR_TYPE": "v3-pod"}, "no kind of TPU and size"),
+        ({"TPU_ACCELERATOR_TYPE": "v3-24"}, "has 12 chips, which no kind makes"),
+        ({"SHARED_FS_CAPACITY": "1 TB"}, "is no number"),
+        ({"SHARED_FS_CAPACITY": "100"}, "nfs.capacity_gb"),
+        ({"SHARED_FS_TIER": "GOLD"}, "SHARED_FS_TIER is 'GOLD'"),
+        ({"SHARED_PD_DISK_SIZE": None}, "SHARED_PD_DISK_SIZE is not set"),
+        ({"GCS_DATASET": "bucket/data"}, "disk.source"),
+        ({"MOUNT_POINT": "mnt"}, "mount_point"),
+    ],
+)
+def test_what_cannot_become_an_environment_says_why(changes: dict[str, str | None], what: str) -> None:
+    message = fails(changes)
+    assert what in message and ". Fix: " in message
+
+
+def test_secret_is_refused() -> None:
+    assert "holds a secret" in fails({"MIG_SETUP_SCRIPT": "https://me:hunter2pass@host/setup.sh"})
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Path:
+    path = tmp_path / "values.env"
+    path.write_text("".join(f"{name}='{value}'\n" for name, value in DEFAULTS.items()))
+    return path
+
+
+def test_command_writes_a_yaml_and_a_row_for_each_variable(
+    values: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    auto, out = tmp_path / "values.env.auto", tmp_path / "lab.yaml"
+    auto.write_text("".join(f"{name}={value}\n" for name, value in AUTO.items()) + "STRANGE=1\n")
+    assert run(["env", "import", str(values), str(auto), "--out", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == len(DEFAULTS) + len(AUTO) + 1
+    assert "warning: STRANGE: no variable of values.env, left out" in shown.err
+    assert "warning: slice is null until you choose: slice: {accelerator: v6e" in shown.err
+    assert read_environment(str(out)).name == "env-20200430"
+    assert run(["env", "import", str(values), "--out", str(out)]) == 2  # never over what a user has written since
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_command_prints_the_yaml_or_json(values: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["env", "import", str(values), "--accelerator", "v5e", "--with-group"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["slice"] == {"accelerator": "v5e", "topology": "4x4"}
+    assert run(["env", "import", str(values), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {row["variable"] for row in shown["rows"]} == set(DEFAULTS) and len(shown["offers"]) == 4
+
+
+def test_page_lists_every_variable() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "from-values-env.md").read_text()
+    assert [name for name in [*DEFAULTS, *values_env.REFUSED, "DISK_SIZE_GB"] if f"`{name}`" not in page] == []
