@@ -255,7 +255,7 @@ start_agent() {
   label=$(printf '%s ' "$digest" "${options[@]}" "${words[@]}" | sha256sum | cut -c 1-16)
   running=$(docker inspect --format '{{.State.Running}} {{index .Config.Labels "maskwright"}}' "$name" 2>/dev/null) || running=
   [ "$running" != "true $label" ] || return 0
-  [ -z "$running" ] || { docker stop --time 120 "$name" >/dev/null && docker rm -f "$name" >/dev/null; }
+  [ -z "$running" ] || { docker stop -t 120 "$name" >/dev/null && docker rm -f "$name" >/dev/null; }
   set -- --label "maskwright=$label" "${options[@]}" --entrypoint maskwright "$container" "${words[@]}"
   # The daemon of a Google host sends lines to Cloud Logging by itself; they come without secrets (core/secrets.py).
   if ! docker run --detach --log-driver gcplogs "$@" >/dev/null; then
