@@ -53,6 +53,7 @@ TAKES = {
     "slurm": SIZE | {"name", "cpus", "sbatch", "workdir", "setup"},
     "skypilot": SIZE | {"name", "cpus", "bucket", "accelerator", "spot", "setup"},
     "vertex": SIZE | cli_vertex.TAKES,
+    "environment": {"target", "up", "detach", "max_cost", "down_when_done", "prices", "setup"},
 }
 """Options that not every place has. Giving one that says nothing there is a misunderstanding."""
 
@@ -63,8 +64,9 @@ def refuse_others(place: str, context: typer.Context) -> None:
 
     known: set[str] = set().union(*TAKES.values())
     if wrong := sorted(given(context) & known - TAKES[place]):
+        on = "an environment" if place == "environment" else place
         raise InputError(
-            f"does not go with --{place}" if place == "spec" else f"does not go with --on {place}",
+            f"does not go with --{place}" if place == "spec" else f"does not go with --on {on}",
             where=f"--{wrong[0].replace('_', '-')}",
             fix="leave it out: `submit --help` says whose it is",
         )

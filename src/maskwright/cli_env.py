@@ -10,7 +10,7 @@ import typer
 from maskwright.cli_options import AsJson, app, plain, print_result
 
 if TYPE_CHECKING:
-    from maskwright.cloud.commands import Confirm
+    from maskwright.cloud.commands import Confirm, Desk
     from maskwright.cloud.terraform_cli import Plan
 
 env = typer.Typer(help="A training environment on Google Cloud: made, seeded, watched and taken away.", **plain)
@@ -25,6 +25,7 @@ Only = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DeleteData = Annotated[bool, typer.Option("--delete-data", help="Disks, NFS and buckets may go, with what is on them.")]
+Prices = Annotated[str | None, typer.Option("--prices", help="YAML with your prices; `env prices` prints ours.")]
 LockTimeoutSeconds = Annotated[float, typer.Option(help="To wait for another run's lock on the state.", min=0.0)]
 DetailedExitcode = Annotated[
     bool, typer.Option("--detailed-exitcode", help="Terraform's: 0 nothing to change, 1 error, 2 changes.")
@@ -45,17 +46,22 @@ def schema(
 def plan(
     location: EnvironmentFile,
     only: Only = None,
+    prices: Prices = None,
     detailed_exitcode: DetailedExitcode = False,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
     """Show what `env up` would do and what it costs; nothing is changed."""
     from maskwright.cloud import commands
+    from maskwright.cloud.prices import estimate, read_prices, table
 
-    drawn = commands.plan(location, parts=parts(only), lock_timeout_seconds=lock_timeout_seconds)
+    known = read_prices(prices)
+    desk, drawn = commands.plan(location, parts=parts(only), lock_timeout_seconds=lock_timeout_seconds)
+    cost = estimate(desk.environment, known, desk.record.placement)
     changes = [{"address": one.address, "change": one.kind, "loses_data": one.loses_data} for one in drawn.changes]
-    report = "\n".join([drawn.text.rstrip(), *replaced(drawn)])
-    print_result(report, {"differs": drawn.differs, "changes": changes}, json)
+    while_up = ["", f"While all that {location} asks for is up:", table(cost)]
+    report = "\n".join([drawn.text.rstrip(), *replaced(drawn), *while_up])
+    print_result(report, {"differs": drawn.differs, "changes": changes, "cost": cost.as_json()}, json)
     if detailed_exitcode and drawn.differs:
         raise typer.Exit(2)
 
@@ -106,18 +112,20 @@ def down(
     only: Only = None,
     delete_data: DeleteData = False,
     yes: Yes = False,
+    prices: Prices = None,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
 ) -> None:
     """Take away what runs. Data stays, and is listed with what it costs, unless you say --delete-data."""
     from maskwright.cloud import commands
 
-    commands.down(
+    desk = commands.down(
         location,
         parts=parts(only),
         delete_data=delete_data,
         confirm=asking(yes),
         lock_timeout_seconds=lock_timeout_seconds,
     )
+    closing_audit(desk, prices)
 
 
 def parts(only: list[str] | None) -> tuple[str, ...]:
@@ -158,3 +166,20 @@ def replaced(drawn: Plan) -> list[str]:
     if lost := [change.address for change in drawn.changes if change.loses_data]:
         lines.append(f"with their data: {', '.join(lost)}")
     return lines
+
+
+def closing_audit(desk: Desk, prices: str | None) -> None:
+    """What is left, what it costs, and why; exit code 1 when something nobody asked for costs money."""
+    from maskwright.cloud import audit
+    from maskwright.cloud.prices import read_prices
+
+    left = audit.audit(
+        desk.google,
+        desk.environment,
+        wanted=desk.wanted,
+        queued=desk.record.queued_zone is not None,
+        price=read_prices(prices).find,
+    )
+    print(left.report())
+    if not left.clean:
+        raise typer.Exit(1)

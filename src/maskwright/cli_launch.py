@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from maskwright import cli_cluster as cluster
+from maskwright import cli_env_jobs as env_jobs
 from maskwright import cli_vertex as vertex
 from maskwright.cli_options import (
     Address,
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 Run = Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")]
 On = Annotated[
     str | None,
-    typer.Option("--on", help="Where: slice:NAME (Cloud TPU VMs), kubernetes, slurm, skypilot, vertex or ray."),
+    typer.Option(
+        "--on",
+        help="Where: lab.yaml (an environment), slice:NAME (TPU VMs), kubernetes, slurm, skypilot, vertex or ray.",
+    ),
 ]
 Spec = Annotated[
     str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
@@ -116,28 +120,48 @@ def submit(
     network: vertex.PeeredNetwork = None,
     staging: vertex.Staging = None,
     label: vertex.Labels = None,
+    target: env_jobs.Target = None,
+    up: env_jobs.Up = False,
+    detach: env_jobs.Detach = False,
+    max_cost: env_jobs.MaxCost = None,
+    down_when_done: env_jobs.DownWhenDone = False,
+    prices: env_jobs.Prices = None,
 ) -> None:
     """Run `maskwright pretrain` on other machines, with their logs here and one exit code."""
+    set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
+    where, name_there = _place(on, spec)
+    if where == "environment":
+        return env_jobs.start(name_there, set_, context)
+    cluster.refuse_others(where, context)
+    _start(where, name_there, _job(context.params, set_), set_, context)
+
+
+def _place(on: str | None, spec: str | None) -> tuple[str, str]:
     from maskwright.core.errors import InputError
-    from maskwright.launch import pull
-    from maskwright.launch.job import JobSpec, parse_target
+    from maskwright.launch.job import parse_target
 
     if (on is None) == (spec is None):
         raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
-    set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
-    words = pretrain_words(config, run, set_, max_hours, max_steps, profile_steps)
-    job = JobSpec(("maskwright", *words), tuple(env or ()), workdir, setup, restarts, grace_seconds)
-    cluster.refuse_others("spec" if spec is not None else parse_target(on or "")[0], context)
-    if spec is not None:
-        return print(job.to_json(), end="") if dry_run else pull.submit_spec(spec, job)
-    _start(*parse_target(on or ""), job, set_, context)
+    return parse_target(on) if on is not None else ("spec", "")
+
+
+def _job(options: dict[str, Any], overrides: list[str]) -> JobSpec:
+    from maskwright.launch.job import JobSpec
+
+    limits = (options["max_hours"], options["max_steps"], options["profile_steps"])
+    words = pretrain_words(options["config"], options["run"], overrides, *limits)
+    rest = (options["workdir"], options["setup"], options["restarts"], options["grace_seconds"])
+    return JobSpec(("maskwright", *words), tuple(options["env"] or ()), *rest)
 
 
 def _start(where: str, target: str, job: JobSpec, overrides: list[str], context: typer.Context) -> None:
     from maskwright import cli_ray
+    from maskwright.launch import pull
     from maskwright.launch.job import NAMELESS
 
     options = context.params
+    if where == "spec":
+        return print(job.to_json(), end="") if options["dry_run"] else pull.submit_spec(options["spec"], job)
     if where == "ray":
         gang = cli_ray.gang_words(context)
         taken = {key: options[key] for key in ("address", "job_id", "working_dir", "follow", "dry_run")}

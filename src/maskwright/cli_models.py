@@ -109,7 +109,8 @@ def stop(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Run directory of a run that is going on, a submitted job.json, ray:ID or vertex:ID."
+            metavar="RUN",
+            help="Run directory of a run that is going on, a submitted job.json, ray:ID, vertex:ID or lab.yaml.",
         ),
     ],
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
@@ -132,6 +133,10 @@ def stop(
         from maskwright import cli_vertex
 
         return cli_vertex.stop(run, checkpoint, wait_seconds)
+    if run.endswith((".yaml", ".yml")):
+        from maskwright import cli_env_jobs
+
+        return cli_env_jobs.stop(run)
     print(task.stop(RunDirectory(run), "checkpoint" if checkpoint else "stop", wait_seconds))
 
 

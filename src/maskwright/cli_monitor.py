@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from maskwright import cli_env_jobs as env_jobs
 from maskwright import cli_vertex
 from maskwright.cli_options import Address, AsJson, app, print_result
 
@@ -15,7 +16,7 @@ INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run directory, a copy of one at any URL, ray:ID or vertex:ID.")
+    str, typer.Argument(metavar="RUN", help="Run directory, a copy of one at any URL, ray:ID, vertex:ID or lab.yaml.")
 ]
 
 
@@ -37,6 +38,8 @@ def status(
         return cli_ray.status(run, as_json, address)
     if run.startswith("vertex:"):
         return cli_vertex.status(run, as_json, watch)
+    if env_jobs.is_environment(run):
+        return env_jobs.status(run, as_json)
     from maskwright.core.errors import StoppedEarly
     from maskwright.monitor.status import look
 
@@ -67,6 +70,8 @@ def logs(
         return cli_ray.logs(run, follow, lines, address)
     if run.startswith("vertex:"):
         return cli_vertex.logs(run, follow, lines)
+    if env_jobs.is_environment(run):
+        return env_jobs.logs(run, follow, lines)
     from maskwright.core.errors import StoppedEarly
     from maskwright.monitor import logs as task
 

@@ -16,13 +16,55 @@ from pathlib import Path
 from fake_metadata import TOKEN, FakeMetadata
 
 HOST = Path(__file__).resolve().parents[2] / "deploy" / "terraform" / "host"
-STUBS = (
-    "mount umount mountpoint blkid wipefs mkfs.ext4 mount.nfs docker shutdown apt-get cos-extensions udevadm".split()
-)
-REAL = (
-    "bash sh curl sed tr cut head tail date uname mkdir chmod rm mv sleep sha256sum grep flock cat find sort xargs "
-    "sync stat wc touch ls basename dirname mktemp nproc env python3"
-).split()
+STUBS = [
+    "mount",
+    "umount",
+    "mountpoint",
+    "blkid",
+    "wipefs",
+    "mkfs.ext4",
+    "mount.nfs",
+    "docker",
+    "shutdown",
+    "apt-get",
+    "cos-extensions",
+    "udevadm",
+]
+REAL = [
+    "bash",
+    "sh",
+    "curl",
+    "sed",
+    "tr",
+    "cut",
+    "head",
+    "tail",
+    "date",
+    "uname",
+    "mkdir",
+    "chmod",
+    "rm",
+    "mv",
+    "sleep",
+    "sha256sum",
+    "grep",
+    "flock",
+    "cat",
+    "find",
+    "sort",
+    "xargs",
+    "sync",
+    "stat",
+    "wc",
+    "touch",
+    "ls",
+    "basename",
+    "dirname",
+    "mktemp",
+    "nproc",
+    "env",
+    "python3",
+]
 """All that the scripts need of a system besides; the stubs of tools that are not named here do not exist."""
 
 

@@ -59,11 +59,11 @@ class Desk:
         return self.google.find("storage", f"b/{self.environment.runs_bucket}") is not None
 
 
-def plan(location: str, *, parts: Collection[str] = (), lock_timeout_seconds: float = 60.0) -> Plan:
+def plan(location: str, *, parts: Collection[str] = (), lock_timeout_seconds: float = 60.0) -> tuple[Desk, Plan]:
     """What `up` would do; nothing is changed."""
     desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
     with desk.terraform.ready() as terraform:
-        return terraform.plan(_target(desk, parts))
+        return desk, terraform.plan(_target(desk, parts))
 
 
 def up(

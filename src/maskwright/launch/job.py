@@ -16,6 +16,8 @@ from maskwright.core.secrets import redact
 
 FORMAT = 1
 KINDS = {"slice": "a Cloud TPU VM slice by its name, as in slice:my-pod"}
+ENVIRONMENTS = (".yaml", ".yml")
+"""So ends the file of an environment on Google Cloud, as in --on lab.yaml."""
 NAMELESS = {
     "kubernetes": "a cluster by kubectl",
     "slurm": "one by sbatch",
@@ -103,10 +105,14 @@ def _require(holds: bool, key: str, what: str, fix: str = "correct it") -> None:
 
 
 def parse_target(on: str) -> tuple[str, str]:
-    """`slice:NAME` as its kind and its name; `slurm` as its kind alone."""
+    """`slice:NAME` as its kind and its name; `slurm` as its kind alone; `lab.yaml` as an environment."""
+    if on.endswith(ENVIRONMENTS):
+        return "environment", on
     kind, colon, name = on.partition(":")
     known = "; ".join(
-        [f"{kind}:NAME is {text}" for kind, text in KINDS.items()] + [f"{k} is {t}" for k, t in NAMELESS.items()]
+        [f"{kind}:NAME is {text}" for kind, text in KINDS.items()]
+        + [f"{k} is {t}" for k, t in NAMELESS.items()]
+        + ["lab.yaml is an environment on Google Cloud"]
     )
     if on in NAMELESS:
         return on, ""

@@ -18,6 +18,7 @@ that of a host is in `agent.py`.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from maskwright.core import storage
@@ -54,18 +55,25 @@ def last_attempt(folder: Folder, submission: int) -> int:
 def submit_spec(location: str, spec: JobSpec, *, poll_seconds: float = 2.0) -> None:
     """Writes the spec and follows the job to its end. The same spec again, while it runs, is followed only."""
     folder = spec_folder(location)
-    before = read_spec(folder)
+    follow(folder, put_spec(folder, spec), poll_seconds)
+
+
+def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambda submission: None) -> int:
+    """Writes the spec and returns the number of the submission, for which `first` is called before hosts see it. The
+    same spec again, while it runs, is not another submission."""
+    location, before = f"{folder.location}/job.json", read_spec(folder)
     if before is not None and folder.get_json(f"{before.submission:04d}/result.json") is None:
         if replace(before, submission=spec.submission) != spec:
             fix = f"wait for it, end it with `maskwright stop {location}`, or use another folder"
             raise InputError("another job is not over yet", where=location, fix=fix)
-        spec = before
+        first(before.submission)
         say(f"{location}: submitted before, following it")
-    else:
-        spec = replace(spec, submission=before.submission + 1 if before else 1)
-        folder.put("job.json", spec.to_json().encode())
-        say(f"{location}: submission {spec.submission}, waiting for the hosts")
-    follow(folder, spec.submission, poll_seconds)
+        return before.submission
+    spec = replace(spec, submission=before.submission + 1 if before else 1)
+    first(spec.submission)
+    folder.put("job.json", spec.to_json().encode())
+    say(f"{location}: submission {spec.submission}, waiting for the hosts")
+    return spec.submission
 
 
 def stop_spec(location: str, *, poll_seconds: float = 2.0) -> None:
@@ -78,8 +86,10 @@ def stop_spec(location: str, *, poll_seconds: float = 2.0) -> None:
     follow(folder, spec.submission, poll_seconds)
 
 
-def follow(folder: Folder, submission: int, poll_seconds: float) -> None:
-    """Shows what hosts log. Ctrl-C ends the following; the job goes on."""
+def follow(
+    folder: Folder, submission: int, poll_seconds: float, meanwhile: Callable[[], object] = lambda: None
+) -> None:
+    """Shows what hosts log. Ctrl-C ends the following; the job goes on. `meanwhile` is called in each round."""
     begun: dict[int, list[int]] = {}
     """Of each attempt, how many pieces of each host's log were shown."""
     with Stop().on_signals() as stop:
@@ -96,6 +106,7 @@ def follow(folder: Folder, submission: int, poll_seconds: float) -> None:
                     say(str(line))
                 conclude(int(result["code"]), str(result["cause"]), folder.location)
                 return
+            meanwhile()
             until = time.monotonic() + poll_seconds
             while time.monotonic() < until and not stop.asked:
                 time.sleep(min(0.2, poll_seconds))

@@ -1,0 +1,118 @@
+"""A watcher's looks at the made-up cloud, and its acts there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.small_terraform import SmallTerraform
+
+from maskwright.cloud import record
+from maskwright.cloud.environment import read_environment
+from maskwright.cloud.ground import EnvironmentGround
+from maskwright.cloud.watcher import Locked, Refused
+from maskwright.core.errors import InputError, MaskwrightError, TerraformError
+
+LAB = """
+name: lab1
+project: lab-proj
+zone: us-east5-b
+slice: {accelerator: v6e, topology: 4x4, provisioning_model: SPOT, fallbacks: [{zone: us-east5-a}]}
+group: {machine_type: g2-standard-12, size: 2}
+"""
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
+    import fsspec
+
+    with fake_cloud() as cloud:
+        for name, value in cloud.environment().items():
+            monkeypatch.setenv(name, value)
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        cloud.put("gs://lab-proj-maskwright-state/made", "")
+        cloud.put("gs://lab-proj-lab1-runs/made", "")
+        (tmp_path / "lab.yaml").write_text(LAB)
+        yield cloud
+
+
+@pytest.fixture
+def terraform(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> SmallTerraform:
+    from maskwright.cloud import commands
+
+    small = SmallTerraform(cloud)
+    monkeypatch.setattr(commands, "up", small.up)
+    monkeypatch.setattr(commands, "down", small.down)
+    return small
+
+
+def ground(tmp_path: Path, kind: str = "slice") -> EnvironmentGround:
+    return EnvironmentGround(f"{tmp_path}/lab.yaml", kind)
+
+
+def test_life_of_a_slice_as_a_watcher_sees_it(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
+    place = ground(tmp_path)
+    assert place.has_bucket() and not place.look().exists
+    place.up(0)
+    for _ in range(5):
+        found = place.look()
+    assert (found.wanted, found.running, len(found.names), found.making) == (4, 4, 4, False)
+    cloud.preempt("lab1-slice", [1, 2])
+    found = place.look()
+    assert (found.exists, found.running, len(found.names), len(found.stopped)) == (True, 2, 2, 2)
+    assert not found.trouble and not found.refused
+    place.down()
+    assert not place.look().exists
+    place.up(1)
+    assert place.look().placement == 1
+    assert record.read(read_environment(f"{tmp_path}/lab.yaml")).placement["slice"] == 1
+    assert [key for key in cloud.resources if key.endswith("/us-east5-a/instanceGroupManagers/lab1-slice")]
+    place.remove()
+    assert not place.look().exists
+
+
+def test_no_machines_to_be_had_are_googles_words(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
+    cloud.stockout("us-east5-b")
+    place = ground(tmp_path, "group")
+    place.up(0)
+    found = [place.look() for _ in range(3)][-1]
+    assert found.exists and found.making and not found.running and "EXHAUSTED" in found.trouble and not found.refused
+
+
+def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
+    place = ground(tmp_path)
+    cloud.deny("compute.instanceGroupManagers.get")
+    with pytest.raises(Refused, match=r"compute\.instanceGroupManagers\.get"):
+        place.look()
+    cloud.denied.clear()
+    cases: list[tuple[MaskwrightError, type[MaskwrightError]]] = [
+        (TerraformError("another run holds the state: me@there, since noon", 1), Locked),
+        (InputError("is in use by process 7 on there", fix="wait"), Locked),
+        (TerraformError("googleapi: Error 403: Required 'compute.disks.create' permission for 'x'", 1), Refused),
+        (TerraformError("googleapi: Error 429: Quota exceeded for quota metric 'x'", 1), TerraformError),
+        (TerraformError("ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources", 1), TerraformError),
+    ]
+    for raised, seen in cases:
+        terraform.fails = [raised]
+        with pytest.raises(seen) as caught:
+            place.up(0)
+        assert type(caught.value) is seen
+
+
+def test_price_of_a_host_and_of_one_without_a_price(cloud: Cloud, tmp_path: Path) -> None:
+    place = ground(tmp_path)
+    table: dict[str, Any] = {
+        "currency": "USD",
+        "sources": {"us": {"address": "https://example.com", "date": "2026-01-02"}},
+        "prices": [{"what": "v6e", "region": "us-east5", "unit": "chip-hour", "spot": 1.5, "source": "us"}],
+    }
+    import yaml
+
+    (tmp_path / "prices.yaml").write_text(yaml.safe_dump(table))
+    place = EnvironmentGround(f"{tmp_path}/lab.yaml", "slice", f"{tmp_path}/prices.yaml")
+    assert place.usd_per_hour(0) == pytest.approx(4 * 1.5)
+    with pytest.raises(InputError, match=r"--max-cost: no price for g2-standard-12 .*group.* Fix: "):
+        EnvironmentGround(f"{tmp_path}/lab.yaml", "group", f"{tmp_path}/prices.yaml").usd_per_hour(0)

@@ -1,0 +1,291 @@
+"""Watchers at work on a folder in the place of a bucket, and on machines that the test gives and takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from maskwright.cloud import lease as lease_module
+from maskwright.cloud import watcher as module
+from maskwright.cloud.lease import Lease
+from maskwright.cloud.watch import Action, Rules
+from maskwright.cloud.watcher import HISTORY, Limits, Locked, Machines, Refused, Watcher
+from maskwright.core.errors import MaskwrightError
+from maskwright.launch.folder import Folder
+from maskwright.launch.job import JobSpec
+
+Killed = KeyboardInterrupt
+"""What no code under test catches, as SIGKILL."""
+
+
+@dataclass
+class Machinery:
+    """Two machines, in one of two places."""
+
+    place: int | None = None
+    running: int = 0
+    stopped: tuple[str, ...] = ()
+    dry: set[int] = field(default_factory=set)
+    fails: list[BaseException | None] = field(default_factory=list)
+    acts: list[str] = field(default_factory=list)
+    price: float = 10.0
+
+    def look(self) -> Machines:
+        names = tuple(f"m-{n}" for n in range(self.running))
+        trouble = "stockout" if self.place in self.dry and not self.running else ""
+        making = bool(trouble)
+        return Machines(2, self.place or 0, self.place is not None, names, self.stopped, self.running, making, trouble)
+
+    def has_bucket(self) -> bool:
+        return True
+
+    def rules(self) -> Rules:
+        return Rules(patience_seconds=(600.0, 600.0), base_seconds=10.0, cap_seconds=60.0, seed="t")
+
+    def usd_per_hour(self, placement: int) -> float:
+        return self.price
+
+    def up(self, placement: int) -> None:
+        self._fail()
+        assert self.place is None, "another one is there"
+        self.acts.append(f"up {placement}")
+        self.place, self.running = placement, 0 if placement in self.dry else 2
+
+    def down(self) -> None:
+        self._fail()
+        self.acts.append("down")
+        self.place, self.running, self.stopped = None, 0, ()
+
+    def remove(self) -> None:
+        self.acts.append("remove")
+        self.place, self.running, self.stopped = None, 0, ()
+
+    def _fail(self) -> None:
+        if self.fails and (error := self.fails.pop(0)):
+            raise error
+
+
+@dataclass
+class Scene:
+    folder: Folder
+    machinery: Machinery
+    now: float = 1_000_000.0
+    watcher: Watcher | None = None
+
+    def watching(self, limits: Limits | None = None) -> Watcher:
+        self.watcher = Watcher(self.folder, self.machinery, limits, clock=lambda: self.now)
+        return self.watcher
+
+    def turn(self, seconds: float = 10.0) -> Action:
+        """Hosts that run have agents that beat."""
+        assert self.watcher
+        self.now += seconds
+        for worker in range(self.machinery.running):
+            self.folder.put_json(f"hosts/worker-{worker}.json", {"beat": self.now, "submission": 1, "idle": False})
+        return self.watcher.turn()
+
+    def until(self, kind: str, turns: int = 60) -> Action:
+        for _ in range(turns):
+            action = self.turn()
+            if action.kind == kind:
+                return action
+        raise AssertionError(f"never {kind}: {self.machinery.acts}")
+
+    def result(self, code: int) -> None:
+        self.folder.put_json("0001/result.json", {"code": code, "cause": "", "report": [], "time": 0.0})
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(lease_module, "SILENT_SECONDS", 0.0)
+    folder = Folder(f"file://{tmp_path}/jobs")
+    folder.put("job.json", JobSpec(("true",), grace_seconds=30.0).to_json().encode())
+    return Scene(folder, Machinery())
+
+
+def test_preempted_group_is_made_again_there_then_elsewhere(scene: Scene) -> None:
+    scene.watching()
+    scene.until("make")
+    assert scene.turn().why == "whole"
+    scene.machinery.running = 0  # taken away
+    assert "preempted" in scene.turn().why
+    scene.machinery.dry = {0}
+    scene.until("make")
+    scene.until("make")
+    assert scene.machinery.acts == ["up 0", "down", "up 0", "down", "up 1"]
+    assert scene.turn().why == "whole"
+    scene.result(0)
+    assert scene.turn() == Action("end", "", code=0) and scene.machinery.place == 1
+
+
+@pytest.mark.parametrize("point", ["down", "up"])
+def test_watcher_killed_in_an_act_is_followed_by_one_that_goes_on(scene: Scene, point: str) -> None:
+    scene.watching()
+    scene.until("make")
+    scene.turn()
+    scene.machinery.running = 0
+    scene.turn()
+    scene.machinery.fails = [Killed()] if point == "down" else [None, Killed()]
+    with pytest.raises(Killed):
+        scene.until("make")
+    before = scene.folder.get_json(HISTORY)
+    assert before and before["phase"] == "making"
+    scene.watching()
+    scene.until("make")
+    assert scene.machinery.running == 2 and scene.turn().kind == "nothing"
+
+
+def test_held_lock_is_waited_for_and_counts_as_no_try(scene: Scene) -> None:
+    scene.machinery.fails = [Locked("another run holds the state", fix="wait") for _ in range(5)]
+    scene.watching()
+    scene.until("make")
+    assert scene.machinery.acts == ["up 0"] and not scene.machinery.fails
+    history = scene.folder.get_json(HISTORY)
+    assert history and (history["tries"], history["rounds"], history["placement"]) == (0, 0, 0)
+
+
+def test_failing_api_is_tried_again_with_waits_and_a_refusal_is_the_jobs_end(scene: Scene) -> None:
+    scene.machinery.fails = [MaskwrightError("the API fails", fix="x"), Refused("may not", fix="ask for the role")]
+    scene.watching()
+    assert "the API fails" in scene.turn().why
+    assert "the API fails" in scene.turn().why  # and now it waits
+    assert scene.until("end").code == 1
+    result = scene.folder.get_json("0001/result.json")
+    assert result and result["code"] == 1 and "may not" in result["cause"]
+
+
+def test_host_that_refuses_ends_the_job_by_its_line(scene: Scene) -> None:
+    scene.watching()
+    scene.until("make")
+    scene.folder.put_json("health/m-1.json", {"step": "agent", "ok": False, "what": "the agent ended with 1: oh"})
+    assert scene.turn().kind == "nothing"
+    line = "no TPU: /dev/accel0 is absent. Fix: image"
+    scene.folder.put_json("health/m-1.json", {"step": "devices", "ok": False, "what": line})
+    action = scene.until("end")
+    assert action.code == 1 and f"m-1: devices: {line}" in action.why
+    # It stopped itself meanwhile. A new submission gets new hosts, once.
+    scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
+    scene.folder.put_json("idle/m-1.json", {"what": "start-up failed"})
+    scene.folder.put("job.json", JobSpec(("true",), submission=2).to_json().encode())
+    assert scene.turn().kind == "make" and scene.machinery.acts == ["up 0", "down", "up 0"]
+
+
+def test_hosts_that_stopped_themselves_are_made_again_when_there_is_a_job(scene: Scene) -> None:
+    scene.machinery.place, scene.machinery.stopped = 0, ("m-0", "m-1")
+    for name in scene.machinery.stopped:
+        scene.folder.put_json(f"idle/{name}.json", {"what": "no job"})
+    scene.result(0)
+    scene.watching()
+    assert scene.turn().kind == "end" and scene.machinery.acts == []
+    scene.folder.put("job.json", JobSpec(("true",), submission=2).to_json().encode())
+    assert scene.turn().kind == "make" and scene.machinery.acts == ["down", "up 0"]
+
+
+def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) -> None:
+    Limits(1, max_usd=1.0).store(scene.folder)
+    scene.watching()
+    asked = scene.until("ask")  # 20 USD an hour: after three minutes
+    assert "--max-cost 1 is reached" in asked.why and scene.folder.get_json("stop.json") == {"submission": 1}
+    history = scene.folder.get_json(HISTORY)
+    assert history and 1.0 <= history["usd"] <= 1.0 + 20.0 * 10 / 3600
+    end = scene.until("end")
+    assert end.code == 75 and scene.machinery.acts == ["up 0", "down"] and scene.machinery.place is None
+    result = scene.folder.get_json("0001/result.json")
+    assert result and result["code"] == 75 and "--max-cost" in result["cause"]
+
+
+def test_budget_goes_on_counting_in_the_next_watcher_and_survives_a_lock(scene: Scene) -> None:
+    Limits(1, max_hours=0.1).store(scene.folder)
+    scene.watching()
+    scene.until("make")
+    scene.turn(200.0)
+    scene.watching()
+    assert scene.until("ask").why.startswith("--max-hours 0.1 is reached")
+    scene.result(75)
+    scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 2
+    end = scene.until("end")
+    assert end.code == 75 and scene.machinery.acts == ["up 0", "down"]
+
+
+def test_budget_goes_past_a_lock_that_never_opens(scene: Scene) -> None:
+    Limits(1, max_hours=0.1).store(scene.folder)
+    scene.watching()
+    scene.until("make")
+    scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 99
+    assert scene.until("end").code == 75
+    assert scene.machinery.acts == ["up 0", "remove"] and len(scene.machinery.fails) == 96
+
+
+def test_down_when_done(scene: Scene) -> None:
+    Limits(1, down_when_done=True).store(scene.folder)
+    scene.watching()
+    scene.until("make")
+    scene.result(0)
+    assert scene.until("end").code == 0 and scene.machinery.acts == ["up 0", "down"]
+
+
+def test_limits_of_another_submission_do_not_count(scene: Scene) -> None:
+    Limits(7, max_hours=0.001, down_when_done=True).store(scene.folder)
+    scene.watching(Limits(max_usd=1e9))
+    scene.until("make")
+    for _ in range(20):
+        assert scene.turn().kind == "nothing"
+
+
+def test_unknown_beat_is_not_a_life(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.folder.put_json("hosts/worker-0.json", {"beat": 5})
+    watcher = scene.watching()
+    assert not watcher._beats_on(0) and not watcher._beats_on(0)
+    scene.folder.put_json("hosts/worker-0.json", {"beat": 6})
+    assert watcher._beats_on(0)
+    scene.folder.put_json("hosts/worker-0.json", {"beat": 7, "gone": True})
+    assert not watcher._beats_on(0)
+    scene.folder.put_json("hosts/worker-0.json", {"beat": 8})
+    monkeypatch.setattr(module, "LOST_SECONDS", 0.0)
+    watcher._beats_on(0)
+    assert not watcher._beats_on(0)
+
+
+# ---- one at a time ---------------------------------------------------------------------------------------------------
+
+
+def test_one_lease_at_a_time_and_the_silent_one_is_taken_over(tmp_path: Path) -> None:
+    folder, now = Folder(f"file://{tmp_path}"), 0.0
+    first, second, third = (Lease(folder, clock=lambda: now) for _ in range(3))
+    assert first.turn() and not second.turn() and not third.turn()
+    assert second.holder.startswith("process ")
+    now = 80.0
+    assert first.turn() and not second.turn()  # it beats
+    now = 169.0
+    assert not second.turn() and not third.turn()
+    now = 260.0
+    assert second.turn() and not third.turn()
+    assert not first.turn()  # it was asleep, and stands back
+    second.leave()
+    assert third.turn()
+
+
+def test_of_many_that_try_at_once_one_gets_it(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    folder = Folder(f"file://{tmp_path}")
+    leases = [Lease(folder) for _ in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(Lease.turn, leases)) == 1
+
+
+def test_second_watcher_does_nothing_and_takes_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "SILENT_SECONDS", 1e9)
+    first = scene.watching()
+    scene.until("make")
+    second = scene.watching()
+    scene.machinery.running = 0
+    for _ in range(5):
+        assert scene.turn().why.startswith("watched by process")
+    assert scene.machinery.acts == ["up 0"]
+    first.leave()
+    scene.until("make")
+    scene.result(3)
+    assert scene.watcher is second and scene.turn().code == 3

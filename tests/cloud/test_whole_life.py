@@ -1,0 +1,236 @@
+"""The whole life of an environment, as a user drives it: our command line, the real terraform with its real gcs backend,
+the stand-in provider, and a made-up Google Cloud in which both see the same things."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.terraform_world import TerraformWorld, why_not
+
+from maskwright.cli import run
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+LAB: dict[str, Any] = {
+    "name": "lab1",
+    "project": "lab-proj",
+    "zone": "us-east5-b",
+    "nfs": {"share": "tpushare"},
+    "disk": {"size_gb": 100, "source": "gs://corpus/stores"},
+    "slice": {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"},
+}
+SECRET = "fake-token-0123456789"
+ZONE = "compute/projects/lab-proj/zones/us-east5-b"
+
+
+@dataclass
+class Life:
+    cloud: Cloud
+    world: TerraformWorld
+    folder: Path
+    capture: pytest.CaptureFixture[str]
+
+    def write(self, **changes: Any) -> str:
+        path = self.folder / "lab.yaml"
+        path.write_text(yaml.safe_dump({**LAB, **changes}))
+        return str(path)
+
+    def env(self, command: str, *words: str, code: int = 0) -> str:
+        """`maskwright env COMMAND lab.yaml …`; what it printed, messages and data."""
+        got = run(["env", command, str(self.folder / "lab.yaml"), *words])
+        said = "".join(self.capture.readouterr())
+        assert got == code, said
+        assert SECRET not in said
+        return said
+
+    def exists(self, kind: str) -> list[str]:
+        """Names of what is there of a collection, as instances or buckets."""
+        return [key.rsplit("/", 1)[1] for key in sorted(self.cloud.resources) if key.rsplit("/", 2)[-2] == kind]
+
+
+@pytest.fixture
+def life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_network: bool
+) -> Iterator[Life]:
+    with fake_cloud(polls=0) as cloud:
+        world = TerraformWorld(tmp_path / "terraform", cloud=cloud.url)
+        for name, value in {**cloud.environment(), **world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
+            monkeypatch.setenv(name, value)
+        import gcsfs  # looks at the variables when it is imported
+
+        gcsfs.GCSFileSystem.clear_instance_cache()
+        yield Life(cloud, world, tmp_path, capsys)
+
+
+@contextmanager
+def seeder(cloud: Cloud, result: dict[str, Any] | None) -> Iterator[list[str]]:
+    """Stands in for what runs on the seeding machine: once Terraform has made it, it leaves `result`. The script
+    itself is tested elsewhere. Gives the metadata that the machine had."""
+    over, seen = threading.Event(), []
+
+    def act() -> None:
+        while not over.is_set():
+            machine = cloud.resources.get(f"{ZONE}/instances/lab1-seeder")
+            if machine and not seen:
+                items = {item["key"]: item["value"] for item in machine["metadata"]["items"]}
+                seen.append(json.dumps(items))
+                if result is None:
+                    cloud.preempt("lab1-seeder")
+                else:
+                    cloud.put(items["maskwright-seed-result"], json.dumps(result))
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+SEEDED = {"ok": True, "files": 3, "bytes": 4096, "manifest_sha256": "0" * 64, "seconds": 1.0}
+
+
+@pytest.mark.slow
+def test_init_up_resize_seed_down(life: Life) -> None:
+    life.write(slice=None)
+    life.env("init")
+    bucket = life.cloud.resources["storage/b/lab-proj-maskwright-state"]
+    assert bucket["versioning"]["enabled"] and bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+
+    shown = life.env("plan")
+    assert "google_compute_disk" in shown and "month" in shown
+    life.env("plan", "--detailed-exitcode", code=2)
+    assert not life.exists("disks"), "a plan changes nothing"
+    assert "nobody is there to say yes" in life.env("up", code=2)
+
+    life.env("up", "--yes")
+    assert life.exists("disks") == ["lab1-data-1"] and life.exists("instances") == ["lab1-nfs"]
+    assert {"lab-proj-lab1-dataset", "lab-proj-lab1-runs"} <= set(life.exists("b"))
+    life.env("plan", "--detailed-exitcode", code=0)
+
+    with seeder(life.cloud, SEEDED):
+        said = life.env("seed", "--yes", "--poll-seconds", "0.1")
+    assert "3 files" in said and life.exists("instances") == ["lab1-nfs"], "the machine is gone"
+    assert life.cloud.resources[f"{ZONE}/disks/lab1-data-1"]["accessMode"] == "READ_ONLY_MANY"
+    assert "was seeded" in life.env("seed", "--yes")
+
+    life.write()
+    life.env("up", "--yes")
+    group = life.cloud.resources[f"{ZONE}/instanceGroupManagers/lab1-slice"]
+    assert group["targetSize"] == 4
+    hosts = [name for name in life.exists("instances") if name.startswith("lab1-slice")]
+    assert len(hosts) == 4
+    disks = life.cloud.resources[f"{ZONE}/instances/{hosts[0]}"]["disks"]
+    assert [disk["mode"] for disk in disks if disk.get("deviceName") == "shared-pd"] == ["READ_ONLY"]
+    life.env("plan", "--detailed-exitcode", code=0)
+
+    life.world.forget()
+    life.write(slice={**LAB["slice"], "topology": "8x8"})
+    shown = life.env("plan")
+    assert "made anew" in shown and "instance_group_manager" in shown
+    life.env("up", "--yes")
+    order = [(op, kind.removeprefix("google_compute_")) for op, kind, _ in life.world.changes()]
+    moved = [entry for entry in order if entry[1] in ("resource_policy", "instance_group_manager")]
+    # A policy with machines cannot go, and machines cannot change their policy.
+    assert moved.index(("delete", "instance_group_manager")) < moved.index(("create", "instance_group_manager"))
+    assert moved.index(("create", "resource_policy")) < moved.index(("create", "instance_group_manager"))
+    assert moved[-1] == ("delete", "resource_policy")
+    assert life.cloud.resources[f"{ZONE}/instanceGroupManagers/lab1-slice"]["targetSize"] == 16
+
+    said = life.env("down", "--yes")
+    assert life.exists("instanceGroupManagers") == [] and life.exists("disks") == ["lab1-data-1"]
+    for stays in ("lab1-data-1", "lab1-nfs", "lab-proj-lab1-runs"):
+        assert stays in said, "what stays is listed"
+    assert "holds data" in life.env("down", "--only", "disk", "--yes", code=2)
+
+    life.env("down", "--delete-data", "--yes")
+    assert (
+        life.exists("disks") == []
+        and life.exists("instances") == []
+        and life.exists("b") == ["lab-proj-maskwright-state"]
+    )
+    state = life.cloud.text("gs://lab-proj-maskwright-state/env/lab1/default.tfstate")
+    assert SECRET not in state and json.loads(state)["resources"] == []
+
+
+@pytest.mark.slow
+def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> None:
+    life.write(nfs=None, disk=None)
+    life.env("init")
+    life.cloud.fault(
+        "terraform.google_compute_instance_group_manager.create", 403, "", "ZONE_RESOURCE_POOL_EXHAUSTED", times=2
+    )
+    said = life.env("up", "--yes", code=1)
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in said and "lab1-slice" not in life.exists("instanceGroupManagers")
+    assert "lab-proj-lab1-runs" in life.exists("b"), "what was made before it stays, and is in the state"
+    life.env("up", "--yes", code=1)
+    life.env("up", "--yes")
+    assert life.exists("instanceGroupManagers") == ["lab1-slice"]
+
+    life.cloud.fault("terraform.google_compute_instance_group_manager.delete", 503, "", "backend error")
+    life.env("down", "--yes", code=1)
+    life.env("down", "--yes")
+    assert life.exists("instanceGroupManagers") == []
+    life.cloud.fault("terraform.google_compute_instance_group_manager.create", 403, "", "made to fail")
+    life.env("up", "--yes", code=1)
+    life.env("down", "--delete-data", "--yes")
+    assert life.exists("b") == ["lab-proj-maskwright-state"] and life.exists("networks") == []
+
+
+@pytest.mark.slow
+def test_seeding_that_fails_leaves_no_machine(life: Life) -> None:
+    life.write(nfs=None, slice=None)
+    life.env("init")
+    failed = {"ok": False, "step": "verify", "what": "part-3.bin: 10 bytes, not 12"}
+    with seeder(life.cloud, failed) as seen:
+        said = life.env("seed", "--yes", "--poll-seconds", "0.1", code=1)
+    assert "seeding failed at verify: part-3.bin: 10 bytes, not 12" in said and seen
+    assert life.exists("instances") == [] and "lab1-data-1" in life.exists("disks")
+    with seeder(life.cloud, None):
+        said = life.env("seed", "--yes", "--poll-seconds", "0.1", code=1)
+    assert "lab1-seeder is gone and left no result" in said
+    assert life.exists("instances") == []
+    with seeder(life.cloud, SEEDED):
+        life.env("seed", "--yes", "--poll-seconds", "0.1")
+    with seeder(life.cloud, SEEDED):
+        life.env("seed", "--again", "--yes", "--poll-seconds", "0.1")
+    assert life.exists("disks") == ["lab1-data-2"]
+
+
+def test_a_held_lock_names_its_holder(life: Life) -> None:
+    life.write(nfs=None, disk=None, slice=None)
+    life.env("init")
+    lock = {"ID": "1795165645", "Operation": "OperationTypeApply", "Who": "ada@desk", "Version": "1.11.4"}
+    lock |= {"Created": "2026-11-20T09:00:00Z", "Path": "gs://x"}
+    life.cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(lock))
+    said = life.env("up", "--yes", "--lock-timeout-seconds", "0", code=1)
+    assert "another run holds the state: ada@desk" in said and "force-unlock" in said
+    assert not life.exists("networks")
+
+
+def test_environments_stand_side_by_side(life: Life) -> None:
+    life.write(nfs=None, disk=None, slice=None)
+    life.env("init")
+    life.env("up", "--yes")
+    life.write(name="lab2", nfs=None, disk=None, slice=None)
+    life.env("up", "--yes")
+    assert {"lab-proj-lab1-runs", "lab-proj-lab2-runs"} <= set(life.exists("b"))
+    life.env("down", "--delete-data", "--yes")
+    assert "lab-proj-lab1-runs" in life.exists("b") and "lab-proj-lab2-runs" not in life.exists("b")
+
+
+def test_without_init_the_fix_is_named(life: Life) -> None:
+    life.write()
+    assert "maskwright env init" in life.env("plan", code=2)

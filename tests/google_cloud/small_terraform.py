@@ -1,0 +1,58 @@
+"""In the place of `commands.up` and `down` where a test is about something else than Terraform: a slice or group comes
+and goes in the fake cloud at once, and the record says where, as the real ones leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google_cloud import compute
+from google_cloud.fake import Cloud
+
+from maskwright.cloud import record, variables
+from maskwright.cloud.environment import read_environment
+
+
+@dataclass
+class SmallTerraform:
+    cloud: Cloud
+    fails: list[BaseException | None] = field(default_factory=list)
+    acts: list[str] = field(default_factory=list)
+
+    def up(
+        self, location: str, *, parts: tuple[str, ...], placement: Mapping[str, int] | None = None, **_: Any
+    ) -> None:
+        self._fail()
+        environment = read_environment(location)
+        (kind,) = parts
+        known = record.read(environment).moved(kind, (placement or {}).get(kind, 0))
+        record.write(environment, known)
+        hosts = variables.variables(environment, known, None)[kind]
+        project, zone, name = environment.project, hosts["zone"], f"{environment.name}-{kind}"
+        self.acts.append(f"up {kind} {zone}")
+        with self.cloud.lock:
+            template = f"compute/projects/{project}/global/instanceTemplates/{name}"
+            if template not in self.cloud.resources:
+                properties = {"machineType": hosts["machine_type"], "disks": []}
+                body = {"name": name, "properties": properties}
+                compute.make(self.cloud, f"projects/{project}/global/instanceTemplates", body)
+            group = {
+                "name": name,
+                "targetSize": hosts.get("size") or (environment.slice.hosts if environment.slice else 0),
+                "versions": [{"instanceTemplate": f"global/instanceTemplates/{name}"}],
+                "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+            }
+            compute.make(self.cloud, f"projects/{project}/zones/{zone}/instanceGroupManagers", group)
+
+    def down(self, location: str, *, parts: tuple[str, ...], **_: Any) -> None:
+        self._fail()
+        name = f"{read_environment(location).name}-{parts[0]}"
+        self.acts.append(f"down {parts[0]}")
+        with self.cloud.lock:
+            for key in [key for key in self.cloud.resources if key.endswith(f"/instanceGroupManagers/{name}")]:
+                compute.remove(self.cloud, key.removeprefix("compute/"))
+
+    def _fail(self) -> None:
+        if self.fails and (error := self.fails.pop(0)):
+            raise error
