@@ -31,7 +31,7 @@ def call(cloud: Cloud, request: Request) -> Any:
         return operation(cloud, request)
     function = HANDLERS.get(".".join(request.id.split(".")[-2:])) or COMMON.get(request.verb)
     if function is None or (request.api.name, collection) not in KINDS:
-        raise Refused(f"the fake does not do {request.id}", 501)
+        raise NotImplementedError(request.id)
     return function(cloud, request)
 
 
