@@ -77,28 +77,56 @@ def test_its_own_tests(terraform: Terraform) -> None:
     assert re.search(r"Success! \d\d passed, 0 failed", terraform.run("test"))
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('scheduling_config { preemptible = true }', 'Blocks of type "scheduling_config" are not expected here'),
-        ("acess_mode = null", 'An argument named "acess_mode" is not expected here'),
-        ("size = []", "Inappropriate value for attribute"),
-    ],
-)  # fmt: skip
-def test_arguments_that_the_provider_does_not_have(terraform: Terraform, text: str, said: str) -> None:
+WRONG = """
+resource "google_compute_disk" "a" {
+  name = "a"
+  scheduling_config { preemptible = true }
+}
+resource "google_compute_disk" "b" {
+  name       = "b"
+  acess_mode = null
+}
+resource "google_compute_disk" "c" {
+  name = "c"
+  size = []
+}
+resource "google_compute_firewall" "d" {
+  name      = "d"
+  network   = "n"
+  direction = "INCOMING"
+}
+"""
+
+
+def test_arguments_that_the_provider_does_not_have(terraform: Terraform) -> None:
     """That the stand-in judges as the provider would is what the other tests rest on."""
-    (terraform.folder / "more.tf").write_text(f'resource "google_compute_disk" "x" {{\n  name = "x"\n  {text}\n}}\n')
-    assert said in " ".join(terraform.run("validate", code=1).split())
+    (terraform.folder / "more.tf").write_text(WRONG)
+    found = json.loads(terraform.run("validate", "-json", code=1))["diagnostics"]
+    said = " ".join(f"{one['summary']}: {one['detail']}" for one in found)
+    assert 'Blocks of type "scheduling_config" are not expected here' in said
+    assert 'An argument named "acess_mode" is not expected here' in said
+    assert "Inappropriate value for attribute" in said
+    (terraform.folder / "more.tf").write_text(WRONG[WRONG.index('resource "google_compute_firewall"') :])
+    assert 'expected direction to be one of ["INGRESS", "EGRESS"], got INCOMING' in terraform.run("validate", code=1)
 
 
 EVERYTHING = {"disk": DISK, "slice": SLICE, "group": GROUP, "nfs": {"share": "code"}, "network": {"nat": True}}
 EVERYTHING |= {"seeded": True}
 
 
-def test_everything_and_then_nothing_to_do(terraform: Terraform) -> None:
-    """Then what is true of all of it: labels, no public address, no secret in plan, state or metadata."""
+@pytest.fixture(scope="module")
+def everything(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Terraform, str]:
+    """An environment with all parts, not to be changed; and what its plan said."""
+    folder = tmp_path_factory.mktemp("everything")
+    shutil.copytree(prepared, folder / "work", symlinks=True)
+    terraform = Terraform(folder / "work", TerraformWorld(folder))
     planned = terraform.plan(lab(**EVERYTHING), code=2)
     terraform.apply(lab(**EVERYTHING))
+    return terraform, planned
+
+
+def test_everything_and_then_nothing_to_do(everything: tuple[Terraform, str]) -> None:
+    terraform, _ = everything
     terraform.plan(lab(**EVERYTHING))
     outputs = json.loads(terraform.run("output", "-json"))
     assert {name: output["value"] for name, output in outputs.items()} == {
@@ -108,12 +136,10 @@ def test_everything_and_then_nothing_to_do(terraform: Terraform) -> None:
         "repository": "us-east5-docker.pkg.dev/lab-proj/lab1",
         "service_account": "lab1-train@lab-proj.iam.gserviceaccount.com",
     }
-    for key, state in terraform.world.resources.items():
-        if "labels" in SCHEMA[key.split("|")[0]]["attributes"]:
-            assert state["labels"] == {"maskwright-environment": "lab1", "team": "nlp"}, key
-        for interface in state.get("network_interface") or []:
-            assert interface["access_config"] == [] == interface["ipv6_access_config"], key
-    assert not [key for key in terraform.world.resources if "address" in key.split("|")[0]]
+
+
+def test_no_secret_in_plan_and_state(everything: tuple[Terraform, str]) -> None:
+    terraform, planned = everything
     for text in (planned, terraform.state()):
         assert_no_secret(text, terraform)
 
@@ -124,13 +150,36 @@ def assert_no_secret(text: str, terraform: Terraform) -> None:
     assert redact(text) == text
 
 
-def test_hosts_read_the_metadata_that_is_written(terraform: Terraform) -> None:
-    terraform.apply(lab(**EVERYTHING, host={"setup": None, "idle_minutes": 30}))
+def test_labels_wherever_there_can_be_any(everything: tuple[Terraform, str]) -> None:
+    """`env down` finds by them what is left. Boot disks take theirs from the machine's disk block."""
+    terraform, _ = everything
+    carried = {"maskwright-environment": "lab1", "team": "nlp"}
+    found = 0
+    for key, state in terraform.world.resources.items():
+        boots = [disk for disk in state.get("disk") or [] if disk["boot"]]
+        for place in [*([state] if "labels" in SCHEMA[key.split("|")[0]]["attributes"] else []), *boots]:
+            assert place["labels"] == carried, key
+            found += 1
+    assert found >= 9
+
+
+def test_no_public_address(everything: tuple[Terraform, str]) -> None:
+    terraform, _ = everything
+    interfaces = [(k, i) for k, s in terraform.world.resources.items() for i in s.get("network_interface") or []]
+    assert len(interfaces) == 2
+    for key, interface in interfaces:
+        assert interface["access_config"] == [] == interface["ipv6_access_config"], key
+    assert not [key for key in terraform.world.resources if "address" in key.split("|")[0]]
+
+
+def test_hosts_read_the_metadata_that_is_written(everything: tuple[Terraform, str]) -> None:
+    terraform, _ = everything
     states = {key: state for key, state in terraform.world.resources.items() if key.startswith(TEMPLATE)}
     written = {state["metadata"]["maskwright-kind"]: state["metadata"] for state in states.values()}
     read = set(re.findall(r"\bmaskwright-[a-z-]+", _attributes("startup.sh")))
     assert read, "startup.sh has changed how it reads metadata"
     assert read - set(written["slice"]) == {"maskwright-setup"}, "the one that is null here"
+    assert written["slice"]["maskwright-topology"] == "4x4"
     assert written["slice"]["startup-script"] == (SOURCE / "host" / "startup.sh").read_text()
     script = {"startup-script": "…", "shutdown-script": "…"}
     assert written["group"] | script == script | {
@@ -147,7 +196,7 @@ def test_hosts_read_the_metadata_that_is_written(terraform: Terraform) -> None:
         "maskwright-disk": "shared-pd",
         "maskwright-container": lab()["host"]["container"],
         "maskwright-version": lab()["host"]["version"],
-        "maskwright-idle-minutes": "30",
+        "maskwright-idle-minutes": "60",
     }
 
 
@@ -156,8 +205,8 @@ def _attributes(script: str) -> str:
     return "\n".join(line for line in lines if line.strip().startswith("attribute "))
 
 
-def test_least_privilege(terraform: Terraform) -> None:
-    terraform.apply(lab(nfs={}))
+def test_least_privilege(everything: tuple[Terraform, str]) -> None:
+    terraform, _ = everything
     given = {
         (state.get("bucket") or state.get("repository") or state["project"], state["role"])
         for key, state in terraform.world.resources.items()

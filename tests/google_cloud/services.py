@@ -281,8 +281,8 @@ def settle_repository(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
 
 
 KINDS = {
-    ("tpu", "queuedResources"), ("tpu", "nodes"), ("file", "instances"), ("aiplatform", "customJobs"),
-    ("cloudbuild", "builds"),
+    ("tpu", "queuedResources"), ("tpu", "nodes"), ("tpu", "acceleratorTypes"), ("file", "instances"),
+    ("file", "backups"), ("aiplatform", "customJobs"), ("cloudbuild", "builds"),
     ("artifactregistry", "repositories"), ("artifactregistry", "dockerImages"), ("cloudresourcemanager", "projects"),
     ("iam", "serviceAccounts"), ("serviceusage", "services"), ("logging", "entries"),
 }  # fmt: skip
@@ -296,6 +296,7 @@ SETTLE = {
 GONE = {"queuedResources": tpu.queued_gone, "nodes": tpu.node_gone, "instances": filestore_gone}
 COMMON = {"create": create, "get": get, "list": listed, "patch": patch, "delete": delete}
 HANDLERS = platform.HANDLERS | {
+    "acceleratorTypes.get": tpu.accelerator_type,
     "customJobs.cancel": cancel_job,
     "builds.create": create_build,
     "builds.get": get_build,

@@ -247,7 +247,8 @@ def content(found: Object, headers: Any) -> Content:
             "Content-Type": about["contentType"],
             "X-Goog-Generation": about["generation"],
             "X-Goog-Metageneration": about["metageneration"],
-            "X-Goog-Hash": f"crc32c={about['crc32c']},md5={about['md5Hash']}",
+            # Composite objects have no MD5.
+            "X-Goog-Hash": f"crc32c={about['crc32c']}" + (f",md5={about['md5Hash']}" if "md5Hash" in about else ""),
             "X-Goog-Stored-Content-Length": about["size"],
             "X-Goog-Storage-Class": about["storageClass"],
             "Last-Modified": formatdate(usegmt=True),
