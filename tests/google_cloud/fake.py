@@ -89,8 +89,6 @@ class Cloud:
     delays: list[tuple[str, int]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1001))
-    generations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    """Of objects: a count of their own, so that putting one does not move the numbers of what is made later."""
 
     # ---- for tests -----------------------------------------------------------------------------------------------
 

@@ -173,7 +173,7 @@ def store(cloud: Cloud, name: str, about: dict[str, Any], content: bytes, query:
     for field, value in (("md5Hash", digest), ("crc32c", crc)):
         if field in about and base64.b64decode(about[field]) != value:
             raise Refused(f"Provided {field} does not match the calculated one.", 400)
-    generation = f"17{next(cloud.generations):0>14}"
+    generation = f"17{cloud.number():0>14}"
     link = f"{cloud.url}/storage/v1/b/{name}/o/{quote(about['name'], safe='')}"
     made = {key: value for key, value in about.items() if key in KEPT}
     made |= {
