@@ -225,6 +225,20 @@ def test_disk_is_written_and_then_read(terraform: Terraform) -> None:
     terraform.apply(seeding(disk=DISK, slice=SLICE))
     key = f"{DATA_DISK}|projects/lab-proj/zones/us-east5-b/disks/lab1-data-1"
     assert terraform.world.resources[key]["access_mode"] == "READ_WRITE_SINGLE"
+    machine = terraform.world.resources[
+        "google_compute_instance|projects/lab-proj/zones/us-east5-b/instances/lab1-seeder"
+    ]
+    assert machine["metadata"] == {
+        "startup-script": (SOURCE / "host" / "seed.sh").read_text(),
+        "enable-oslogin": "TRUE",
+        "block-project-ssh-keys": "TRUE",
+        "serial-port-enable": "FALSE",
+        "maskwright-environment": "lab1",
+        "maskwright-seed-source": "gs://corpus/text",
+        "maskwright-seed-result": "gs://lab-proj-lab1-runs/seed/lab1-data-1/result.json",
+        "maskwright-disk": "shared-pd",
+    }
+    assert machine["network_interface"][0]["access_config"] == []
     terraform.apply(lab(disk=DISK, slice=SLICE, seeded=True))
     changes = [change for change in terraform.world.changes() if change[1] != TEMPLATE]
     assert sorted(changes[:2]) == [
@@ -390,6 +404,20 @@ def test_state_in_a_bucket_and_what_is_made_in_the_cloud(cloud: Cloud, in_cloud:
     other.apply({**everything, "delete_data": True})
     other.run("destroy", "-auto-approve")
     assert [key for key in cloud.resources if "lab1" in key and not key.startswith("policy/")] == []
+
+
+def test_every_step_of_a_life_is_one_that_the_cloud_allows(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
+    """Disks in use, policies of living groups and templates of groups are not deleted there, as at Google's."""
+    terraform = in_cloud()
+    larger = {**SLICE, "topology": "8x8"}
+    terraform.apply(seeding(disk=DISK, group=GROUP))
+    terraform.apply(lab(disk=DISK, slice=SLICE, group=GROUP, seeded=True))
+    terraform.apply(lab(disk=DISK, slice=larger, group=GROUP, generation=2))
+    terraform.apply(lab(disk=DISK, slice=larger, group=GROUP, generation=2, seeded=True))
+    terraform.plan(lab(disk=DISK, slice=larger, group=GROUP, generation=2, seeded=True))
+    terraform.apply(lab())
+    kinds = ("disks/", "instances/", "instanceGroupManagers/", "instanceTemplates/", "resourcePolicies/")
+    assert not [key for key in cloud.resources if any(f"/{kind}lab1" in key for kind in kinds)]
 
 
 def test_held_lock_is_told(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
