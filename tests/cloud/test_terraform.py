@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, no_network: bool) -> Path
 
 
 @pytest.fixture
-def terraform(prepared: Path, tmp_path: Path) -> Terraform:
+def terraform(prepared: Path, tmp_path: Path) -> Iterator[Terraform]:
     work = tmp_path / "work"
     shutil.copytree(prepared, work, symlinks=True)
-    return Terraform(work, TerraformWorld(tmp_path))
+    with TerraformWorld(tmp_path).served() as world:
+        yield Terraform(work, world)
 
 
 def test_formatted(terraform: Terraform) -> None:
@@ -374,21 +375,21 @@ def cloud(no_network: bool) -> Any:
 
 
 @pytest.fixture
-def in_cloud(cloud: Cloud, tmp_path: Path) -> Callable[[], Terraform]:
+def in_cloud(cloud: Cloud, tmp_path: Path) -> Iterator[Callable[[], Terraform]]:
     """A new work folder on each call, as on another machine: only the state's bucket is shared."""
-    world = TerraformWorld(tmp_path, cloud=cloud.url)
-    environment = {**terraform_world.clean(dict(os.environ)), **cloud.environment(), **world.environment()}
     cloud.put("gs://lab-proj-maskwright-state/made", "")
+    with TerraformWorld(tmp_path, cloud=cloud.url).served() as world:
+        environment = {**terraform_world.clean(dict(os.environ)), **cloud.environment(), **world.environment()}
 
-    def work() -> Terraform:
-        folder = tmp_path / f"work-{len(list(tmp_path.glob('work-*')))}"
-        shutil.copytree(SOURCE, folder)
-        terraform = Terraform(folder, world, environment)
-        bucket = "-backend-config=bucket=lab-proj-maskwright-state"
-        terraform.run("init", bucket, "-backend-config=prefix=env/lab1")
-        return terraform
+        def work() -> Terraform:
+            folder = tmp_path / f"work-{len(list(tmp_path.glob('work-*')))}"
+            shutil.copytree(SOURCE, folder)
+            terraform = Terraform(folder, world, environment)
+            bucket = "-backend-config=bucket=lab-proj-maskwright-state"
+            terraform.run("init", bucket, "-backend-config=prefix=env/lab1")
+            return terraform
 
-    return work
+        yield work
 
 
 def test_state_in_a_bucket_and_what_is_made_in_the_cloud(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
