@@ -17,6 +17,7 @@ def build(
     tpu: Annotated[str, typer.Option("--tpu", help="true: the slice.")] = "default",
     mig: Annotated[str, typer.Option("--mig", help="true: the instance group.")] = "default",
     disk: Annotated[str, typer.Option("--disk", help="true: the shared disk.")] = "default",
+    service_account: Annotated[str | None, typer.Option(help="E-mail of who builds the image of `create`.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, run nothing.")] = False,
 ) -> None:
     """Run the commands that a row of the older Cloud Build set-up stands for. It ends with the first that fails."""
@@ -27,7 +28,7 @@ def build(
     row = build_table.row_of(action, tpu, mig, disk)
     environment = read_environment(location)
     parts = [part for part in build_table.PARTS if getattr(environment, part) is not None]
-    listed = build_table.commands(row, location, parts)
+    listed = build_table.commands(row, location, parts, service_account)
     if row.disk is None and build_table.FLAGS[disk]:
         warn(build_table.DISK_HAS_NO_PART)
     if dry_run:

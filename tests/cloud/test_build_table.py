@@ -65,6 +65,7 @@ def test_flags_are_true_or_left_out(value: str) -> None:
 def test_create_makes_what_the_yaml_has() -> None:
     row = row_of("create", D, D, D)
     assert commands(row, "e.yaml", ["slice"])[1] == ["up", "e.yaml", "--only", "slice", "--yes"]
+    assert commands(row, "e.yaml", ["group"], "me@lab-proj")[0][-2:] == ["--service-account", "me@lab-proj"]
     with pytest.raises(InputError, match="neither slice nor group"):
         commands(row, "e.yaml", ["nfs"])
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ import pytest
 
 from maskwright import __version__
 
+if missing := [name for name in ("bash", "curl", "flock", "sed") if shutil.which(name) is None]:
+    pytest.skip(f"needs {', '.join(missing)}", allow_module_level=True)
 pytest.importorskip("googleapiclient", reason="the fake cloud is judged by Google's discovery documents")
 pytest.importorskip("gcsfs", reason="the agent reads its bucket through gcsfs")
 
@@ -107,7 +110,7 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     with ExitStack() as stack:
         cloud = stack.enter_context(fake_cloud())
-        cloud.put("gs://lab-runs/setup/1.sh", 'echo "set up in $MASKWRIGHT_MOUNT_POINT"; touch "$SANDBOX/was-set-up"\n')
+        cloud.put("gs://lab-runs/setup/1.sh", 'echo "set up in $MASKWRIGHT_MOUNT_POINT"; : >"$SANDBOX/was-set-up"\n')
         world = World(tmp_path, cloud, stack)
         yield world
         world.close()
@@ -151,7 +154,7 @@ def test_from_boot_to_job_and_again_after_a_reboot(world: World) -> None:
     host.start("startup.sh")
     wait_until(lambda: host.output.count("maskwright: agent: ") == 2)
     assert not (host.folder / "was-set-up").exists() and len(host.journal("mount")) == 4
-    world.cloud.put("gs://lab-runs/setup/1.sh", 'touch "$SANDBOX/was-set-up-anew"\n')  # other content, another once
+    world.cloud.put("gs://lab-runs/setup/1.sh", ': >"$SANDBOX/was-set-up-anew"\n')  # other content, another once
     host.reboot()
     host.start("startup.sh")
     wait_until(lambda: host.output.count("maskwright: agent: ") == 3)
@@ -321,7 +324,7 @@ def test_agent_that_ends_is_started_again(world: World) -> None:
     assert "worker-0.claim-000002.json" not in json.dumps(sorted(name for _, name in world.cloud.objects))
 
 
-@pytest.mark.parametrize("at", [2, 6, 9, 11, 12])
+@pytest.mark.parametrize("at", [2, 6, 11, 12])
 def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> None:
     """At that call of a tool, with all it has started but docker's containers; the machine is not rebooted."""
     host = world.host("lab1-slice-a")
@@ -330,8 +333,7 @@ def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> N
     host.start("startup.sh")
     wait_until(lambda: world.has("health/lab1-slice-a.json") and world.health("lab1-slice-a")["step"] == "agent")
     wait_until(agent_runs(host))
-    mounted = [call for call in host.journal("mount")]
-    assert len({call[-1] for call in mounted}) == 2
+    assert len({call[-1] for call in host.journal("mount")}) == 2
     done = sorted(path.name for path in (host.root / "mnt/common").iterdir() if path.is_symlink())
     assert done == ["nfs_share", "shared_pd"]
     assert len(list((host.folder / "docker").iterdir())) == 1

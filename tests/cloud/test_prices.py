@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from maskwright.cli import run
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.machines import GPUS, TPUS
-from maskwright.cloud.prices import TABLE, estimate, read_prices, table
+from maskwright.cloud.prices import BOOT_DISK_GIB, BOOT_FROM_HYPERDISK, TABLE, estimate, read_prices, table
 from maskwright.core.errors import ConfigError
 
 SOURCES = "currency: USD\nsources:\n  mine: {date: 2026-01-31, address: https://example.org/prices}\nprices:\n"
 ROWS = """  - {what: v6e, region: us-east5, unit: chip-hour, on_demand: 2.0, spot: 0.5, source: mine}
   - {what: g2-standard-12, region: us-east5, unit: machine-hour, on_demand: 1.25, source: mine}
+  - {what: hyperdisk-balanced, region: us-east5, unit: GiB-month, on_demand: 0.0365, source: mine}
+  - {what: pd-balanced, region: us-east5, unit: GiB-month, on_demand: 0.073, source: mine}
   - {what: hyperdisk-ml, region: us-east5, unit: GiB-month, on_demand: 0.073, source: mine}
   - {what: BASIC_HDD, region: us-east5, unit: GiB-month, on_demand: 0.146, source: mine}
   - {what: nat, region: "*", unit: machine-hour, on_demand: 0.001, source: mine}
@@ -45,19 +48,22 @@ ALL = {
 
 def test_sum_by_hand(mine: str) -> None:
     """Slice 16 x 0.5 = 8; group 2 x 1.25 = 2.5; disk 2000 x 0.073 / 730 = 0.2; NFS 1024 x 0.146 / 730 = 0.2048; a
-    gateway for 4 + 2 machines 6 x 0.001 = 0.006. Together 10.9108 an hour, x 730 = 7964.884 a month."""
+    gateway for 4 + 2 machines 6 x 0.001 = 0.006; boot disks 4 x 200 x 0.0365 / 730 = 0.04 and 2 x 200 x 0.073 / 730 =
+    0.04. Together 10.9908 an hour, x 730 = 8023.284 a month."""
     costs = estimate(lab(**ALL), read_prices(mine))
     assert [(line.part, line.count, round(line.hourly, 6)) for line in costs.lines] == [
         ("slice", 16, 8.0),
+        ("slice's boot", 800, 0.04),
         ("group", 2, 2.5),
+        ("group's boot", 400, 0.04),
         ("disk", 2000, 0.2),
         ("nfs", 1024, 0.2048),
         ("nat", 6, 0.006),
     ]
-    assert costs.hourly == pytest.approx(10.9108) and costs.monthly == pytest.approx(7964.884)
+    assert costs.hourly == pytest.approx(10.9908) and costs.monthly == pytest.approx(8023.284)
     assert costs.unpriced == [] and {line.date for line in costs.lines} == {"2026-01-31"}
     shown = table(costs)
-    assert "10.91" in shown and "7,964.88" in shown
+    assert "10.99" in shown and "8,023.28" in shown
 
 
 def test_what_has_no_price_is_named_and_not_counted(mine: str) -> None:
@@ -66,7 +72,7 @@ def test_what_has_no_price_is_named_and_not_counted(mine: str) -> None:
         "accelerator": "v6e", "topology": "4x4", "provisioning_model": "FLEX_START", "max_run_hours": 2.0,
     }  # fmt: skip
     costs = estimate(lab(group=spot, slice=flex), read_prices(mine))
-    assert costs.lines == [] and costs.hourly == 0
+    assert {line.part for line in costs.lines} == {"slice's boot", "group's boot"}
     assert costs.unpriced == [
         "no price for v6e FLEX_START in us-east5 (slice), not counted",
         "no price for g2-standard-12 SPOT in us-east5 (group), not counted",
@@ -80,11 +86,19 @@ def test_place_in_use_decides(mine: str) -> None:
         slice={"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT", "fallbacks": fallbacks}
     )
     prices = read_prices(mine)
-    assert estimate(environment, prices, {"slice": 0}).hourly == 8
-    assert estimate(environment, prices, {"slice": 1}).hourly == 32
-    assert estimate(environment, prices, {"slice": 2}).unpriced == [
+    assert estimate(environment, prices, {"slice": 0}).lines[0].hourly == 8
+    assert estimate(environment, prices, {"slice": 1}).lines[0].hourly == 32
+    assert (
         "no price for v6e SPOT in us-central1 (slice), not counted"
-    ]
+        in estimate(environment, prices, {"slice": 2}).unpriced
+    )
+
+
+def test_boot_disks_are_those_of_the_configuration() -> None:
+    text = (Path(__file__).parents[2] / "deploy/terraform/modules/hosts/main.tf").read_text()
+    assert f"disk_size_gb = {BOOT_DISK_GIB} " in text
+    listed = re.search(r"hyperdisk_only = \(\s+contains\(\[([^]]*)\]", text)
+    assert listed is not None and tuple(re.findall(r'"(\w+)"', listed[1])) == BOOT_FROM_HYPERDISK
 
 
 def test_queued_slices_are_priced_by_the_chip() -> None:
@@ -149,6 +163,6 @@ def test_command_prints_the_table_and_an_estimate(
     assert run(["env", "prices", str(lab_yaml), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["hourly"] == pytest.approx(43.2) and shown["lines"][0]["date"]  # 16 x 2.70
-    assert shown["unpriced"] == ["no price for hyperdisk-ml in us-east5 (disk), not counted"]
+    assert shown["unpriced"][-1] == "no price for hyperdisk-ml in us-east5 (disk), not counted"
     assert run(["env", "prices", str(lab_yaml), "--prices", mine]) == 0
-    assert "32.01" in capsys.readouterr().out  # 16 x 2 + 100 x 0.073 / 730
+    assert "32.05" in capsys.readouterr().out  # 16 x 2 + 800 x 0.0365 / 730 + 100 x 0.073 / 730

@@ -35,7 +35,7 @@ def call(cloud: Cloud, request: Request) -> Any:
         or COMMON.get(verb)
     )
     if function is None:
-        raise Refused(f"the fake does not do {request.id}", 501)
+        raise NotImplementedError(request.id)
     return function(cloud, request)
 
 

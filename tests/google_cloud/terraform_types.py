@@ -155,6 +155,8 @@ def to_rest(document: str, version: str, schema: str, state: dict[str, Any]) -> 
             block = value[0] if isinstance(value, list) else value
             if isinstance(block, dict):
                 made[field] = to_rest(document, version, inner, block)
+        elif "enum" in spec and value not in spec["enum"]:
+            continue  # a word of the stand-in's for what the provider would have been told
         elif spec.get("type") == "string":
             made[field] = str(value) if not isinstance(value, bool) else str(value).lower()
         elif spec.get("type") == "integer":
@@ -231,6 +233,10 @@ def compute_body(kind: str, state: dict[str, Any]) -> dict[str, Any]:
         made.pop(field, None)
     if kind == "google_compute_instance_group_manager":
         return group(state, made)
+    if kind == "google_compute_firewall":
+        for field in ("allowed", "denied"):
+            rules = [{"IPProtocol": one["protocol"], "ports": one.get("ports") or []} for one in made.pop(field, [])]
+            made |= {field: rules} if rules else {}
     if kind == "google_compute_disk":
         made["type"] = f"diskTypes/{last(str(state.get('type') or 'pd-standard'))}"
     return made | labels(state)

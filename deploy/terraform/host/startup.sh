@@ -20,7 +20,7 @@ hide() {
     -e 's#(://)[^/@[:space:]]+@#\1***@#g' \
     -e 's#(authorization["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?([a-z]+[[:space:]]+)?|bearer[[:space:]]+)[A-Za-z0-9._~+/=-]{8,}#\1***#gI' \
     -e 's#ya29\.[A-Za-z0-9._-]+#***#g' \
-    -e 's#((token|secret|passw(or)?d|passphrase|credential|[_-]key)s?["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?)[^[:space:]"'\''&]{8,}#\1***#gI'
+    -e 's#((token|secret|passw(or)?d|passphrase|credential|[_-]key)s?["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?)[^[:space:]"'\''&]{7,}[^[:space:]"'\''&.,;:)]#\1***#gI'
 }
 exec > >(hide) 2>&1
 say() { echo "maskwright: $*"; }
@@ -255,7 +255,7 @@ start_agent() {
   label=$(printf '%s ' "$digest" "${options[@]}" "${words[@]}" | sha256sum | cut -c 1-16)
   running=$(docker inspect --format '{{.State.Running}} {{index .Config.Labels "maskwright"}}' "$name" 2>/dev/null) || running=
   [ "$running" != "true $label" ] || return 0
-  [ -z "$running" ] || { docker stop --time 120 "$name" >/dev/null && docker rm -f "$name" >/dev/null; }
+  [ -z "$running" ] || { docker stop -t 120 "$name" >/dev/null && docker rm -f "$name" >/dev/null; }
   set -- --label "maskwright=$label" "${options[@]}" --entrypoint maskwright "$container" "${words[@]}"
   # The daemon of a Google host sends lines to Cloud Logging by itself; they come without secrets (core/secrets.py).
   if ! docker run --detach --log-driver gcplogs "$@" >/dev/null; then

@@ -1,7 +1,7 @@
 """What is left of an environment, what of it costs money, and why it is still there: on purpose, or left over.
 
-`env down` ends with it. Nothing that is not wanted and still costs passes without exit code 1, nor does a kind that could
-not be looked at because a permission is missing or Google did not answer.
+`env down` ends with it. Nothing that is not wanted and still costs passes without exit code 1, nor does a kind that
+could not be looked at because a permission is missing or Google did not answer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MONTHLY = ("disk", "bucket", "Filestore instance")
 FindPrice = Callable[[str, str, str], tuple[Any, float] | None]
 """`Prices.find`: what, region and provisioning model -> the row and its USD."""
 QUIET = ("disabled",)
-"""Reasons for which a kind that could not be looked at is no trouble: while an API is off, nothing of it can be made."""
+"""Why a kind could not be looked at, without that being trouble: while an API is off, nothing of it can be made."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """`why`: what it is kept for, "" when it is left over. `usd_per_hour`: None when it costs nothing or nobody knows."""
+    """`why`: what it is kept for, "" when it is left over. `usd_per_hour`: None when it is free or has no price."""
 
     found: Found
     why: str
@@ -124,7 +124,8 @@ def audit(
         body = {"name": environment.state, "labels": state.get("labels")}
         place = str(state.get("location", "")).lower()
         bucket = Found("bucket", environment.state, place, "buckets", "what it holds", None, body)
-        items.append(Item(bucket, "Terraform's state, of all environments of the project", None))
+        why = {("bucket", environment.state): "Terraform's state, of all environments of the project"}
+        items.append(judged(google, bucket, why, price))
     order = sorted(items, key=lambda item: (not item.unwanted, not item.found.bills, item.found.kind, item.found.name))
     return Audit(environment.name, order, found.unseen)
 

@@ -82,13 +82,16 @@ def row_of(action: str, tpu: str, mig: str, disk: str) -> Row:
     raise InputError(what, where="build", fix="take one of the rows above")
 
 
-def commands(row: Row, environment: str, parts: Collection[str]) -> list[list[str]]:
-    """Words after `maskwright env`. Raises `InputError` when the YAML has none of what `create` makes."""
+def commands(row: Row, environment: str, parts: Collection[str], service_account: str | None = None) -> list[list[str]]:
+    """Words after `maskwright env`; `service_account` builds the image. Raises `InputError` when the YAML has none of
+    what `create` makes."""
     listed = []
     for command in row.commands:
         words = [environment if word == "ENV" else word for word in command.split()]
         if row.action == "create":
             words = _without_absent(words, parts)
+        if words[0] == "image" and service_account is not None:
+            words += ["--service-account", service_account]
         listed.append(words)
     if row.action == "create" and not {"slice", "group"} & set(parts):
         fix = "write a section `slice:` or `group:`; `maskwright env import` leaves offers as comments"

@@ -216,6 +216,8 @@ def _is_ours(environment: Environment, kind: Kind, body: Body, others: Collectio
         return bool(labels[ENVIRONMENT_LABEL] == environment.name)
     name = name_of(body)
     if kind.api == "storage":
+        if name == environment.state:
+            return False  # of all environments, though one may be called maskwright
         name = name.removeprefix(f"{environment.project}-")
     if kind.name == "repository" and name == environment.name:
         return True

@@ -14,12 +14,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from maskwright.cloud.environment import Environment, Group, Slice
+from maskwright.cloud.machines import family
 from maskwright.core.errors import ConfigError
 from maskwright.core.settings import Section, explain, read_yaml
 
 HOURS_A_MONTH = 730
 TABLE = os.path.join(os.path.dirname(__file__), "prices.yaml")
 KEYS = {"STANDARD": "on_demand", "SPOT": "spot", "FLEX_START": "flex_start", "RESERVATION_BOUND": "reserved"}
+BOOT_DISK_GIB = 200
+BOOT_FROM_HYPERDISK = ("ct6e", "tpu7x", "a4", "c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4")
+"""Both as in deploy/terraform/modules/hosts. The TPU API's machines have theirs for nothing."""
 MOST_NAT_MACHINES = 32
 """Google charges a gateway by machine up to so many: cloud.google.com/nat/pricing"""
 UNIT_WORDS = {"chip-hour": "chip", "machine-hour": "machine", "GiB-month": "GiB"}
@@ -158,6 +162,8 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
         home = (place.zone or environment.zone).rpartition("-")[0]
         what, count = (hosts.accelerator, hosts.chips) if isinstance(hosts, Slice) else (hosts.machine(), hosts.size)
         asked.append((part, what, home, place.provisioning_model, count))
+        if not (isinstance(hosts, Slice) and hosts.queued):
+            asked.append((f"{part}'s boot", _boot_disk(hosts.machine()), home, "STANDARD", hosts.hosts * BOOT_DISK_GIB))
         machines += hosts.hosts
     if environment.disk is not None:
         asked.append(("disk", environment.disk.type, region, "STANDARD", environment.disk.size_gb))
@@ -168,14 +174,21 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
     return asked
 
 
+def _boot_disk(machine: str) -> str:
+    only = family(machine) in BOOT_FROM_HYPERDISK or machine.startswith("a3-ultragpu")
+    return "hyperdisk-balanced" if only else "pd-balanced"
+
+
 def table(costs: Estimate) -> str:
     """For people: a line each, the total, and what is not in it."""
-    lines = [f"{'part':<6} {'what':<16} {'how many':<15} {'USD each':>10} {'USD/hour':>10} {'USD/month':>11}  as of"]
+    lines = [f"{'part':<12} {'what':<16} {'how many':<15} {'USD each':>10} {'USD/hour':>10} {'USD/month':>11}  as of"]
     for line in costs.lines:
         count = f"{line.count:,} {line.unit}"
         each = f"{line.price:,.4f}" if line.price < 10 else f"{line.price:,.2f}"
         sums = f"{each:>10} {line.hourly:>10,.2f} {line.monthly:>11,.2f}"
-        lines.append(f"{line.part:<6} {line.what:<16} {count:<15} {sums}  {line.date}")
-    lines.append(f"{'total':<6} {'':<16} {'':<15} {'':>10} {costs.hourly:>10,.2f} {costs.monthly:>11,.2f}")
+        lines.append(f"{line.part:<12} {line.what:<16} {count:<15} {sums}  {line.date}")
+    lines.append(f"{'total':<12} {'':<16} {'':<15} {'':>10} {costs.hourly:>10,.2f} {costs.monthly:>11,.2f}")
     lines += costs.unpriced
-    return "\n".join([*lines, "Not counted: boot disks, what buckets and the registry hold, traffic, logs, taxes."])
+    return "\n".join(
+        [*lines, "Not counted: the machine that seeds, what buckets and the registry hold, traffic, logs, taxes."]
+    )
