@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, no_network: bool) -> Path
 
 
 @pytest.fixture
-def terraform(prepared: Path, tmp_path: Path) -> Terraform:
+def terraform(prepared: Path, tmp_path: Path) -> Iterator[Terraform]:
     work = tmp_path / "work"
     shutil.copytree(prepared, work, symlinks=True)
-    return Terraform(work, TerraformWorld(tmp_path))
+    with TerraformWorld(tmp_path).served() as world:
+        yield Terraform(work, world)
 
 
 def test_formatted(terraform: Terraform) -> None:
@@ -225,6 +226,20 @@ def test_disk_is_written_and_then_read(terraform: Terraform) -> None:
     terraform.apply(seeding(disk=DISK, slice=SLICE))
     key = f"{DATA_DISK}|projects/lab-proj/zones/us-east5-b/disks/lab1-data-1"
     assert terraform.world.resources[key]["access_mode"] == "READ_WRITE_SINGLE"
+    machine = terraform.world.resources[
+        "google_compute_instance|projects/lab-proj/zones/us-east5-b/instances/lab1-seeder"
+    ]
+    assert machine["metadata"] == {
+        "startup-script": (SOURCE / "host" / "seed.sh").read_text(),
+        "enable-oslogin": "TRUE",
+        "block-project-ssh-keys": "TRUE",
+        "serial-port-enable": "FALSE",
+        "maskwright-environment": "lab1",
+        "maskwright-seed-source": "gs://corpus/text",
+        "maskwright-seed-result": "gs://lab-proj-lab1-runs/seed/lab1-data-1/result.json",
+        "maskwright-disk": "shared-pd",
+    }
+    assert machine["network_interface"][0]["access_config"] == []
     terraform.apply(lab(disk=DISK, slice=SLICE, seeded=True))
     changes = [change for change in terraform.world.changes() if change[1] != TEMPLATE]
     assert sorted(changes[:2]) == [
@@ -360,21 +375,21 @@ def cloud(no_network: bool) -> Any:
 
 
 @pytest.fixture
-def in_cloud(cloud: Cloud, tmp_path: Path) -> Callable[[], Terraform]:
+def in_cloud(cloud: Cloud, tmp_path: Path) -> Iterator[Callable[[], Terraform]]:
     """A new work folder on each call, as on another machine: only the state's bucket is shared."""
-    world = TerraformWorld(tmp_path, cloud=cloud.url)
-    environment = {**terraform_world.clean(dict(os.environ)), **cloud.environment(), **world.environment()}
     cloud.put("gs://lab-proj-maskwright-state/made", "")
+    with TerraformWorld(tmp_path, cloud=cloud.url).served() as world:
+        environment = {**terraform_world.clean(dict(os.environ)), **cloud.environment(), **world.environment()}
 
-    def work() -> Terraform:
-        folder = tmp_path / f"work-{len(list(tmp_path.glob('work-*')))}"
-        shutil.copytree(SOURCE, folder)
-        terraform = Terraform(folder, world, environment)
-        bucket = "-backend-config=bucket=lab-proj-maskwright-state"
-        terraform.run("init", bucket, "-backend-config=prefix=env/lab1")
-        return terraform
+        def work() -> Terraform:
+            folder = tmp_path / f"work-{len(list(tmp_path.glob('work-*')))}"
+            shutil.copytree(SOURCE, folder)
+            terraform = Terraform(folder, world, environment)
+            bucket = "-backend-config=bucket=lab-proj-maskwright-state"
+            terraform.run("init", bucket, "-backend-config=prefix=env/lab1")
+            return terraform
 
-    return work
+        yield work
 
 
 def test_state_in_a_bucket_and_what_is_made_in_the_cloud(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
@@ -390,6 +405,20 @@ def test_state_in_a_bucket_and_what_is_made_in_the_cloud(cloud: Cloud, in_cloud:
     other.apply({**everything, "delete_data": True})
     other.run("destroy", "-auto-approve")
     assert [key for key in cloud.resources if "lab1" in key and not key.startswith("policy/")] == []
+
+
+def test_every_step_of_a_life_is_one_that_the_cloud_allows(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
+    """Disks in use, policies of living groups and templates of groups are not deleted there, as at Google's."""
+    terraform = in_cloud()
+    larger = {**SLICE, "topology": "8x8"}
+    terraform.apply(seeding(disk=DISK, group=GROUP))
+    terraform.apply(lab(disk=DISK, slice=SLICE, group=GROUP, seeded=True))
+    terraform.apply(lab(disk=DISK, slice=larger, group=GROUP, generation=2))
+    terraform.apply(lab(disk=DISK, slice=larger, group=GROUP, generation=2, seeded=True))
+    terraform.plan(lab(disk=DISK, slice=larger, group=GROUP, generation=2, seeded=True))
+    terraform.apply(lab())
+    kinds = ("disks/", "instances/", "instanceGroupManagers/", "instanceTemplates/", "resourcePolicies/")
+    assert not [key for key in cloud.resources if any(f"/{kind}lab1" in key for kind in kinds)]
 
 
 def test_held_lock_is_told(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
