@@ -73,3 +73,12 @@ module "hosts" {
     google_compute_firewall.inside,
   ]
 }
+
+# A warning, not an error: an image by that name may get docker one day. Of 2026, Google's images of TPU hosts have none, so
+# startup.sh installs it, for which hosts have to reach the internet.
+check "hosts_can_have_docker" {
+  assert {
+    condition     = var.nat || !strcontains(try(var.slice.image, ""), "/ubuntu-os-accelerator-images/")
+    error_message = "This image has no docker, and without network.nat hosts cannot install it: set nat, or take an image with docker."
+  }
+}

@@ -12,6 +12,13 @@ resource "google_compute_network" "environment" {
   description             = "Of the maskwright environment ${var.name}."
   auto_create_subnetworks = false
   routing_mode            = "REGIONAL"
+
+  lifecycle {
+    precondition {
+      condition     = contains(var.regions, var.region) && startswith(var.zone, "${var.region}-")
+      error_message = "var.zone is in var.region, and var.regions has it."
+    }
+  }
 }
 
 resource "google_compute_subnetwork" "region" {

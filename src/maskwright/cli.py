@@ -20,8 +20,10 @@ from maskwright import (
     __version__,
     cli_data,  # noqa: F401 - puts its commands into the table
     cli_env,  # noqa: F401 - so does it
+    cli_env_audit,  # noqa: F401 - so does it
     cli_env_build,  # noqa: F401 - so does it
     cli_env_import,  # noqa: F401 - so does it
+    cli_env_init,  # noqa: F401 - so does it
     cli_launch,  # noqa: F401 - so does it
     cli_models,  # noqa: F401 - so does it
     cli_monitor,  # noqa: F401 - so does it

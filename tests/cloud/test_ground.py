@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import pytest
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
+from google_cloud.terraform_world import TerraformWorld, why_not
 
-from maskwright.cloud import record
+from maskwright.cloud import ground as ground_module
+from maskwright.cloud import queued_resource, record
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.ground import EnvironmentGround
+from maskwright.cloud.queued_resource import Wanted
+from maskwright.cloud.rest import Google
 from maskwright.cloud.watcher import Locked, Refused
 from maskwright.core.errors import InputError, MaskwrightError, TerraformError
 
@@ -82,6 +87,42 @@ def test_no_machines_to_be_had_are_googles_words(cloud: Cloud, terraform: SmallT
     assert found.exists and found.making and not found.running and "EXHAUSTED" in found.trouble and not found.refused
 
 
+def test_group_is_repaired_host_by_host_and_a_slice_is_not(
+    cloud: Cloud, terraform: SmallTerraform, tmp_path: Path
+) -> None:
+    place = ground(tmp_path, "group")
+    place.up(0)
+    before = [place.look() for _ in range(4)][-1].names
+    assert not place.repair()
+    cloud.preempt("lab1-group", [1])
+    cloud.slow(r"compute\.instances\.start", 2)
+    assert place.look().stopped == before[1:] and place.repair()
+    assert place.look().making
+    found = [place.look() for _ in range(4)][-1]
+    assert found.running == 2 and found.names == before
+    assert not ground(tmp_path).repair()
+
+
+def test_queued_slice_as_a_watcher_sees_it(cloud: Cloud, tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text(LAB.replace("v6e, topology: 4x4", "v5e, topology: 4x4"))
+    place, google = ground(tmp_path), Google("lab-proj")
+    assert not place.look().exists
+    wanted = Wanted("lab1-slice", "us-east5-b", "v5litepod-16", "v2-alpha-tpuv5-lite", "SPOT", "n", "s", "a@b")
+    cloud.stockout("us-east5-b")
+    queued_resource.ensure(google, wanted)
+    found = [place.look() for _ in range(3)][-1]
+    assert found.exists and found.making and not found.running and not found.names
+    cloud.stockout("us-east5-b", dry=False)
+    found = [place.look() for _ in range(6)][-1]
+    assert (found.running, len(found.names), found.trouble) == (4, 4, "")
+    cloud.preempt("lab1-slice")
+    found = [place.look() for _ in range(3)][-1]
+    assert found.exists and not found.running and not found.making and found.trouble
+    assert not place.repair()
+    place.remove()
+    assert not place.look().exists
+
+
 def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
     place = ground(tmp_path)
     cloud.deny("compute.instanceGroupManagers.get")
@@ -100,6 +141,45 @@ def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path
         with pytest.raises(seen) as caught:
             place.up(0)
         assert type(caught.value) is seen
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_slice_moves_to_another_zone_with_the_real_terraform(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the slice: the group in the same YAML is not made. And what was deleted past Terraform is no trouble."""
+    del cloud.objects["lab-proj-lab1-runs", "made"], cloud.resources["storage/b/lab-proj-lab1-runs"]
+    world = TerraformWorld(tmp_path / "terraform", cloud=cloud.url)
+    for name, value in {**world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    place = ground(tmp_path)
+    place.up(0)
+    assert [place.look() for _ in range(4)][-1].running == 4
+    place.remove()
+    assert not place.look().exists
+    place.down()
+    place.up(1)
+    found = [place.look() for _ in range(4)][-1]
+    assert (found.running, found.placement) == (4, 1)
+    groups = [key for key in cloud.resources if "/instanceGroupManagers/" in key]
+    assert groups == ["compute/projects/lab-proj/zones/us-east5-a/instanceGroupManagers/lab1-slice"]
+    machines = [body for key, body in cloud.resources.items() if "/instances/" in key]
+    assert {body["scheduling"]["provisioningModel"] for body in machines} == {"SPOT"}
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_lock_that_another_run_holds_is_told_apart_with_the_real_terraform(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = TerraformWorld(tmp_path / "terraform", cloud=cloud.url)
+    for name, value in {**world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ground_module, "LOCK_TIMEOUT_SECONDS", 0.0)
+    held = {"ID": "1234", "Operation": "OperationTypeApply", "Who": "me@there", "Created": "2026-01-02T03:04:05Z"}
+    cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(held))
+    with pytest.raises(Locked, match=r"another run holds the state: me@there"):
+        ground(tmp_path, "group").up(0)
+    assert not [key for key in cloud.resources if "instance" in key]
 
 
 def test_price_of_a_host_and_of_one_without_a_price(cloud: Cloud, tmp_path: Path) -> None:

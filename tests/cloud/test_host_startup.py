@@ -3,11 +3,15 @@ server and its bucket are on loopback, its "container" is the agent as a process
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import random
 import re
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,8 +21,11 @@ import pytest
 
 from maskwright import __version__
 
+if missing := [name for name in ("bash", "curl", "flock", "sed") if shutil.which(name) is None]:
+    pytest.skip(f"needs {', '.join(missing)}", allow_module_level=True)
 pytest.importorskip("googleapiclient", reason="the fake cloud is judged by Google's discovery documents")
-pytest.importorskip("gcsfs", reason="the agent reads its bucket through gcsfs")
+if importlib.util.find_spec("gcsfs") is None:  # importing it here would be too early: it reads the environment then
+    pytest.skip("the agent reads its bucket through gcsfs", allow_module_level=True)
 
 from fake_metadata import TOKEN, fake_metadata
 from fake_tpu import Hosts
@@ -107,7 +114,7 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     with ExitStack() as stack:
         cloud = stack.enter_context(fake_cloud())
-        cloud.put("gs://lab-runs/setup/1.sh", 'echo "set up in $MASKWRIGHT_MOUNT_POINT"; touch "$SANDBOX/was-set-up"\n')
+        cloud.put("gs://lab-runs/setup/1.sh", 'echo "set up in $MASKWRIGHT_MOUNT_POINT"; : >"$SANDBOX/was-set-up"\n')
         world = World(tmp_path, cloud, stack)
         yield world
         world.close()
@@ -151,7 +158,7 @@ def test_from_boot_to_job_and_again_after_a_reboot(world: World) -> None:
     host.start("startup.sh")
     wait_until(lambda: host.output.count("maskwright: agent: ") == 2)
     assert not (host.folder / "was-set-up").exists() and len(host.journal("mount")) == 4
-    world.cloud.put("gs://lab-runs/setup/1.sh", 'touch "$SANDBOX/was-set-up-anew"\n')  # other content, another once
+    world.cloud.put("gs://lab-runs/setup/1.sh", ': >"$SANDBOX/was-set-up-anew"\n')  # other content, another once
     host.reboot()
     host.start("startup.sh")
     wait_until(lambda: host.output.count("maskwright: agent: ") == 3)
@@ -321,7 +328,7 @@ def test_agent_that_ends_is_started_again(world: World) -> None:
     assert "worker-0.claim-000002.json" not in json.dumps(sorted(name for _, name in world.cloud.objects))
 
 
-@pytest.mark.parametrize("at", [2, 6, 9, 11, 12])
+@pytest.mark.parametrize("at", [2, 6, 11, 12])
 def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> None:
     """At that call of a tool, with all it has started but docker's containers; the machine is not rebooted."""
     host = world.host("lab1-slice-a")
@@ -330,10 +337,26 @@ def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> N
     host.start("startup.sh")
     wait_until(lambda: world.has("health/lab1-slice-a.json") and world.health("lab1-slice-a")["step"] == "agent")
     wait_until(agent_runs(host))
-    mounted = [call for call in host.journal("mount")]
-    assert len({call[-1] for call in mounted}) == 2
+    assert len({call[-1] for call in host.journal("mount")}) == 2
     done = sorted(path.name for path in (host.root / "mnt/common").iterdir() if path.is_symlink())
     assert done == ["nfs_share", "shared_pd"]
     assert len(list((host.folder / "docker").iterdir())) == 1
     assert (host.root / "mnt/common/shared_pd/corpus.txt").read_text() == "text"
     assert host.files_with_token() == []
+
+
+@pytest.mark.slow
+def test_start_up_killed_at_random_moments(world: World) -> None:
+    host, generator = world.host("lab1-slice-a"), random.Random(7)
+    plan(host, "exit 0")
+    for _ in range(8):
+        script = host.start("startup.sh")
+        time.sleep(generator.uniform(0.05, 2.5))
+        host.kill(script)
+        if generator.random() < 0.5:
+            host.reboot()
+    host.start("startup.sh")
+    wait_until(agent_runs(host))
+    out, err = world.submit().communicate(timeout=60)
+    assert world.json("0001/result.json")["code"] == 0, out + err + host.output
+    assert len(list((host.folder / "docker").iterdir())) == 1 and host.files_with_token() == []

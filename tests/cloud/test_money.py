@@ -91,12 +91,12 @@ def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path
         os.killpg(first.pid, signal.SIGKILL)
         said, _ = first.communicate()
         assert len(machines(cloud)) == 3 and "hosts: whole" in said, said
-        second = start(tmp_path, "env", "watch", "lab.yaml", "--prices", "prices.yaml", "--poll-seconds", "0.5")
+        second = start(tmp_path, "env", "watch", "lab.yaml", "--poll-seconds", "0.5")  # the table is the first one's
         said, _ = second.communicate(timeout=90)
         assert len(boots.booted) == 2
     assert second.returncode == 75, said
     limit = re.search(r"--max-cost 12 is reached: ([0-9.]+) USD", said)
-    assert limit and 12.0 <= float(limit[1]) <= 12.0 + 2 * USD_PER_HOUR * 5 / 3600, said
+    assert limit and 12.0 <= float(limit[1]) <= 12.0 + 2 * USD_PER_HOUR * 30 / 3600, said  # nobody looked meanwhile
     assert "the same command continues the run from its last checkpoint" in said
     assert machines(cloud) == []
     result = json.loads(cloud.text(f"{JOBS}/0001/result.json"))

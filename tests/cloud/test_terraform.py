@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, no_network: bool) -> Path
 
 
 @pytest.fixture
-def terraform(prepared: Path, tmp_path: Path) -> Terraform:
+def terraform(prepared: Path, tmp_path: Path) -> Iterator[Terraform]:
     work = tmp_path / "work"
     shutil.copytree(prepared, work, symlinks=True)
-    return Terraform(work, TerraformWorld(tmp_path))
+    with TerraformWorld(tmp_path).served() as world:
+        yield Terraform(work, world)
 
 
 def test_formatted(terraform: Terraform) -> None:
@@ -77,28 +78,56 @@ def test_its_own_tests(terraform: Terraform) -> None:
     assert re.search(r"Success! \d\d passed, 0 failed", terraform.run("test"))
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('scheduling_config { preemptible = true }', 'Blocks of type "scheduling_config" are not expected here'),
-        ("acess_mode = null", 'An argument named "acess_mode" is not expected here'),
-        ("size = []", "Inappropriate value for attribute"),
-    ],
-)  # fmt: skip
-def test_arguments_that_the_provider_does_not_have(terraform: Terraform, text: str, said: str) -> None:
+WRONG = """
+resource "google_compute_disk" "a" {
+  name = "a"
+  scheduling_config { preemptible = true }
+}
+resource "google_compute_disk" "b" {
+  name       = "b"
+  acess_mode = null
+}
+resource "google_compute_disk" "c" {
+  name = "c"
+  size = []
+}
+resource "google_compute_firewall" "d" {
+  name      = "d"
+  network   = "n"
+  direction = "INCOMING"
+}
+"""
+
+
+def test_arguments_that_the_provider_does_not_have(terraform: Terraform) -> None:
     """That the stand-in judges as the provider would is what the other tests rest on."""
-    (terraform.folder / "more.tf").write_text(f'resource "google_compute_disk" "x" {{\n  name = "x"\n  {text}\n}}\n')
-    assert said in " ".join(terraform.run("validate", code=1).split())
+    (terraform.folder / "more.tf").write_text(WRONG)
+    found = json.loads(terraform.run("validate", "-json", code=1))["diagnostics"]
+    said = " ".join(f"{one['summary']}: {one['detail']}" for one in found)
+    assert 'Blocks of type "scheduling_config" are not expected here' in said
+    assert 'An argument named "acess_mode" is not expected here' in said
+    assert "Inappropriate value for attribute" in said
+    (terraform.folder / "more.tf").write_text(WRONG[WRONG.index('resource "google_compute_firewall"') :])
+    assert 'expected direction to be one of ["INGRESS", "EGRESS"], got INCOMING' in terraform.run("validate", code=1)
 
 
 EVERYTHING = {"disk": DISK, "slice": SLICE, "group": GROUP, "nfs": {"share": "code"}, "network": {"nat": True}}
 EVERYTHING |= {"seeded": True}
 
 
-def test_everything_and_then_nothing_to_do(terraform: Terraform) -> None:
-    """Then what is true of all of it: labels, no public address, no secret in plan, state or metadata."""
+@pytest.fixture(scope="module")
+def everything(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Terraform, str]:
+    """An environment with all parts, not to be changed; and what its plan said."""
+    folder = tmp_path_factory.mktemp("everything")
+    shutil.copytree(prepared, folder / "work", symlinks=True)
+    terraform = Terraform(folder / "work", TerraformWorld(folder))
     planned = terraform.plan(lab(**EVERYTHING), code=2)
     terraform.apply(lab(**EVERYTHING))
+    return terraform, planned
+
+
+def test_everything_and_then_nothing_to_do(everything: tuple[Terraform, str]) -> None:
+    terraform, _ = everything
     terraform.plan(lab(**EVERYTHING))
     outputs = json.loads(terraform.run("output", "-json"))
     assert {name: output["value"] for name, output in outputs.items()} == {
@@ -108,12 +137,10 @@ def test_everything_and_then_nothing_to_do(terraform: Terraform) -> None:
         "repository": "us-east5-docker.pkg.dev/lab-proj/lab1",
         "service_account": "lab1-train@lab-proj.iam.gserviceaccount.com",
     }
-    for key, state in terraform.world.resources.items():
-        if "labels" in SCHEMA[key.split("|")[0]]["attributes"]:
-            assert state["labels"] == {"maskwright-environment": "lab1", "team": "nlp"}, key
-        for interface in state.get("network_interface") or []:
-            assert interface["access_config"] == [] == interface["ipv6_access_config"], key
-    assert not [key for key in terraform.world.resources if "address" in key.split("|")[0]]
+
+
+def test_no_secret_in_plan_and_state(everything: tuple[Terraform, str]) -> None:
+    terraform, planned = everything
     for text in (planned, terraform.state()):
         assert_no_secret(text, terraform)
 
@@ -124,13 +151,36 @@ def assert_no_secret(text: str, terraform: Terraform) -> None:
     assert redact(text) == text
 
 
-def test_hosts_read_the_metadata_that_is_written(terraform: Terraform) -> None:
-    terraform.apply(lab(**EVERYTHING, host={"setup": None, "idle_minutes": 30}))
+def test_labels_wherever_there_can_be_any(everything: tuple[Terraform, str]) -> None:
+    """`env down` finds by them what is left. Boot disks take theirs from the machine's disk block."""
+    terraform, _ = everything
+    carried = {"maskwright-environment": "lab1", "team": "nlp"}
+    found = 0
+    for key, state in terraform.world.resources.items():
+        boots = [disk for disk in state.get("disk") or [] if disk["boot"]]
+        for place in [*([state] if "labels" in SCHEMA[key.split("|")[0]]["attributes"] else []), *boots]:
+            assert place["labels"] == carried, key
+            found += 1
+    assert found >= 9
+
+
+def test_no_public_address(everything: tuple[Terraform, str]) -> None:
+    terraform, _ = everything
+    interfaces = [(k, i) for k, s in terraform.world.resources.items() for i in s.get("network_interface") or []]
+    assert len(interfaces) == 2
+    for key, interface in interfaces:
+        assert interface["access_config"] == [] == interface["ipv6_access_config"], key
+    assert not [key for key in terraform.world.resources if "address" in key.split("|")[0]]
+
+
+def test_hosts_read_the_metadata_that_is_written(everything: tuple[Terraform, str]) -> None:
+    terraform, _ = everything
     states = {key: state for key, state in terraform.world.resources.items() if key.startswith(TEMPLATE)}
     written = {state["metadata"]["maskwright-kind"]: state["metadata"] for state in states.values()}
     read = set(re.findall(r"\bmaskwright-[a-z-]+", _attributes("startup.sh")))
     assert read, "startup.sh has changed how it reads metadata"
     assert read - set(written["slice"]) == {"maskwright-setup"}, "the one that is null here"
+    assert written["slice"]["maskwright-topology"] == "4x4"
     assert written["slice"]["startup-script"] == (SOURCE / "host" / "startup.sh").read_text()
     script = {"startup-script": "…", "shutdown-script": "…"}
     assert written["group"] | script == script | {
@@ -147,7 +197,7 @@ def test_hosts_read_the_metadata_that_is_written(terraform: Terraform) -> None:
         "maskwright-disk": "shared-pd",
         "maskwright-container": lab()["host"]["container"],
         "maskwright-version": lab()["host"]["version"],
-        "maskwright-idle-minutes": "30",
+        "maskwright-idle-minutes": "60",
     }
 
 
@@ -156,8 +206,8 @@ def _attributes(script: str) -> str:
     return "\n".join(line for line in lines if line.strip().startswith("attribute "))
 
 
-def test_least_privilege(terraform: Terraform) -> None:
-    terraform.apply(lab(nfs={}))
+def test_least_privilege(everything: tuple[Terraform, str]) -> None:
+    terraform, _ = everything
     given = {
         (state.get("bucket") or state.get("repository") or state["project"], state["role"])
         for key, state in terraform.world.resources.items()
@@ -176,6 +226,20 @@ def test_disk_is_written_and_then_read(terraform: Terraform) -> None:
     terraform.apply(seeding(disk=DISK, slice=SLICE))
     key = f"{DATA_DISK}|projects/lab-proj/zones/us-east5-b/disks/lab1-data-1"
     assert terraform.world.resources[key]["access_mode"] == "READ_WRITE_SINGLE"
+    machine = terraform.world.resources[
+        "google_compute_instance|projects/lab-proj/zones/us-east5-b/instances/lab1-seeder"
+    ]
+    assert machine["metadata"] == {
+        "startup-script": (SOURCE / "host" / "seed.sh").read_text(),
+        "enable-oslogin": "TRUE",
+        "block-project-ssh-keys": "TRUE",
+        "serial-port-enable": "FALSE",
+        "maskwright-environment": "lab1",
+        "maskwright-seed-source": "gs://corpus/text",
+        "maskwright-seed-result": "gs://lab-proj-lab1-runs/seed/lab1-data-1/result.json",
+        "maskwright-disk": "shared-pd",
+    }
+    assert machine["network_interface"][0]["access_config"] == []
     terraform.apply(lab(disk=DISK, slice=SLICE, seeded=True))
     changes = [change for change in terraform.world.changes() if change[1] != TEMPLATE]
     assert sorted(changes[:2]) == [
@@ -311,21 +375,21 @@ def cloud(no_network: bool) -> Any:
 
 
 @pytest.fixture
-def in_cloud(cloud: Cloud, tmp_path: Path) -> Callable[[], Terraform]:
+def in_cloud(cloud: Cloud, tmp_path: Path) -> Iterator[Callable[[], Terraform]]:
     """A new work folder on each call, as on another machine: only the state's bucket is shared."""
-    world = TerraformWorld(tmp_path, cloud=cloud.url)
-    environment = {**terraform_world.clean(dict(os.environ)), **cloud.environment(), **world.environment()}
     cloud.put("gs://lab-proj-maskwright-state/made", "")
+    with TerraformWorld(tmp_path, cloud=cloud.url).served() as world:
+        environment = {**terraform_world.clean(dict(os.environ)), **cloud.environment(), **world.environment()}
 
-    def work() -> Terraform:
-        folder = tmp_path / f"work-{len(list(tmp_path.glob('work-*')))}"
-        shutil.copytree(SOURCE, folder)
-        terraform = Terraform(folder, world, environment)
-        bucket = "-backend-config=bucket=lab-proj-maskwright-state"
-        terraform.run("init", bucket, "-backend-config=prefix=env/lab1")
-        return terraform
+        def work() -> Terraform:
+            folder = tmp_path / f"work-{len(list(tmp_path.glob('work-*')))}"
+            shutil.copytree(SOURCE, folder)
+            terraform = Terraform(folder, world, environment)
+            bucket = "-backend-config=bucket=lab-proj-maskwright-state"
+            terraform.run("init", bucket, "-backend-config=prefix=env/lab1")
+            return terraform
 
-    return work
+        yield work
 
 
 def test_state_in_a_bucket_and_what_is_made_in_the_cloud(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
@@ -341,6 +405,20 @@ def test_state_in_a_bucket_and_what_is_made_in_the_cloud(cloud: Cloud, in_cloud:
     other.apply({**everything, "delete_data": True})
     other.run("destroy", "-auto-approve")
     assert [key for key in cloud.resources if "lab1" in key and not key.startswith("policy/")] == []
+
+
+def test_every_step_of_a_life_is_one_that_the_cloud_allows(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
+    """Disks in use, policies of living groups and templates of groups are not deleted there, as at Google's."""
+    terraform = in_cloud()
+    larger = {**SLICE, "topology": "8x8"}
+    terraform.apply(seeding(disk=DISK, group=GROUP))
+    terraform.apply(lab(disk=DISK, slice=SLICE, group=GROUP, seeded=True))
+    terraform.apply(lab(disk=DISK, slice=larger, group=GROUP, generation=2))
+    terraform.apply(lab(disk=DISK, slice=larger, group=GROUP, generation=2, seeded=True))
+    terraform.plan(lab(disk=DISK, slice=larger, group=GROUP, generation=2, seeded=True))
+    terraform.apply(lab())
+    kinds = ("disks/", "instances/", "instanceGroupManagers/", "instanceTemplates/", "resourcePolicies/")
+    assert not [key for key in cloud.resources if any(f"/{kind}lab1" in key for kind in kinds)]
 
 
 def test_held_lock_is_told(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:

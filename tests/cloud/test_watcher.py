@@ -31,6 +31,7 @@ class Machinery:
     fails: list[BaseException | None] = field(default_factory=list)
     acts: list[str] = field(default_factory=list)
     price: float = 10.0
+    repairs: bool = False
 
     def look(self) -> Machines:
         names = tuple(f"m-{n}" for n in range(self.running))
@@ -57,6 +58,14 @@ class Machinery:
         self._fail()
         self.acts.append("down")
         self.place, self.running, self.stopped = None, 0, ()
+
+    def repair(self) -> bool:
+        self._fail()
+        if not self.repairs or self.place in self.dry:
+            return False
+        self.acts.append("repair")
+        self.running, self.stopped = 2, ()
+        return True
 
     def remove(self) -> None:
         self.acts.append("remove")
@@ -127,7 +136,7 @@ def test_watcher_killed_in_an_act_is_followed_by_one_that_goes_on(scene: Scene, 
     scene.turn()
     scene.machinery.running = 0
     scene.turn()
-    scene.machinery.fails = [Killed()] if point == "down" else [None, Killed()]
+    scene.machinery.fails = [None, Killed()] if point == "down" else [None, None, Killed()]  # the first is repair's
     with pytest.raises(Killed):
         scene.until("make")
     before = scene.folder.get_json(HISTORY)
@@ -183,8 +192,24 @@ def test_hosts_that_stopped_themselves_are_made_again_when_there_is_a_job(scene:
     assert scene.turn().kind == "make" and scene.machinery.acts == ["down", "up 0"]
 
 
+def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Scene) -> None:
+    scene.machinery.repairs = True
+    scene.watching()
+    scene.until("make")
+    scene.machinery.running, scene.machinery.stopped = 1, ("m-1",)
+    scene.until("make")
+    assert scene.machinery.acts == ["up 0", "repair"] and scene.turn().why == "whole"
+    for name in ("m-0", "m-1"):  # they could not start, and stopped themselves
+        scene.folder.put_json(f"health/{name}.json", {"step": "mounts", "ok": False, "what": "no NFS"})
+        scene.folder.put_json(f"idle/{name}.json", {"what": "start-up failed"})
+    scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
+    assert "m-0: mounts: no NFS" in scene.until("end").why
+    scene.folder.put("job.json", JobSpec(("true",), submission=2).to_json().encode())
+    assert scene.turn().kind == "make" and scene.turn().why == "whole"
+
+
 def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) -> None:
-    Limits(1, max_usd=1.0).store(scene.folder)
+    Limits(1, max_usd=1.0, rates=(10.0, 10.0)).store(scene.folder)
     scene.watching()
     asked = scene.until("ask")  # 20 USD an hour: after three minutes
     assert "--max-cost 1 is reached" in asked.why and scene.folder.get_json("stop.json") == {"submission": 1}
@@ -228,7 +253,7 @@ def test_down_when_done(scene: Scene) -> None:
 
 def test_limits_of_another_submission_do_not_count(scene: Scene) -> None:
     Limits(7, max_hours=0.001, down_when_done=True).store(scene.folder)
-    scene.watching(Limits(max_usd=1e9))
+    scene.watching(Limits(max_usd=1e9, rates=(10.0,)))
     scene.until("make")
     for _ in range(20):
         assert scene.turn().kind == "nothing"

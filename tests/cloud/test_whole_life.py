@@ -1,5 +1,5 @@
-"""The whole life of an environment, as a user drives it: our command line, the real terraform with its real gcs backend,
-the stand-in provider, and a made-up Google Cloud in which both see the same things."""
+"""The whole life of an environment, as a user drives it: our command line, real Terraform with its real gcs backend, the
+stand-in provider, and a made-up Google Cloud in which both see the same things."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.terraform_world import TerraformWorld, why_not
 
 from maskwright.cli import run
+from maskwright.cloud import groups
+from maskwright.cloud.rest import Google
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
@@ -128,11 +130,9 @@ def test_init_up_resize_seed_down(life: Life) -> None:
 
     life.write()
     life.env("up", "--yes")
-    group = life.cloud.resources[f"{ZONE}/instanceGroupManagers/lab1-slice"]
-    assert group["targetSize"] == 4
-    hosts = [name for name in life.exists("instances") if name.startswith("lab1-slice")]
-    assert len(hosts) == 4
-    disks = life.cloud.resources[f"{ZONE}/instances/{hosts[0]}"]["disks"]
+    group = groups.describe(Google("lab-proj"), "us-east5-b", "lab1-slice")
+    assert group and group.target == len(group.members) == 4
+    disks = life.cloud.resources[f"{ZONE}/instances/{group.members[0].name}"]["disks"]
     assert [disk["mode"] for disk in disks if disk.get("deviceName") == "shared-pd"] == ["READ_ONLY"]
     life.env("plan", "--detailed-exitcode", code=0)
 

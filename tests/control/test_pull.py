@@ -272,3 +272,30 @@ def test_spec_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(text)
     with pytest.raises(InputError, match="format 2, this version reads 1"):
         pull.submit_spec(f"file://{tmp_path}/job.json", JobSpec(("a",)))
+
+
+def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    folder.put("0001/attempt-001/worker-0/log-000001.txt", b"once\n")
+    folder.put_json("0001/attempt-001/start.json", {"workers": 1})
+    read, calls = Folder.get_json, [0]
+
+    def failing(self: Folder, name: str) -> dict[str, Any] | None:
+        calls[0] += 1
+        if 2 < calls[0] < 8:
+            raise MaskwrightError("the network is down", where=name)
+        if calls[0] == 8:
+            self.put_json("0001/result.json", {"code": 0, "cause": "", "report": []})
+        return read(self, name)
+
+    monkeypatch.setattr(Folder, "get_json", failing)
+    rounds = []
+    pull.follow(folder, 1, 0.01, lambda: rounds.append(1))
+    said = capsys.readouterr()
+    assert said.out.count("worker 0 | once") == 1 and said.err.count("the network is down") == 1
+    assert len(rounds) >= 5  # what else is to be done goes on meanwhile
+    monkeypatch.setattr(Folder, "get_json", lambda self, name: (_ for _ in ()).throw(MaskwrightError("may not")))
+    with pytest.raises(MaskwrightError, match="may not"):
+        pull.follow(folder, 1, 0.01)

@@ -235,6 +235,15 @@ def test_host_without_a_job_ends_and_says_so(group: Group) -> None:
     end(other, 75)
 
 
+def test_host_for_which_there_is_no_place_ends_too(group: Group) -> None:
+    for host in (0, 1):
+        group.agent(host)
+        wait_for(group.folder / "hosts" / f"worker-{host}.json")
+    _, err = end(group.agent(2, "--idle-minutes=0.02"), 0)
+    assert "all workers' numbers are taken" in err and "no free place for 0.02 minutes: ending" in err
+    assert json.loads((group.folder / "idle/g-2.json").read_text())["what"].startswith("no free place")
+
+
 def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(f"file://{tmp_path}")
     agent = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="g", idle_seconds=0.0)

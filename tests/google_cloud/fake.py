@@ -83,6 +83,8 @@ class Cloud:
     """Zones without free machines."""
     absent: set[str] = field(default_factory=set)
     """Names of zones, machine types, images… that do not exist ("projects/p/zones/z/machineTypes/t"); all others do."""
+    forecasts: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Zone -> Google's advice on Spot machines there: the chance to get them, and their uptime ("14400s")."""
     scripts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     delays: list[tuple[str, int]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)

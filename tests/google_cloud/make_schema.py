@@ -4,12 +4,12 @@
 
 The provider itself comes from Terraform's registry only, but its schema is in the bindings that CDK Terrain generates
 from it and publishes on PyPI (MPL-2.0): each resource's TypeScript says of every argument whether it is required,
-optional or computed, and how it is written in HCL. What they do not say is what Terraform learns from the provider
-while it plans: which argument replaces the resource (see `standin.py`), which ones exclude each other, which words an
-argument takes. Run it again when `versions.tf` allows a newer provider, and change VERSION and HASH.
+optional or computed, how it is written in HCL, and of many which words they take. What they do not say is what
+Terraform learns from the provider while it plans: which argument replaces the resource (see `standin.py`), and which
+ones exclude each other. Run it again when `versions.tf` allows a newer provider, and change VERSION and HASH.
 
-Form: block = {"attributes": {name: [flags, type]}, "blocks": {name: [nesting, min, max, block]}}; flags are of
-r(equired), o(ptional) and c(omputed); max 0 is no limit; a type is Terraform's JSON of it.
+Form: block = {"attributes": {name: [flags, type, words]}, "blocks": {name: [nesting, min, max, block]}}; flags are of
+r(equired), o(ptional) and c(omputed); max 0 is no limit; a type is Terraform's JSON of it; without words any go.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ MEMBER = re.compile(
     r"^  // (\w+) - computed: (\w+), optional: (\w+), required: (\w+)\n(.*?)(?=^  // \w+ - computed|\Z)", re.S | re.M
 )
 CLASS = re.compile(r"^export class (\w+) extends cdktn\.(\w+) \{\n(.*?)^\}", re.S | re.M)
+INTERFACE = re.compile(r"^export interface (\w+)[^{]*\{\n(.*?)^\}", re.S | re.M)
+WORDS = re.compile(r'Possible values: \[("[^\]]*)\](?:(?!\*/).)*?\{@link \S+#(\w+) ', re.S)
 WRITER = re.compile(r"^export function (\w+)ToHclTerraform\(.*?^\}", re.S | re.M)
 ENTRY = re.compile(
     r"^ +(\w+): \{\n +value: .*\n +isBlock: (\w+),\n +type: \"(\w+)\",\n +storageClassType: \"(\w+)\"", re.M
@@ -73,6 +75,10 @@ class Bindings:
 
     def __init__(self, text: str) -> None:
         self.members = {name: MEMBER.findall(body) for name, _, body in CLASS.findall(text)}
+        self.words = {
+            name: {argument: re.findall(r'"(\w+)"', words) for words, argument in WORDS.findall(body)}
+            for name, body in INTERFACE.findall(text)
+        }
         self.written: dict[str, Written] = {}
         for name, base, body in CLASS.findall(text):
             if base in ("TerraformResource", "TerraformProvider"):
@@ -109,7 +115,8 @@ class Bindings:
                 }
                 block["blocks"][name] = ["list", 0, 1, {"attributes": inner, "blocks": {}}]
             elif kind:
-                block["attributes"][name] = [flags, argument_type(kind, storage)]
+                words = self.words.get(struct, self.words.get(struct + "Config", {})).get(name)
+                block["attributes"][name] = [flags, argument_type(kind, storage), *([words] if words else [])]
             else:
                 block["attributes"][name] = [flags, computed_type(name, code)]
         return block
@@ -134,7 +141,7 @@ def computed_type(name: str, code: str) -> Any:
 
 
 def object_type(block: dict[str, Any]) -> Any:
-    fields = {name: kind for name, (_, kind) in block["attributes"].items()}
+    fields = {name: kind for name, (_, kind, *_) in block["attributes"].items()}
     fields |= {name: [nesting, object_type(inner)] for name, (nesting, _, _, inner) in block["blocks"].items()}
     return ["object", fields]
 

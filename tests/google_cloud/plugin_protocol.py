@@ -9,6 +9,7 @@ Terraform speaks plainly, without a certificate for the socket, when TF_DISABLE_
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -126,6 +127,7 @@ def serve(answers: dict[str, Callable[[Message], Message]]) -> None:
     control = {"Shutdown": handler("Empty", shutdown)}
     for service, handlers in (("tfplugin6.Provider", provider), ("plugin.GRPCController", control)):
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    signal.signal(signal.SIGTERM, lambda *_: done.set())
     parent = os.getppid()
     with tempfile.TemporaryDirectory() as folder:
         server.add_insecure_port(f"unix:{folder}/provider")

@@ -16,55 +16,10 @@ from pathlib import Path
 from fake_metadata import TOKEN, FakeMetadata
 
 HOST = Path(__file__).resolve().parents[2] / "deploy" / "terraform" / "host"
-STUBS = [
-    "mount",
-    "umount",
-    "mountpoint",
-    "blkid",
-    "wipefs",
-    "mkfs.ext4",
-    "mount.nfs",
-    "docker",
-    "shutdown",
-    "apt-get",
-    "cos-extensions",
-    "udevadm",
-]
-REAL = [
-    "bash",
-    "sh",
-    "curl",
-    "sed",
-    "tr",
-    "cut",
-    "head",
-    "tail",
-    "date",
-    "uname",
-    "mkdir",
-    "chmod",
-    "rm",
-    "mv",
-    "sleep",
-    "sha256sum",
-    "grep",
-    "flock",
-    "cat",
-    "find",
-    "sort",
-    "xargs",
-    "sync",
-    "stat",
-    "wc",
-    "touch",
-    "ls",
-    "basename",
-    "dirname",
-    "mktemp",
-    "nproc",
-    "env",
-    "python3",
-]
+STUBS = ("mount", "umount", "mountpoint", "mount.nfs", "blkid", "wipefs", "mkfs.ext4", "docker", "shutdown", "apt-get")
+STUBS += ("cos-extensions", "gcloud")
+REAL = ("bash", "sh", "curl", "sed", "tr", "cut", "head", "tail", "tee", "cat", "wc", "date", "uname", "mkdir", "chmod")
+REAL += ("rm", "mv", "ls", "dirname", "sleep", "sha256sum", "grep", "flock", "sync", "env", "python3")
 """All that the scripts need of a system besides; the stubs of tools that are not named here do not exist."""
 
 
@@ -83,11 +38,17 @@ class Host:
             if path := shutil.which(name):
                 (self.bin / name).symlink_to(path)
         self.write("variables", json.dumps(variables))
+        self.write("gcloud", os.path.realpath(shutil.which("gcloud") or ""))
 
     def add_tool(self, name: str) -> None:
         stub = Path(__file__).with_name("stub_tools.py")
         (self.bin / name).write_text(f'#!/bin/sh\nexec {sys.executable} -I {stub} "$0" "$@"\n')
         (self.bin / name).chmod(0o755)
+
+    def use_real(self, *names: str) -> None:
+        for name in names:
+            (self.bin / name).unlink()
+            (self.bin / name).symlink_to(shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or name)
 
     def write(self, name: str, text: str) -> None:
         """Something for the stubs to find."""

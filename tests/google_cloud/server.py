@@ -46,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
         record["agent"] = self.headers.get("User-Agent", "")[:80]
         try:
             with self.cloud.lock:
-                code, headers, content = self.route(url.path, url.query, raw, record)
+                code, headers, content = self.route(self.command, url.path, url.query, raw, record)
         except Dropped:
             self.cloud.journal.append(record | {"code": 0})
             self.close_connection = True
@@ -57,10 +57,10 @@ class Handler(BaseHTTPRequestHandler):
             headers = {"Retry-After": "0"} if code in (429, 500, 502, 503) else {}
             record["error"] = str(error)
         except Exception as error:
-            # A fault of the fake: loud, and with a code that no client tries again (gcloud repeats 5xx for 30 seconds).
+            # A fault of the fake: loud, and with a code that no client tries again: gcloud repeats 5xx for 30 seconds.
             traceback.print_exc(file=sys.stderr)
-            code, headers = 501, {}
-            content = json.dumps(Refused(f"FAULT OF THE FAKE: {error!r}", 501).body()).encode()
+            code, headers = 400, {}
+            content = json.dumps(Refused(f"FAULT OF THE FAKE: {error!r}").body()).encode()
             record["error"] = f"FAULT OF THE FAKE: {error!r}"
         self.cloud.journal.append(record | {"code": code})
         self.reply(code, headers, content)
@@ -90,23 +90,25 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def route(self, path: str, query: str, raw: bytes, record: dict[str, Any]) -> Answer:
+    def route(self, verb: str, path: str, query: str, raw: bytes, record: dict[str, Any]) -> Answer:
         lists = parse_qs(query, keep_blank_values=True)
         if path == "/__terraform":
             return self.terraform(raw, lists, record)
+        if path == "/batch/storage/v1":
+            return self.batch(raw, record)
         document, path, plain = self.document(path)
         if document is None and plain:
             record["method"] = "storage.xml"
             self.authorised(optional=True)
-            return storage.read_plain(self.cloud, self.command, *plain, self.headers)
+            return storage.read_plain(self.cloud, verb, *plain, self.headers)
         if document is None:
             raise Refused(f"The requested URL {path} was not found on this server.", 404)
         self.authorised(optional=document.name == "storage")
         if "upload_id" in lists:
             record["method"] = "storage.objects.insert"
             self.cloud.trip("storage.objects.insert")
-            return storage.resume(self.cloud, lists["upload_id"][0], self.command, self.headers, raw, self.cloud.url)
-        method, names, media = document.match(self.command, path)
+            return storage.resume(self.cloud, lists["upload_id"][0], verb, self.headers, raw, self.cloud.url)
+        method, names, media = document.match(verb, path)
         record["method"] = method["id"]
         names = {name: unquote(value) for name, value in names.items()}
         name = re.sub(r"^v\d+\w*/", "", unquote(path)[1:].removeprefix(document.prefix))
@@ -136,6 +138,23 @@ class Handler(BaseHTTPRequestHandler):
         body = public(result)
         document.check_response(method, body)
         return 200, {}, json.dumps(body).encode()
+
+    def batch(self, raw: bytes, record: dict[str, Any]) -> Answer:
+        """Several of storage's requests in one, as gcsfs deletes. Names come with their slashes."""
+        record["method"] = "storage.batch"
+        answers = []
+        for verb, target in re.findall(rb"(?m)^(\w+) (/storage/v1/\S+) HTTP/1", raw):
+            path, _, query = target.decode().partition("?")
+            lead, mark, name = path.partition("/o/")
+            one = {"verb": verb.decode(), "path": path, "query": query}
+            try:
+                code, _, content = self.route(one["verb"], lead + mark + name.replace("/", "%2F"), query, b"", one)
+            except Refused as error:
+                code, content = error.code, json.dumps(error.body()).encode()
+            self.cloud.journal.append(one | {"code": code})
+            head = f"--batch_1\r\nContent-Type: application/http\r\n\r\nHTTP/1.1 {code} X\r\n"
+            answers.append(head.encode() + b"Content-Type: application/json\r\n\r\n" + content + b"\r\n")
+        return 200, {"Content-Type": "multipart/mixed; boundary=batch_1"}, b"".join(answers) + b"--batch_1--"
 
     def document(self, path: str) -> tuple[Api | None, str, tuple[str, str] | None]:
         """The API, the path as its document has it, and (bucket, object) of what may be a read by storage's XML API."""

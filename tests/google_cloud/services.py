@@ -31,7 +31,7 @@ def call(cloud: Cloud, request: Request) -> Any:
         return operation(cloud, request)
     function = HANDLERS.get(".".join(request.id.split(".")[-2:])) or COMMON.get(request.verb)
     if function is None or (request.api.name, collection) not in KINDS:
-        raise Refused(f"the fake does not do {request.id}", 501)
+        raise NotImplementedError(request.id)
     return function(cloud, request)
 
 
@@ -281,8 +281,8 @@ def settle_repository(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
 
 
 KINDS = {
-    ("tpu", "queuedResources"), ("tpu", "nodes"), ("file", "instances"), ("aiplatform", "customJobs"),
-    ("cloudbuild", "builds"),
+    ("tpu", "queuedResources"), ("tpu", "nodes"), ("tpu", "acceleratorTypes"), ("file", "instances"),
+    ("file", "backups"), ("aiplatform", "customJobs"), ("cloudbuild", "builds"),
     ("artifactregistry", "repositories"), ("artifactregistry", "dockerImages"), ("cloudresourcemanager", "projects"),
     ("iam", "serviceAccounts"), ("serviceusage", "services"), ("logging", "entries"),
 }  # fmt: skip
@@ -296,6 +296,7 @@ SETTLE = {
 GONE = {"queuedResources": tpu.queued_gone, "nodes": tpu.node_gone, "instances": filestore_gone}
 COMMON = {"create": create, "get": get, "list": listed, "patch": patch, "delete": delete}
 HANDLERS = platform.HANDLERS | {
+    "acceleratorTypes.get": tpu.accelerator_type,
     "customJobs.cancel": cancel_job,
     "builds.create": create_build,
     "builds.get": get_build,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from google_cloud import compute
+from google_cloud import compute, storage
 from google_cloud.fake import Cloud
 
 from maskwright.cloud import record, variables
@@ -32,6 +32,8 @@ class SmallTerraform:
         project, zone, name = environment.project, hosts["zone"], f"{environment.name}-{kind}"
         self.acts.append(f"up {kind} {zone}")
         with self.cloud.lock:
+            if f"storage/b/{environment.runs_bucket}" not in self.cloud.resources:
+                storage.make_bucket(self.cloud, {"name": environment.runs_bucket})
             template = f"compute/projects/{project}/global/instanceTemplates/{name}"
             if template not in self.cloud.resources:
                 properties = {"machineType": hosts["machine_type"], "disks": []}

@@ -47,6 +47,18 @@ REPLACES = {
     "google_storage_bucket": ["name", "location", "project"],
     "google_storage_bucket_iam_member": ["*"],
 }
+# Of arguments whose words the bindings tell in a sentence only.
+WORDS = {
+    "default_action_on_failure": ["REPAIR", "DO_NOTHING"],
+    "deletion_policy": ["DELETE", "ABANDON", "PREVENT"],
+    "force_update_on_repair": ["YES", "NO"],
+    "instance_termination_action": ["STOP", "DELETE"],
+    "nic_type": ["GVNIC", "VIRTIO_NET", "IDPF", "MRDMA", "IRDMA"],
+    "on_host_maintenance": ["MIGRATE", "TERMINATE"],
+    "provisioning_model": ["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"],
+    "public_access_prevention": ["inherited", "enforced"],
+    "tier": ["STANDARD", "PREMIUM", "BASIC_HDD", "BASIC_SSD", "HIGH_SCALE_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"],
+}
 IDS = {
     "google_artifact_registry_repository": "projects/{project}/locations/{location}/repositories/{repository_id}",
     "google_artifact_registry_repository_iam_member": "{repository}/{role}/{member}",
@@ -70,9 +82,23 @@ Value = Any
 Block = dict[str, Any]
 
 
+def refused_words(block: Block, value: dict[str, Value]) -> list[str]:
+    """Words that the provider does not know, in its own words."""
+    found = []
+    for name, (_, _, *known) in block["attributes"].items():
+        given = value.get(name)
+        for word in given if isinstance(given, list) else [given]:
+            allowed = known[0] if known else WORDS.get(name, [])
+            if allowed and isinstance(word, str) and word not in allowed:
+                found.append(f"expected {name} to be one of {json.dumps(allowed)}, got {word}")
+    for _, inner, one in items(block, value):
+        found += refused_words(inner, one)
+    return found
+
+
 def refused_config(kind: str, config: dict[str, Value]) -> list[str]:
     """What the provider itself says no to, beyond names and types."""
-    found = []
+    found = refused_words(SCHEMA[kind], config)
     if kind == "google_compute_instance_template" and config.get("name") and config.get("name_prefix"):
         found.append('"name": conflicts with name_prefix')
     for rule in config.get("scheduling") or []:
@@ -80,9 +106,6 @@ def refused_config(kind: str, config: dict[str, Value]) -> list[str]:
             found.append("scheduling.preemptible must be true when the provisioning model is SPOT")
         if rule.get("provisioning_model") == "SPOT" and rule.get("automatic_restart") is not False:
             found.append("scheduling.automatic_restart must be false when the provisioning model is SPOT")
-    prevention = config.get("public_access_prevention")
-    if kind == "google_storage_bucket" and isinstance(prevention, str) and prevention not in ("inherited", "enforced"):
-        found.append(f"expected public_access_prevention to be one of [inherited enforced], got {prevention}")
     return found
 
 
@@ -106,7 +129,7 @@ def schema_of(block: Block) -> Message:
         "Block",
         attributes=[
             message("Attribute", name=name, type=json.dumps(kind).encode(), **{FLAGS[flag]: True for flag in flags})
-            for name, (flags, kind) in block["attributes"].items()
+            for name, (flags, kind, *_) in block["attributes"].items()
         ],
         block_types=[
             message(
@@ -134,7 +157,7 @@ def items(block: Block, value: dict[str, Value]) -> list[tuple[str, Block, dict[
 
 
 def unknown_where_computed(block: Block, value: dict[str, Value]) -> None:
-    for name, (flags, _) in block["attributes"].items():
+    for name, (flags, *_) in block["attributes"].items():
         if value.get(name) is None and "c" in flags:
             value[name] = UNKNOWN
     for _, inner, one in items(block, value):
@@ -155,7 +178,9 @@ def changes(block: Block, old: dict[str, Value], new: dict[str, Value]) -> list[
     return found
 
 
-def replaces(kind: str, path: list[str | int]) -> bool:
+def replaces(kind: str, path: list[str | int], old: dict[str, Value], new: dict[str, Value]) -> bool:
+    if kind == "google_compute_disk" and path == ["size"] and isinstance(new["size"], int | float):
+        return bool(new["size"] < (old["size"] or 0))  # a disk grows as it is, and shrinks by being another
     names = [part for part in path if isinstance(part, str)]
     prefixes = {".".join(names[: n + 1]) for n in range(len(names))}
     listed = set(REPLACES[kind])
@@ -217,7 +242,7 @@ class Provider:
                 if is_unknown(new.get(place)) and self.config.get(place):
                     new[place] = self.config[place]
         else:
-            replaced = [path for path in changes(SCHEMA[kind], old, new) if replaces(kind, path)]
+            replaced = [path for path in changes(SCHEMA[kind], old, new) if replaces(kind, path, old, new)]
         self.labels(kind, new)
         paths = [
             message(
@@ -297,7 +322,7 @@ class Provider:
 
 def known(block: Block, value: dict[str, Value], mark: str) -> None:
     """What only Google knows gets some value of its type; what it may fill in stays null."""
-    for name, (flags, kind) in block["attributes"].items():
+    for name, (flags, kind, *_) in block["attributes"].items():
         if value.get(name) is None or is_unknown(value[name]):
             some = {"string": f"{name}-{mark}", "number": int(mark[:4], 16), "bool": False}
             empty: Value = {} if kind[0] == "map" else []

@@ -41,7 +41,7 @@ Content = tuple[int, dict[str, str], bytes]
 def call(cloud: Cloud, request: Request) -> Any:
     function = HANDLERS.get(request.id)
     if function is None:
-        raise Refused(f"the fake does not do {request.id}", 501)
+        raise NotImplementedError(request.id)
     return function(cloud, request)
 
 
@@ -247,7 +247,8 @@ def content(found: Object, headers: Any) -> Content:
             "Content-Type": about["contentType"],
             "X-Goog-Generation": about["generation"],
             "X-Goog-Metageneration": about["metageneration"],
-            "X-Goog-Hash": f"crc32c={about['crc32c']},md5={about['md5Hash']}",
+            # Composite objects have no MD5.
+            "X-Goog-Hash": f"crc32c={about['crc32c']}" + (f",md5={about['md5Hash']}" if "md5Hash" in about else ""),
             "X-Goog-Stored-Content-Length": about["size"],
             "X-Goog-Storage-Class": about["storageClass"],
             "Last-Modified": formatdate(usegmt=True),
@@ -323,6 +324,14 @@ def copy_object(cloud: Cloud, request: Request) -> Any:
     return done | {"resource": made}
 
 
+def move_object(cloud: Cloud, request: Request) -> Any:
+    owner, name = request.path["bucket"], request.path["sourceObject"]
+    found = newest(cloud, owner, name)
+    made = store(cloud, owner, found.about | {"name": request.path["destinationObject"]}, found.content, request.query)
+    retire(cloud, bucket(cloud, owner), (owner, name))
+    return made
+
+
 # ---- uploads -------------------------------------------------------------------------------------------------------
 
 
@@ -396,6 +405,7 @@ HANDLERS = {
     "storage.objects.delete": delete_object,
     "storage.objects.patch": change_object,
     "storage.objects.update": change_object,
+    "storage.objects.move": move_object,
     "storage.objects.copy": copy_object,
     "storage.objects.rewrite": copy_object,
 }

@@ -34,7 +34,9 @@ def journal(words: list[str]) -> None:
 
 
 def backing(device: str) -> Path:
-    return Path(Path(device).read_text().strip())
+    """A large one is for the real mkfs, and its files lie elsewhere."""
+    large = os.path.getsize(device) > 1 << 20
+    return BOX / "disks" / "large" if large else Path(Path(device).read_text().strip())
 
 
 def mount(words: list[str]) -> int:
@@ -87,6 +89,21 @@ def mkfs(words: list[str]) -> int:
     label = words[words.index("-L") + 1] if "-L" in words else ""
     (folder / "formatted").write_text(label)
     return 0
+
+
+def wipefs(words: list[str]) -> int:
+    if (backing(words[-1]) / "formatted").exists():
+        print("DEVICE OFFSET TYPE UUID LABEL")
+    return 0
+
+
+def gcloud(words: list[str]) -> int:
+    """The real one. KILL_IN=rsync kills all of it after KILL_AFTER seconds of that."""
+    if os.environ.get("KILL_IN", "none") in words and os.fork() == 0:
+        time.sleep(float(os.environ["KILL_AFTER"]))
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os.environ["PATH"] += ":/usr/bin:/bin"  # what gcloud itself needs is not what the script needs
+    os.execv(state("gcloud"), [state("gcloud"), *words])
 
 
 # ---- docker ----------------------------------------------------------------------------------------------------------
@@ -225,8 +242,15 @@ def main() -> int:
     name = os.path.basename(sys.argv[1])
     words = sys.argv[2:]
     journal([name, *words])
-    tools = {"mount": mount, "umount": umount, "mountpoint": mountpoint, "blkid": blkid, "mkfs.ext4": mkfs}
-    tools |= {"docker": docker, "apt-get": apt_get}
+    tools = {
+        "mount": mount,
+        "umount": umount,
+        "mountpoint": mountpoint,
+        "blkid": blkid,
+        "mkfs.ext4": mkfs,
+        "wipefs": wipefs,
+    }
+    tools |= {"docker": docker, "apt-get": apt_get, "gcloud": gcloud}
     return tools[name](words) if name in tools else 0
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from google_cloud import compute, groups, platform, services, storage
 from google_cloud.judge import Refused, api
 from google_cloud.names import last
+from google_cloud.standin_world import told
 
 if TYPE_CHECKING:
     from google_cloud.fake import Cloud
@@ -64,7 +65,6 @@ def tell(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) ->
             raise Refused(f"The resource '{ident}' already exists", 409)
         permit(cloud, kind, "create", ident)
         key = create(cloud, kind, project, state)
-        cloud.terraform[kind, ident] = {"state": state, "key": key}
     elif op == "update":
         if known is None:
             raise Refused(f"{kind} {ident} was not found", 404)
@@ -72,7 +72,6 @@ def tell(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) ->
         key = known["key"]
         if key:
             update(cloud, kind, key, project, state)
-        cloud.terraform[kind, ident] = {"state": state, "key": key}
     elif op == "delete":
         permit(cloud, kind, "delete", ident)
         if known:
@@ -81,7 +80,9 @@ def tell(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) ->
         return {}
     else:
         raise Refused(f"op is create, update or delete, not {op}")
-    return state | computed(cloud, kind, key)
+    filled = computed(cloud, kind, key)
+    cloud.terraform[kind, ident] = {"state": told(state, filled), "key": key}
+    return filled | told(state, filled)
 
 
 def permit(cloud: Cloud, kind: str, verb: str, ident: str) -> None:
@@ -154,6 +155,8 @@ def to_rest(document: str, version: str, schema: str, state: dict[str, Any]) -> 
             block = value[0] if isinstance(value, list) else value
             if isinstance(block, dict):
                 made[field] = to_rest(document, version, inner, block)
+        elif "enum" in spec and value not in spec["enum"]:
+            continue  # a word of the stand-in's for what the provider would have been told
         elif spec.get("type") == "string":
             made[field] = str(value) if not isinstance(value, bool) else str(value).lower()
         elif spec.get("type") == "integer":
@@ -230,6 +233,10 @@ def compute_body(kind: str, state: dict[str, Any]) -> dict[str, Any]:
         made.pop(field, None)
     if kind == "google_compute_instance_group_manager":
         return group(state, made)
+    if kind == "google_compute_firewall":
+        for field in ("allowed", "denied"):
+            rules = [{"IPProtocol": one["protocol"], "ports": one.get("ports") or []} for one in made.pop(field, [])]
+            made |= {field: rules} if rules else {}
     if kind == "google_compute_disk":
         made["type"] = f"diskTypes/{last(str(state.get('type') or 'pd-standard'))}"
     return made | labels(state)

@@ -143,3 +143,10 @@ def preempt(cloud: Cloud, name: str) -> bool:
             owner["_script"] = [{"state": "SUSPENDED"}]
         return True
     return False
+
+
+def accelerator_type(cloud: Cloud, request: Request) -> Any:
+    """All that are asked for, but those in `cloud.absent`."""
+    if request.name in cloud.absent or not ACCELERATORS.fullmatch(last(request.name)):
+        raise Refused(f"Resource '{request.name}' was not found", 404)
+    return {"name": request.name, "type": last(request.name)}

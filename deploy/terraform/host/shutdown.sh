@@ -6,4 +6,4 @@ set -euo pipefail
 
 command -v docker >/dev/null || exit 0
 echo 'maskwright: the host is going down: the job is told to save'
-docker stop --time 300 maskwright-agent >/dev/null 2>&1 || true
+docker stop -t 300 maskwright-agent >/dev/null 2>&1 || true

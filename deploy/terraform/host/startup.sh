@@ -20,7 +20,7 @@ hide() {
     -e 's#(://)[^/@[:space:]]+@#\1***@#g' \
     -e 's#(authorization["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?([a-z]+[[:space:]]+)?|bearer[[:space:]]+)[A-Za-z0-9._~+/=-]{8,}#\1***#gI' \
     -e 's#ya29\.[A-Za-z0-9._-]+#***#g' \
-    -e 's#((token|secret|passw(or)?d|passphrase|credential|[_-]key)s?["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?)[^[:space:]"'\''&]{8,}#\1***#gI'
+    -e 's#((token|secret|passw(or)?d|passphrase|credential|[_-]key)s?["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?)[^[:space:]"'\''&]{7,}[^[:space:]"'\''&.,;:)]#\1***#gI'
 }
 exec > >(hide) 2>&1
 say() { echo "maskwright: $*"; }
@@ -246,6 +246,8 @@ agent_options() {
   for pair in "MASKWRIGHT_IMAGE=$digest" "MASKWRIGHT_ENVIRONMENT=$environment" "MASKWRIGHT_MOUNT_POINT=$mount_point"; do
     options+=(--env "$pair")
   done
+  # Else gcsfs asks each bucket's kind by gRPC first, with a minute's patience; ours are not hierarchical.
+  options+=(--env GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT=false)
   words=(agent --spec "$spec" --workers "$hosts" --instance "$instance")
   [ -z "$worker" ] || words+=(--worker "$worker")
   [ -z "$idle_minutes" ] || words+=(--idle-minutes "$idle_minutes")
@@ -255,7 +257,7 @@ start_agent() {
   label=$(printf '%s ' "$digest" "${options[@]}" "${words[@]}" | sha256sum | cut -c 1-16)
   running=$(docker inspect --format '{{.State.Running}} {{index .Config.Labels "maskwright"}}' "$name" 2>/dev/null) || running=
   [ "$running" != "true $label" ] || return 0
-  [ -z "$running" ] || { docker stop --time 120 "$name" >/dev/null && docker rm -f "$name" >/dev/null; }
+  [ -z "$running" ] || { docker stop -t 120 "$name" >/dev/null && docker rm -f "$name" >/dev/null; }
   set -- --label "maskwright=$label" "${options[@]}" --entrypoint maskwright "$container" "${words[@]}"
   # The daemon of a Google host sends lines to Cloud Logging by itself; they come without secrets (core/secrets.py).
   if ! docker run --detach --log-driver gcplogs "$@" >/dev/null; then

@@ -136,6 +136,25 @@ run "attach_without_a_disk" {
   expect_failures = [output.hosts]
 }
 
+run "image_without_docker" {
+  command = plan
+  variables {
+    slice = {
+      machine_type = "ct6e-standard-4t", topology = "2x2", zone = "us-east5-b", provisioning_model = "SPOT"
+      image        = "projects/ubuntu-os-accelerator-images/global/images/family/f", attach_disk = false
+    }
+  }
+  expect_failures = [check.hosts_can_have_docker]
+}
+
+run "zone_of_another_region" {
+  command = plan
+  variables {
+    zone = "us-east1-b"
+  }
+  expect_failures = [google_compute_network.environment]
+}
+
 run "variables_are_refused" {
   command = plan
   variables {

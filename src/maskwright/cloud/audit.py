@@ -1,13 +1,13 @@
 """What is left of an environment, what of it costs money, and why it is still there: on purpose, or left over.
 
-`env down` ends with it. Nothing that is not wanted and still costs passes without exit code 1, nor does a kind that could
-not be looked at because a permission is missing or Google did not answer.
+`env down` ends with it. Nothing that is not wanted and still costs passes without exit code 1, nor does a kind that
+could not be looked at because a permission is missing or Google did not answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from maskwright.cloud.environment import Environment
@@ -22,12 +22,12 @@ MONTHLY = ("disk", "bucket", "Filestore instance")
 FindPrice = Callable[[str, str, str], tuple[Any, float] | None]
 """`Prices.find`: what, region and provisioning model -> the row and its USD."""
 QUIET = ("disabled",)
-"""Reasons for which a kind that could not be looked at is no trouble: while an API is off, nothing of it can be made."""
+"""Why a kind could not be looked at, without that being trouble: while an API is off, nothing of it can be made."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """`why`: what it is kept for, "" when it is left over. `usd_per_hour`: None when it costs nothing or nobody knows."""
+    """`why`: what it is kept for, "" when it is left over. `usd_per_hour`: None when it is free or has no price."""
 
     found: Found
     why: str
@@ -99,7 +99,7 @@ def _line(item: Item) -> str:
     elif one.bills:
         parts.append("no price in the table")
     parts += [item.why] if item.why else []
-    parts += ["by its name, it has no label"] if not one.labelled and "labels" in one.body else []
+    parts += ["by its name, it has no label"] if not one.labelled else []
     return "; ".join(parts)
 
 
@@ -121,10 +121,10 @@ def audit(
     items = [judged(google, one, reasons, price) for one in found.found]
     state = google.find("storage", f"b/{environment.state}") if not _blind_to_buckets(found) else None
     if state is not None:
-        body = {"name": environment.state, "labels": state.get("labels")}
         place = str(state.get("location", "")).lower()
-        bucket = Found("bucket", environment.state, place, "buckets", "what it holds", None, body)
-        items.append(Item(bucket, "Terraform's state, of all environments of the project", None))
+        bucket = Found("bucket", environment.state, place, "buckets", "what it holds", None, state)
+        why = {("bucket", environment.state): "Terraform's state, of all environments of the project"}
+        items.append(judged(google, bucket, why, price))
     order = sorted(items, key=lambda item: (not item.unwanted, not item.found.bills, item.found.kind, item.found.name))
     return Audit(environment.name, order, found.unseen)
 
@@ -146,7 +146,7 @@ def _with_size(google: Google, one: Found) -> Found:
     except CloudError:
         return one
     body = {**one.body, "bytes": size, "all": all_}
-    return Found(one.kind, one.name, one.place, one.part, one.bills, priced(one.kind, body, one.place), body)
+    return replace(one, priced=priced(one.kind, body, one.place), body=body)
 
 
 def kept(environment: Environment, wanted: Mapping[str, Any], queued: bool) -> dict[tuple[str, str], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from maskwright.cloud import jobs
 from maskwright.cloud.jobs import Place, Run
@@ -32,7 +33,7 @@ def submit(
     poll_seconds: float | None = None,
 ) -> None:
     """Raises what gives the job's exit code. `up`: makes the hosts where there are none. `detach`: does not follow."""
-    require_priced(ground, limits)
+    limits = with_rates(ground, limits)
     found = ground.look()
     if not found.exists and not up:
         fix = f"maskwright env up {place.location} --only {place.kind}, or submit with --up"
@@ -43,7 +44,7 @@ def submit(
     folder = place.folder
 
     def first(submission: int) -> None:
-        Limits(submission, limits.max_usd, limits.max_hours, limits.down_when_done).store(folder)
+        replace(limits, submission=submission).store(folder)
 
     submission = pull.put_spec(folder, spec, first)
     watcher = Watcher(folder, ground)
@@ -60,11 +61,11 @@ def limits_are_set(limits: Limits) -> bool:
     return limits.max_usd is not None or limits.max_hours is not None or limits.down_when_done
 
 
-def require_priced(ground: Ground, limits: Limits) -> None:
+def with_rates(ground: Ground, limits: Limits) -> Limits:
     """A budget that nothing counts would be none. Raises `InputError` naming what has no price."""
-    if limits.max_usd is not None:
-        for placement in range(ground.rules().placements):
-            ground.usd_per_hour(placement)
+    if limits.max_usd is None:
+        return limits
+    return replace(limits, rates=tuple(ground.usd_per_hour(number) for number in range(ground.rules().placements)))
 
 
 def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll_seconds: float) -> None:
@@ -81,6 +82,10 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
         end = until_end(watcher, poll_seconds)
     finally:
         watcher.leave()
+    if watcher.left:
+        minutes = place.environment.host.idle_minutes
+        until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
+        say(f"its hosts stay, {until}; `maskwright env down {place.location} --only {place.kind}` takes them away")
     raise_result(place, end, ended)
 
 
@@ -117,8 +122,7 @@ def watch(
     place: Place, ground: Ground, limits: Limits, *, stay: bool = False, poll_seconds: float = POLL_SECONDS
 ) -> None:
     """`env watch`: until the job is over, with its exit code; `stay`: for the next ones too."""
-    require_priced(ground, limits)
-    watcher = Watcher(place.folder, ground, limits)
+    watcher = Watcher(place.folder, ground, with_rates(ground, limits))
     try:
         while True:
             action = watcher.turn()

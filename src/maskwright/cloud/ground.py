@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from maskwright.cloud import commands, failures, groups, queued_resource, record
-from maskwright.cloud.environment import Environment, Slice, read_environment
+from maskwright.cloud.environment import Environment, Group, Slice, read_environment
 from maskwright.cloud.failures import Refusal
 from maskwright.cloud.prices import estimate, read_prices
 from maskwright.cloud.rest import Google
@@ -64,6 +64,11 @@ class EnvironmentGround:
             fix = "write it into a copy of `maskwright env prices`, and say --prices FILE; or use --max-hours"
             raise InputError(what, where="--max-cost", fix=fix)
         return sum(mine) / hosts.hosts
+
+    def _zone(self, environment: Environment, hosts: Slice | Group) -> str:
+        """Where they are, by the record."""
+        places = hosts.placements(environment.zone)
+        return places[record.read(environment).placement[self._kind] % len(places)].zone or environment.zone
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
@@ -136,13 +141,24 @@ class EnvironmentGround:
                 lock_timeout_seconds=LOCK_TIMEOUT_SECONDS,
             )
 
+    def repair(self) -> bool:
+        environment = self._environment()
+        hosts = environment.hosts_of(self._kind)
+        if isinstance(hosts, Slice) or hosts is None:
+            return False
+        with _refusals():
+            zone, name = self._zone(environment, hosts), f"{environment.name}-{self._kind}"
+            group = groups.describe(self._google, zone, name)
+            if group is None or not group.dead or len(group.members) != hosts.hosts:
+                return False
+            groups.recreate(self._google, zone, name, [one.name for one in group.dead], seconds=DELETE_SECONDS)
+        return True
+
     def remove(self) -> None:
         environment = self._environment()
         hosts = environment.hosts_of(self._kind)
         assert hosts is not None
-        places = hosts.placements(environment.zone)
-        zone = places[record.read(environment).placement[self._kind] % len(places)].zone or environment.zone
-        name = f"{environment.name}-{self._kind}"
+        zone, name = self._zone(environment, hosts), f"{environment.name}-{self._kind}"
         if isinstance(hosts, Slice) and hosts.queued:
             queued_resource.absent(self._google, zone, name)
         else:

@@ -57,6 +57,7 @@ DATA_DISKS = {
     "v5p": ("pd-balanced", "hyperdisk-ml"),
     "v6e": ("hyperdisk-ml",),
     "tpu7x": ("hyperdisk-ml",),
+    "g2": ("hyperdisk-ml", "pd-balanced", "pd-ssd"),
     "a3": ("hyperdisk-ml", "pd-balanced", "pd-ssd"),
     "a4": ("hyperdisk-ml",),
 }
@@ -109,9 +110,9 @@ def family(machine_type: str) -> str:
 
 
 IMAGES = {
-    "ct6e": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e",
-    "ct5p": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e",
-    "tpu7x": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404-amd64-tpu-tpu7x",
+    "ct6e": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
+    "ct5p": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
+    "tpu7x": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2404-amd64-tpu-tpu7x",
 }
 OTHER_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
 

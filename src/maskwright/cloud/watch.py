@@ -224,6 +224,8 @@ def _not_whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[
         return _failed(rules, seen, history, seen.trouble or _gone(seen), now)
     if now < history.wait_until:
         return Action("wait", history.why, until=history.wait_until), history
+    if seen.making and not seen.trouble:  # Google has got on meanwhile
+        return Action("nothing", "on their way"), replace(history, phase="making", since=now, placement=seen.placement)
     return _make(history, history.why, now)
 
 

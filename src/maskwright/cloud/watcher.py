@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -67,6 +68,10 @@ class Ground(Protocol):
 
     def down(self) -> None: ...
 
+    def repair(self) -> bool:
+        """Has only those machines made again that are lost. False where all have to go first."""
+        ...
+
     def remove(self) -> None:
         """As `down`, past Terraform and its lock: for a budget that is spent."""
         ...
@@ -82,12 +87,14 @@ class Refused(MaskwrightError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one submission, or of all for `submission` 0."""
+    """Of one submission, or of all for `submission` 0. `rates`: USD an hour of one host in each placement, by the table
+    of who submitted, as another watcher may have another table or none."""
 
     submission: int = 0
     max_usd: float | None = None
     max_hours: float | None = None
     down_when_done: bool = False
+    rates: tuple[float, ...] = ()
 
     def store(self, folder: Folder) -> None:
         folder.put_json(LIMITS, asdict(self))
@@ -98,7 +105,12 @@ class Limits:
             return self
         usd = other.max_usd if self.max_usd is None else self.max_usd
         hours = other.max_hours if self.max_hours is None else self.max_hours
-        return Limits(other.submission, usd, hours, self.down_when_done or other.down_when_done)
+        rates = self.rates or tuple(other.rates)
+        return Limits(other.submission, usd, hours, self.down_when_done or other.down_when_done, rates)
+
+    def rate(self, placement: int) -> float:
+        """The highest where places have been added since."""
+        return self.rates[placement] if placement < len(self.rates) else max(self.rates, default=0.0)
 
 
 def read_limits(folder: Folder, submission: int) -> Limits | None:
@@ -122,9 +134,12 @@ class Watcher:
         self._lease = Lease(folder)
         self._beats: dict[int, tuple[Any, float | None]] = {}
         self._said, self._downs = "", 0
+        self.left = False
+        """Whether hosts were there at the last look."""
 
     def leave(self) -> None:
-        self._lease.leave()
+        with suppress(MaskwrightError):  # the next one then waits until this one is silent
+            self._lease.leave()
 
     def turn(self) -> Action:
         """Trouble with Google or the bucket is waited out."""
@@ -166,6 +181,7 @@ class Watcher:
         now = self._clock()
         spec = read_spec(self._folder)
         machines = self._ground.look()
+        self.left = machines.exists
         seen = self._seen(spec, machines)
         limits = self._limits.over(read_limits(self._folder, seen.submission))
         rules = replace(
@@ -176,8 +192,7 @@ class Watcher:
             down_when_done=limits.down_when_done,
         )
         before = watch.read_history(self._folder.get_json(HISTORY), seen.submission, seen.placement)
-        price = self._ground.usd_per_hour(seen.placement) if rules.max_usd is not None else 0.0
-        action, after = watch.decide(rules, seen, watch.metered(before, seen, price, now), now)
+        action, after = watch.decide(rules, seen, watch.metered(before, seen, limits.rate(seen.placement), now), now)
         self._folder.put_json(HISTORY, after.to_json())
         return action, after
 
@@ -250,7 +265,12 @@ class Watcher:
     def _make(self, action: Action, history: History) -> None:
         """What is there goes first: never two places at once, and a slice of several hosts is only made as a whole."""
         try:
-            if self._ground.look().exists:
+            found = self._ground.look()
+            for name in (*found.names, *found.stopped):  # what a host said of itself is not said of the next one
+                self._folder.remove(f"health/{name}.json")
+            if found.exists and found.placement == action.placement and not found.trouble and self._ground.repair():
+                return
+            if found.exists:
                 self._ground.down()
             self._ground.up(action.placement)
         except Locked as error:

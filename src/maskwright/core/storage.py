@@ -23,6 +23,10 @@ from maskwright.core.errors import InputError
 
 READ_BYTES = 1 << 20
 
+# gcsfs asks over gRPC, at the first access to a bucket, whether it is a hierarchical one: another permission, another
+# endpoint, and a minute for each bucket where that cannot be reached. Nothing here renames folders. Read when imported.
+os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+
 
 def is_url(location: str) -> bool:
     return "://" in location

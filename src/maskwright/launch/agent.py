@@ -146,24 +146,19 @@ class Agent:
         beat = {"beat": self._beat, "submission": submission, "idle": self._attempt is None and not gone, **self._self}
         if "address" not in self._self:
             self._self["address"] = beat["address"] = machine.address()
-            self.folder.remove(self._idle_note)
+            _remove_note(self.folder, self._instance)
         self.folder.put_json(f"hosts/worker-{self.worker}.json", {**beat, **({"gone": True} if gone else {})})
-
-    @property
-    def _idle_note(self) -> str:
-        return f"idle/{self._instance}.json"
 
     def _end_for_want_of_a_job(self, spec: JobSpec | None) -> None:
         """The note comes first: who submits afterwards sees it, and who submitted before is seen by the second look."""
         minutes = (self._idle_seconds or 0.0) / 60.0
-        what = f"no job for {minutes:g} minutes"
-        self.folder.put_json(self._idle_note, {"what": what, "time": time.time(), "worker": self.worker})
+        _leave_note(self.folder, self._instance, f"no job for {minutes:g} minutes")
         now = read_spec(self.folder)
-        if (now.submission if now else 0) != (spec.submission if spec else 0):
-            self.folder.remove(self._idle_note)
-            return
-        say(f"{what}: ending")
-        self.idle_for_good = True
+        if (now.submission if now else 0) == (spec.submission if spec else 0):
+            self.idle_for_good = True
+        else:
+            _remove_note(self.folder, self._instance)
+            say("a job came: staying")
 
     def _follow(self, spec: JobSpec, number: int, asked: bool) -> None:
         place = f"{attempt_folder(spec.submission, number)}/worker-{self.worker}"
@@ -257,10 +252,12 @@ def run_agent(
     idle_seconds = None if idle_minutes is None else 60.0 * idle_minutes
     with Stop().on_signals() as stop:
         while True:
-            slot = _claim(slots, poll_seconds, stop) if slots else None
+            slot = _claim(slots, poll_seconds, stop, idle_seconds) if slots else None
             number = slot.worker if slot else worker
-            if number is None:  # told to end before it had one
-                break
+            if number is None:
+                if stop.asked:
+                    break
+                return _leave_note(folder, name, f"no free place for {idle_minutes:g} minutes")
             say(f"agent: {name} is worker {number} of {workers}, waiting for {spec}")
             agent = Agent(
                 folder,
@@ -292,10 +289,20 @@ def _run(agent: Agent, stop: Stop) -> None:
         agent.leave(stop)
 
 
-def _claim(slots: Slots, poll_seconds: float, stop: Stop) -> Slot | None:
-    """Waits for a free number; None when it was told to end before there was one."""
-    told = ""
-    while not stop.asked:
+def _leave_note(folder: Folder, instance: str, what: str) -> None:
+    """By which whoever makes hosts knows that this one is not missing."""
+    say(f"{what}: ending")
+    folder.put_json(f"idle/{instance}.json", {"what": what, "time": time.time()})
+
+
+def _remove_note(folder: Folder, instance: str) -> None:
+    folder.remove(f"idle/{instance}.json")
+
+
+def _claim(slots: Slots, poll_seconds: float, stop: Stop, idle_seconds: float | None) -> Slot | None:
+    """Waits for a free number; None when there was none for so long, or it was told to end."""
+    told, begun = "", time.monotonic()
+    while not stop.asked and (idle_seconds is None or time.monotonic() - begun <= idle_seconds):
         try:
             if (slot := slots.look()) is not None:
                 return slot

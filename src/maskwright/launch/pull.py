@@ -20,10 +20,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.console import say
-from maskwright.core.errors import InputError, StoppedEarly
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.launch.folder import Folder
 from maskwright.launch.host import Stop, show
 from maskwright.launch.job import JobSpec, parse_spec
@@ -92,15 +93,18 @@ def follow(
     """Shows what hosts log. Ctrl-C ends the following; the job goes on. `meanwhile` is called in each round."""
     begun: dict[int, list[int]] = {}
     """Of each attempt, how many pieces of each host's log were shown."""
+    seen, trouble = False, ""
     with Stop().on_signals() as stop:
         while not stop.asked:
-            result = folder.get_json(f"{submission:04d}/result.json")  # before the logs, so that none is missed
-            for number in range(len(begun) + 1, last_attempt(folder, submission) + 1):
-                start = folder.get_json(f"{attempt_folder(submission, number)}/start.json") or {"workers": 0}
-                begun[number] = [0] * int(start["workers"])
-                say(f"attempt {number} begins on {start['workers']} hosts")
-            for number in sorted(begun)[-2:]:
-                _show_logs(folder, attempt_folder(submission, number), begun[number])
+            try:
+                result = _news(folder, submission, begun)
+                seen, trouble = True, ""
+            except MaskwrightError as error:  # a network that fails for a while ends no job, and no budget
+                if not seen:
+                    raise
+                if str(error) != trouble:
+                    warn(f"{error}; trying again")
+                result, trouble = None, str(error)
             if result is not None:
                 for line in result["report"]:
                     say(str(line))
@@ -113,6 +117,18 @@ def follow(
     raise StoppedEarly(
         "no longer followed; the job goes on, and the same command follows it again", where=folder.location
     )
+
+
+def _news(folder: Folder, submission: int, begun: dict[int, list[int]]) -> dict[str, Any] | None:
+    """Shows what is new; returns the result when the job is over."""
+    result = folder.get_json(f"{submission:04d}/result.json")  # before the logs, so that none is missed
+    for number in range(len(begun) + 1, last_attempt(folder, submission) + 1):
+        start = folder.get_json(f"{attempt_folder(submission, number)}/start.json") or {"workers": 0}
+        begun[number] = [0] * int(start["workers"])
+        say(f"attempt {number} begins on {start['workers']} hosts")
+    for number in sorted(begun)[-2:]:
+        _show_logs(folder, attempt_folder(submission, number), begun[number])
+    return result
 
 
 def _show_logs(folder: Folder, place: str, shown: list[int]) -> None:

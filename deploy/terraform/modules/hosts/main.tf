@@ -12,16 +12,14 @@ locals {
   hosts          = var.topology == null ? var.size : local.chips / local.chips_per_host
   joined         = var.topology != null && local.hosts > 1
 
-  # docs.cloud.google.com/tpu/docs/attach-durable-block-storage (TPU) and docs.cloud.google.com/compute/docs/disks/hyperdisks
-  # (GPU): what can be attached to be read, and what can be booted from. Machines that are not named take all of them.
+  # What can be attached to be read, and what can be booted from: docs.cloud.google.com/tpu/docs/attach-durable-block-storage,
+  # docs.cloud.google.com/compute/docs/accelerator-optimized-machines and …/compute/docs/disks/hyperdisks. Machines that
+  # are not named take all. Unverified: Hyperdisk ML on a3-ultragpu and a4 (of their documentation, 2025's left it out).
   shared_disks = {
-    ct5p   = ["hyperdisk-ml", "pd-balanced"]
-    ct6e   = ["hyperdisk-ml"]
-    tpu7x  = ["hyperdisk-ml"]
-    a3     = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
-    a4     = ["hyperdisk-ml"]
-    other  = ["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"]
-    newest = ["hyperdisk-ml"]
+    ct5p  = ["hyperdisk-ml", "pd-balanced"]
+    g2    = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
+    a3    = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
+    other = ["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"]
   }
   # Of the a3 machines, a3-ultragpu is like a4.
   hyperdisk_only = (
@@ -29,13 +27,13 @@ locals {
     startswith(var.machine_type, "a3-ultragpu")
   )
   fitting_disks = (
-    local.hyperdisk_only ? local.shared_disks.newest : lookup(local.shared_disks, local.family, local.shared_disks.other)
+    local.hyperdisk_only ? ["hyperdisk-ml"] : lookup(local.shared_disks, local.family, local.shared_disks.other)
   )
   boot_disk = local.hyperdisk_only ? "hyperdisk-balanced" : "pd-balanced"
 
   # Secure Boot takes only signed drivers: Container-Optimized OS has signed ones of NVIDIA
   # (docs.cloud.google.com/container-optimized-os/docs/how-to/run-gpus), other images of GPU hosts may not. Whether TPU
-  # machines take a shielded configuration is not documented: they are left as Google makes them.
+  # machines may have it is not documented (examples turn it off): they are left as Google makes them.
   gpu         = contains(["g2", "g4", "a2", "a3", "a4"], local.family)
   secure_boot = !local.gpu || strcontains(var.image, "cos-cloud")
 
@@ -95,7 +93,7 @@ resource "google_compute_instance_template" "host" {
   scheduling {
     provisioning_model          = var.provisioning_model
     preemptible                 = var.provisioning_model == "SPOT"
-    automatic_restart           = var.provisioning_model == "STANDARD"
+    automatic_restart           = contains(["STANDARD", "RESERVATION_BOUND"], var.provisioning_model)
     on_host_maintenance         = local.tpu || local.gpu || var.provisioning_model != "STANDARD" ? "TERMINATE" : "MIGRATE"
     instance_termination_action = local.deleted_at_end ? "DELETE" : null
     dynamic "max_run_duration" {
@@ -187,7 +185,8 @@ resource "google_compute_instance_group_manager" "hosts" {
     }
   }
   # All hosts at once or none. docs.cloud.google.com/compute/docs/instance-groups/bulk-create-instances-in-mig: only with
-  # these two models; hosts of other models come one by one.
+  # these two models. So hosts of a Spot or on-demand slice come one by one, and it waits for its last; unverified: whether
+  # Google takes a workload policy without BULK for slices of several hosts.
   dynamic "target_size_policy" {
     for_each = contains(["FLEX_START", "RESERVATION_BOUND"], var.provisioning_model) ? [1] : []
     content {

@@ -1,0 +1,310 @@
+"""`env init` on the fake cloud: it makes what is missing, names what it cannot make, and runs twice without harm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google_cloud.calling import command_line
+from google_cloud.fake import Cloud
+from in_process import Cli, Result
+
+from maskwright.cloud import permissions
+from maskwright.cloud.environment import build_environment
+from maskwright.cloud.failures import role_of
+
+LAB: dict[str, Any] = {
+    "name": "lab1",
+    "project": "lab-proj",
+    "zone": "us-east5-b",
+    "group": {"machine_type": "g2-standard-12", "size": 2},
+}
+SLICE = {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"}
+QUEUED = {"accelerator": "v5e", "topology": "4x4"}
+STATE = "storage/b/lab-proj-maskwright-state"
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    with command_line(capfd) as call:
+        yield call
+
+
+@pytest.fixture
+def init(cloud: Cloud, cli: Cli, tmp_path: Path) -> Cli:
+    def call(*words: object, **changes: Any) -> Result:
+        path = tmp_path / "lab.yaml"
+        path.write_text(yaml.safe_dump({key: value for key, value in (LAB | changes).items() if value}))
+        return cli("env", "init", path, *words)
+
+    return call
+
+
+def lines(result: Result, area: str, state: str) -> list[str]:
+    start = f"{area:<12} {state:<8} "
+    return [line.removeprefix(start) for line in result.out.splitlines() if line.startswith(start)]
+
+
+def missing(result: Result) -> list[str]:
+    return [line for line in result.out.splitlines() if line[13:20] == "missing"]
+
+
+# ---- APIs and bucket -----------------------------------------------------------------------------------------------
+
+
+def test_a_new_project_gets_its_apis_and_its_bucket_and_a_second_time_changes_nothing(cloud: Cloud, init: Cli) -> None:
+    cloud.disable_api("compute")
+    cloud.disable_api("file")
+    cloud.slow("serviceusage.services.batchEnable", 3)
+    result = init(nfs={"tier": "BASIC_HDD"})
+    assert result.code == 0, result.out + result.err
+    (said,) = lines(result, "apis", "ok")
+    assert "compute.googleapis.com" in said and "file.googleapis.com" in said and not cloud.disabled
+    made = cloud.resources[STATE]
+    assert made["versioning"] == {"enabled": True} and made["location"] == "US-EAST5"
+    assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+    assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"] is True
+    assert made["labels"] == {"maskwright": "state"}
+    before = len(cloud.journal)
+    again = init(nfs={"tier": "BASIC_HDD"})
+    assert again.code == 0 and lines(again, "bucket", "ok") == [
+        "gs://lab-proj-maskwright-state: there: versioned, private"
+    ]
+    changes = [one["method"] for one in cloud.journal[before:] if one["verb"] not in ("GET", "HEAD")]
+    assert set(changes) == {"cloudresourcemanager.projects.testIamPermissions"}
+
+
+def test_only_apis_that_the_environment_needs_are_switched_on(cloud: Cloud, init: Cli) -> None:
+    for name in ("tpu", "file", "compute"):
+        cloud.disable_api(name)
+    assert init().code == 0
+    assert cloud.disabled == {"tpu", "file"}
+    assert init(group=None, slice=QUEUED).code == 0
+    assert cloud.disabled == {"file"}
+
+
+def test_apis_that_may_not_be_switched_on_are_said_and_the_rest_is_checked_all_the_same(
+    cloud: Cloud, init: Cli
+) -> None:
+    cloud.disable_api("file")
+    refusal = "Permission denied to enable service [file.googleapis.com]"
+    cloud.fault(r"serviceusage\.services\.batchEnable", 403, "PERMISSION_DENIED", refusal)
+    cloud.deny("compute.networks.create")
+    result = init(nfs={"tier": "BASIC_HDD"})
+    assert result.code == 1
+    (said,) = lines(result, "apis", "missing")
+    assert "gcloud services enable compute.googleapis.com" in said and "--project=lab-proj" in said
+    assert lines(result, "permissions", "missing") and lines(result, "quota", "ok") and lines(result, "bucket", "ok")
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said", "fix"),
+    [
+        ({"versioning": {"enabled": False}}, "is not versioned", "--versioning"),
+        (
+            {"iamConfiguration": {"publicAccessPrevention": "inherited"}},
+            "may be made public, has access lists of its own",
+            "--public-access-prevention --uniform-bucket-level-access",
+        ),
+        ({"projectNumber": "777"}, "is of another project (number 777)", "state_bucket in the YAML"),
+    ],
+)
+def test_a_bucket_that_is_not_fit_is_refused_and_not_changed(
+    cloud: Cloud, init: Cli, spoilt: dict[str, Any], said: str, fix: str
+) -> None:
+    init()
+    cloud.resources[STATE] |= spoilt
+    before = json.dumps(cloud.resources[STATE], sort_keys=True)
+    result = init()
+    assert result.code == 1
+    (line,) = lines(result, "bucket", "missing")
+    assert said in line and fix in line
+    assert json.dumps(cloud.resources[STATE], sort_keys=True) == before
+
+
+def test_a_bucket_of_somebody_else_says_what_to_do(cloud: Cloud, init: Cli) -> None:
+    refusal = "x@example.com does not have storage.buckets.get access to the bucket."
+    cloud.fault(r"storage\.buckets\.get", 403, message=refusal)
+    (line,) = lines(init(), "bucket", "missing")
+    assert "storage.buckets.get" in line and "state_bucket" in line and STATE not in cloud.resources
+
+
+def test_a_lost_answer_and_another_run_make_one_bucket(cloud: Cloud, init: Cli) -> None:
+    cloud.fault(r"storage\.buckets\.insert", 0, lost=True)
+    result = init()
+    assert result.code == 0 and lines(result, "bucket", "ok"), result.out
+
+
+# ---- permissions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("permission", sorted(permissions.needed(build_environment(LAB, "x"))))
+def test_each_missing_permission_is_named_with_its_role_and_the_line_that_grants_it(
+    cloud: Cloud, permission: str
+) -> None:
+    from maskwright.cloud import init as task
+    from maskwright.cloud.rest import Google
+
+    cloud.deny(permission)
+    (check,) = task.granted(Google("lab-proj"), build_environment(LAB, "x"))
+    grant = f"gcloud projects add-iam-policy-binding lab-proj --member=user:YOU --role={role_of(permission)}"
+    assert (check.state, check.what) == ("missing", permission) and check.fix.endswith(grant)
+    assert "needed by env " in check.detail
+
+
+def test_all_that_is_missing_is_said_at_once(cloud: Cloud, init: Cli) -> None:
+    cloud.deny("compute.disks.create", "iam.serviceAccounts.create", "file.instances.create")
+    cloud.set_quota("us-east5", "NVIDIA_L4_GPUS", 1)
+    cloud.absent.add("projects/lab-proj/zones/us-east5-b/machineTypes/g2-standard-12")
+    result = init(nfs={"tier": "BASIC_HDD"})
+    assert result.code == 1
+    assert len(lines(result, "permissions", "missing")) == 3
+    assert len(lines(result, "quota", "missing")) == 1 and len(lines(result, "capacity", "missing")) == 1
+    assert result.out.splitlines()[-1].startswith("lab1: 5 missing")
+    told = json.loads(init("--json", nfs={"tier": "BASIC_HDD"}).out)
+    assert not told["ok"] and sum(check["state"] == "missing" for check in told["checks"]) == 5
+    assert all(check["fix"] for check in told["checks"] if check["state"] == "missing")
+
+
+def test_only_what_the_environment_needs_is_asked_for() -> None:
+    plain = permissions.needed(build_environment(LAB, "x"))
+    assert not [name for name in plain if name.startswith(("file.", "tpu."))] and "compute.routers.create" not in plain
+    whole = LAB | {"nfs": {}, "network": {"nat": True}, "slice": QUEUED}
+    more = permissions.needed(build_environment(whole, "x"))
+    assert {"file.instances.create", "tpu.nodes.create", "compute.routers.create"} <= set(more)
+    assert more["compute.disks.create"] == ["up", "down"]
+
+
+def test_a_permission_that_google_does_not_know_hides_no_other(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    from maskwright.cloud.rest import Google
+    from maskwright.core.errors import CloudError
+
+    call = Google.call
+
+    def strict(self: Google, api: str, verb: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
+        if path.endswith(":testIamPermissions") and "tpu.nodes.fly" in body["permissions"]:
+            raise CloudError("Permission tpu.nodes.fly is not valid for this resource", reason="other", fix="x")
+        return call(self, api, verb, path, body, **query)
+
+    monkeypatch.setattr(Google, "call", strict)
+    cloud.deny("tpu.nodes.get")
+    wanted = [f"compute.disks.{number}" for number in range(130)] + ["tpu.nodes.get", "tpu.nodes.fly"]
+    has, unknown = permissions.held(Google("lab-proj"), sorted(wanted))
+    assert unknown == {"tpu.nodes.fly"} and set(wanted) - has == {"tpu.nodes.get", "tpu.nodes.fly"}
+
+
+# ---- quota ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_short_quota_says_how_much_is_needed_there_and_free(cloud: Cloud, init: Cli) -> None:
+    cloud.set_quota("us-east5", "NVIDIA_L4_GPUS", 3, usage=2)
+    cloud.set_quota("us-east5", "CPUS", 20, usage=6)
+    result = init()
+    gpus, cpus = sorted(lines(result, "quota", "missing"), reverse=True)
+    assert gpus.startswith("NVIDIA_L4_GPUS in us-east5: 2 GPUs needed (group), 1 free of 3. Fix: ask for 4 at https://")
+    assert cpus.startswith("CPUS in us-east5: 16 CPUs needed (group), 14 free of 20. Fix: ask for 22 at ")
+    assert result.code == 1
+
+
+def test_machines_that_can_be_taken_away_have_a_quota_of_their_own_where_there_is_one(cloud: Cloud, init: Cli) -> None:
+    spot = LAB["group"] | {"provisioning_model": "SPOT"}
+    assert [line for line in lines(init(group=spot), "quota", "ok") if line.startswith("NVIDIA_L4_GPUS in us-east5")]
+    cloud.set_quota("us-east5", "PREEMPTIBLE_NVIDIA_L4_GPUS", 0)
+    assert not missing(init(group=spot))
+    cloud.set_quota("us-east5", "PREEMPTIBLE_NVIDIA_L4_GPUS", 1)
+    (line,) = lines(init(group=spot), "quota", "missing")
+    assert line.startswith("PREEMPTIBLE_NVIDIA_L4_GPUS in us-east5: 2 GPUs needed (group), 1 free of 1")
+
+
+def test_parts_that_draw_on_one_quota_are_added_up(cloud: Cloud, init: Cli) -> None:
+    cloud.set_quota("us-east5", "SSD_TOTAL_GB", 700)
+    disk = {"type": "pd-ssd", "size_gb": 301, "source": "gs://corpus/text"}
+    (line,) = lines(init(disk=disk), "quota", "missing")
+    assert line.startswith("SSD_TOTAL_GB in us-east5: 701 GB needed (group, disk), 700 free of 700")
+
+
+def test_what_google_does_not_tell_is_unknown_with_where_to_look(cloud: Cloud, init: Cli) -> None:
+    result = init(group=None, slice=SLICE, disk={"size_gb": 2055, "source": "gs://corpus/text"})
+    tpus, disk = lines(result, "quota", "unknown")
+    assert tpus.startswith("TPU chips (CT6E, preemptible) in us-east5: 16 chips needed (slice)")
+    assert "iam-admin/quotas?project=lab-proj" in tpus and disk.startswith(
+        "Hyperdisk ML capacity in us-east5: 2,055 GB"
+    )
+    assert result.code == 0
+
+
+def test_what_stands_already_is_not_asked_for_twice(cloud: Cloud, init: Cli) -> None:
+    place = "compute/projects/lab-proj/zones/us-east5-b/instanceGroupManagers/lab1-group"
+    about = {"kind": "compute#instanceGroupManager", "name": "lab1-group", "targetSize": 2, "_members": []}
+    cloud.resources[place] = about | {"selfLink": f"{cloud.url}/{place}"}
+    cloud.set_quota("us-east5", "NVIDIA_L4_GPUS", 2, usage=2)
+    result = init()
+    assert not missing(result)
+    assert [line for line in lines(result, "quota", "ok") if line.startswith("group: exists already")]
+
+
+# ---- capacity ------------------------------------------------------------------------------------------------------
+
+
+def test_a_type_that_a_zone_does_not_have_is_missing_there(cloud: Cloud, init: Cli) -> None:
+    zone = "projects/lab-proj/zones/us-east5-a"
+    cloud.absent |= {
+        f"{zone}/machineTypes/ct6e-standard-4t",
+        "projects/lab-proj/zones/us-east5-b/diskTypes/hyperdisk-ml",
+    }
+    fallbacks = SLICE | {"fallbacks": [{"zone": "us-east5-a"}]}
+    result = init(group=None, slice=fallbacks)
+    (line,) = lines(result, "capacity", "missing")
+    assert line.startswith("ct6e-standard-4t in us-east5-a: Google does not offer it there. Fix: take another zone")
+    result = init(disk={"size_gb": 100, "source": "gs://corpus/text"})
+    (line,) = lines(result, "capacity", "missing")
+    assert line.startswith("hyperdisk-ml in us-east5-b")
+    cloud.absent.add("projects/lab-proj/locations/us-east5-b/acceleratorTypes/v5litepod-16")
+    (line,) = lines(init(group=None, slice=QUEUED), "capacity", "missing")
+    assert line.startswith("v5litepod-16 in us-east5-b")
+
+
+def test_googles_forecast_for_spot_is_told_and_never_called_fine(cloud: Cloud, init: Cli) -> None:
+    cloud.forecasts["us-east5-b"] = (0.25, "5400s")
+    result = init(group=None, slice=SLICE)
+    forecast, stock = lines(result, "capacity", "unknown")
+    assert forecast.startswith(
+        "4 Spot ct6e-standard-4t in us-east5-b: Google's forecast: 0.25 of 1 that they can be had"
+    )
+    assert ", most then run 1:30:00. Fix: another zone" in forecast
+    assert "only known by trying" in stock and result.code == 0
+    cloud.fault(r"compute\.advice\.capacity", 403, message="Required 'compute.advice.capacity' permission for 'x'")
+    assert "gives no forecast" in lines(init(group=None, slice=SLICE), "capacity", "unknown")[0]
+
+
+@pytest.mark.parametrize(
+    ("held", "state", "said"),
+    [
+        ({"count": "5", "inUseCount": "1"}, "ok", "4 needed, 4 free of 5"),
+        ({"count": "5", "inUseCount": "2"}, "missing", "4 needed, 3 free of 5"),
+        ({"count": "5", "instanceProperties": {"machineType": "n2-standard-8"}}, "missing", "holds n2-standard-8"),
+        (None, "missing", "there is none of that name"),
+    ],
+)
+def test_a_reservation_holds_enough_or_is_missing(
+    cloud: Cloud, init: Cli, held: dict[str, Any] | None, state: str, said: str
+) -> None:
+    if held is not None:
+        place = "compute/projects/lab-proj/zones/us-east5-b/reservations/ours"
+        about = {"kind": "compute#reservation", "name": "ours", "status": "READY"}
+        cloud.resources[place] = about | {"specificReservation": held, "selfLink": f"{cloud.url}/{place}"}
+    reserved = SLICE | {"provisioning_model": "RESERVATION_BOUND", "reservation": "ours"}
+    (line,) = [x for x in lines(init(group=None, slice=reserved), "capacity", state) if x.startswith("reservation")]
+    assert said in line
+
+
+def test_an_api_that_stays_off_makes_everything_unknown_and_nothing_fine(cloud: Cloud, init: Cli) -> None:
+    cloud.disable_api("compute")
+    cloud.fault(r"serviceusage\.services\.batchEnable", 403, "PERMISSION_DENIED", "Permission denied", times=9)
+    result = init()
+    assert result.code == 1 and not lines(result, "quota", "ok") and not lines(result, "capacity", "ok")
+    assert any("compute.googleapis.com is not enabled" in line for line in lines(result, "quota", "unknown"))

@@ -1,0 +1,180 @@
+"""`submit --on lab.yaml` on the made-up cloud: what is refused, what hosts are told, how a job is seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.small_terraform import SmallTerraform
+
+from maskwright.cli import run
+from maskwright.cloud import commands
+from maskwright.launch.folder import Folder
+
+SLICE = {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"}
+GROUP = {"machine_type": "g2-standard-24", "size": 2}
+RUN = {
+    "data": {"store": "/mnt/common/nfs_share/store"},
+    "schedule": {"steps": 10},
+    "batch": {"virtual_workers": 16},
+    "engine": {"kind": "jax"},
+}
+BUCKET = "lab-proj-lab1-runs"
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
+    import fsspec
+
+    with fake_cloud() as cloud:
+        for name, value in cloud.environment().items():
+            monkeypatch.setenv(name, value)
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        cloud.put("gs://lab-proj-maskwright-state/made", "")
+        small = SmallTerraform(cloud)
+        monkeypatch.setattr(commands, "up", small.up)
+        monkeypatch.setattr(commands, "down", small.down)
+        monkeypatch.chdir(tmp_path)
+        lab(slice=SLICE)
+        Path("run.yaml").write_text(yaml.safe_dump(RUN))
+        yield cloud
+
+
+def lab(**parts: Any) -> None:
+    Path("lab.yaml").write_text(yaml.safe_dump({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b", **parts}))
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    def said(*words: str, code: int = 0) -> str:
+        got = run(list(words))
+        text = "".join(capsys.readouterr())
+        assert got == code, text
+        return text
+
+    return said
+
+
+def submit(*words: str) -> list[str]:
+    return ["submit", "run.yaml", "--run", "one", "--on", "lab.yaml", *words]
+
+
+REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
+    ("neither", {}, [], "lab.yaml: has neither slice nor group. Fix: write a section"),
+    ("both", {"slice": SLICE, "group": GROUP}, [], "has a slice and a group. Fix: --target slice"),
+    ("other target", {"slice": SLICE}, ["--target", "group"], "--target: has no group. Fix: --target slice"),
+    ("torch", {"slice": SLICE}, ["--set", "engine.kind=torch"], "engine.kind: is torch, and TPUs compute with jax"),
+    ("cpu", {"slice": SLICE}, ["--set", "engine.device=cpu"], "engine.device: is cpu, on a slice of TPUs"),
+    ("uneven", {"slice": SLICE}, ["--set", "batch.virtual_workers=3"], "3 virtual workers cannot be shared out evenly"),
+    ("tpu", {"group": GROUP}, ["--set", "engine.device=tpu"], "engine.device: is tpu, on a group without TPUs"),
+    ("no time", {"slice": SLICE}, ["--grace-seconds", "5"], "--grace-seconds: 5 s is no time to save"),
+    ("another place's", {"slice": SLICE}, ["--zone", "z"], "--zone: does not go with --on an environment"),
+    ("no hosts", {"slice": SLICE}, [], "there is no slice. Fix: maskwright env up lab.yaml --only slice, or submit"),
+    ("no price", {"slice": SLICE}, ["--max-cost", "1", "--prices", "none.yaml"], "none.yaml: no such file"),
+]
+
+
+@pytest.mark.parametrize(("parts", "words", "line"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_is_refused_before_it_costs(
+    cloud: Cloud, say: Say, parts: dict[str, Any], words: list[str], line: str
+) -> None:
+    lab(**parts)
+    assert line in say(*submit(*words), code=2)
+    assert not [key for key in cloud.resources if "instance" in key]
+    assert not [name for _, name in cloud.objects if name.startswith("jobs/")]
+
+
+def test_secrets_and_addresses_are_refused(cloud: Cloud, say: Say) -> None:
+    Path("run.yaml").write_text(yaml.safe_dump(RUN) + "# https://me:hunter2@example.com\n")
+    assert "run.yaml: holds a secret" in say(*submit(), code=2)
+    Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    words = ["submit", "run.yaml", "--on", "lab.yaml", "--run"]
+    for wrong in ("gs://bucket/runs/one", "a b", "/mnt/x/"):
+        expected = 0 if wrong == "/mnt/x/" else 2
+        said = say(*words, wrong, "--dry-run", code=expected)
+        assert ("is no run directory on a host" in said) == (expected == 2)
+
+
+def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
+    spec = json.loads(say(*submit("--dry-run", "--env", "HF_TOKEN", "--max-hours", "5", "--max-steps", "7")))
+    address = spec["command"][2]
+    assert address.startswith(f"gs://{BUCKET}/jobs/slice/configs/") and address.endswith(".yaml")
+    copies = f"checkpoint.copy_to=gs://{BUCKET}/runs/one"
+    end = ["--run", "runs/one", "--set", copies, "--max-steps", "7"]
+    assert spec["command"] == ["maskwright", "pretrain", address, *end]  # hours are the watcher's to count
+    assert (spec["environment"], spec["folder"], spec["restarts"]) == (["HF_TOKEN"], ".", 100)
+    assert json.loads(say(*submit("--dry-run", "--restarts", "3")))["restarts"] == 3
+
+    lab(group=GROUP, nfs={"share": "share"})
+    own = ["--set", "checkpoint.copy_to=gs://mine/one", "--set", "engine.kind=torch"]
+    spec = json.loads(say(*submit("--dry-run", *own)))
+    assert spec["command"][:2] == ["sh", "-c"] and '--rendezvous "$MASKWRIGHT_RENDEZVOUS"' in spec["command"][2]
+    words = " ".join(spec["command"][4:])
+    assert "--run /mnt/common/nfs_share/runs/one" in words and "copy_to=gs://lab" not in words
+    assert words.endswith("--set engine.device=cuda --processes 2")
+    lab(group={**GROUP, "size": 1})
+    assert json.loads(say(*submit("--dry-run")))["command"][0] == "maskwright"
+
+
+def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> None:
+    assert "nothing was submitted yet" in say("logs", "lab.yaml", code=2)
+    text = say(*submit("--up", "--detach", "--max-hours", "9", "--down-when-done"))
+    assert "looked after by `maskwright env watch lab.yaml`" in text
+    folder = Folder(f"gs://{BUCKET}/jobs/slice")
+    spec = folder.get_json("job.json")
+    assert spec and spec["submission"] == 1
+    assert cloud.text(spec["command"][2]) == Path("run.yaml").read_text()
+    assert folder.get_json("watch/limits.json") == {
+        "submission": 1,
+        "max_usd": None,
+        "max_hours": 9.0,
+        "down_when_done": True,
+        "rates": [],
+    }
+    assert [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
+
+    at = "0001/attempt-001"
+    folder.put_json(f"{at}/start.json", {"workers": 4})
+    for worker in range(4):
+        beat = {"beat": 1, "submission": 1, "idle": worker == 3, "instance": f"lab1-slice-{worker}"}
+        folder.put_json(f"hosts/worker-{worker}.json", beat)
+        folder.put(f"{at}/worker-{worker}/log-000001.txt", f"one {worker}\ntwo {worker}\n".encode())
+    said = say("status", "lab.yaml")
+    assert "lab1 slice: submission 1, attempt 1, going on" in said
+    assert "worker 2: lab1-slice-2 computes" in said and "worker 3: lab1-slice-3 waits" in said
+    assert json.loads(say("status", "lab.yaml", "--json"))["submission"] == 1
+    assert say("logs", "lab.yaml", "--lines", "1").splitlines() == [f"worker {n} | two {n}" for n in range(4)]
+    another = say("submit", "run.yaml", "--run", "two", "--on", "lab.yaml", code=2)
+    assert "another job is not over yet" in another
+
+    result = {"code": 75, "cause": "", "report": ["first: worker 0: exit 75, stopped early"], "time": 0.0}
+    folder.put_json("0001/result.json", result)
+    assert "one 0" in say("logs", "lab.yaml", "--follow", code=75)
+    assert "first: worker 0" in say("stop", "lab.yaml", code=75)
+    assert folder.get_json("stop.json") == {"submission": 1}
+    assert "over, exit 75" in say("status", "lab.yaml")
+
+
+def test_watch_ends_with_the_jobs_code_and_takes_down(cloud: Cloud, say: Say) -> None:
+    say(*submit("--up", "--detach", "--down-when-done"))
+    folder = Folder(f"gs://{BUCKET}/jobs/slice")
+    folder.put_json("0001/result.json", {"code": 3, "cause": "worker 1: exit 3", "report": [], "time": 0.0})
+    said = say("env", "watch", "lab.yaml", "--poll-seconds", "0.1", code=3)
+    assert "the job failed: worker 1: exit 3" in said
+    assert not [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
+
+
+def test_job_on_one_of_two_kinds_of_hosts_is_found(cloud: Cloud, say: Say) -> None:
+    lab(slice=SLICE, group={**GROUP, "machine_type": "n2-standard-4"})
+    say(*submit("--up", "--detach", "--target", "group"))
+    said = say("status", "lab.yaml")
+    assert "lab1 slice: nothing was submitted yet" in said and "lab1 group: submission 1" in said
+    assert "has not begun yet" in say("logs", "lab.yaml")
+    say(*submit("--up", "--detach", "--target", "slice"))
+    assert "has a job on its slice and one on its group" in say("stop", "lab.yaml", code=2)

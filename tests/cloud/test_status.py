@@ -1,0 +1,240 @@
+"""`env status` of an environment on the fake cloud: what there is, how each host is, and what differs from the YAML."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google_cloud import compute
+from google_cloud.calling import command_line
+from google_cloud.fake import Cloud
+from in_process import Cli
+
+from maskwright.cloud import record, variables
+from maskwright.cloud.environment import Environment, build_environment
+from maskwright.cloud.record import Record
+from maskwright.launch.job import JobSpec
+
+LAB: dict[str, Any] = {
+    "name": "lab1",
+    "project": "lab-proj",
+    "zone": "us-east5-b",
+    "disk": {"size_gb": 100, "source": "gs://corpus/text"},
+    "slice": {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"},
+}
+LABELS = {"maskwright-environment": "lab1"}
+P = "projects/lab-proj"
+ZONE = f"{P}/zones/us-east5-b"
+SOFTWARE = {"maskwright": "0.1.0", "image": "sha256:aaaa"}
+SEEDED = {"files": 12, "bytes": 3_500_000_000, "manifest_sha256": "0", "time": "2026-11-20T10:00:00Z"}
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    with command_line(capfd) as call:
+        yield call
+
+
+@pytest.fixture
+def environment() -> Environment:
+    return build_environment(LAB, "lab.yaml")
+
+
+@pytest.fixture
+def lab(cloud: Cloud, environment: Environment) -> Cloud:
+    """As `env init`, `up` and `seed` leave it."""
+    for bucket in (environment.state, environment.dataset_bucket, environment.runs_bucket):
+        cloud.put(f"gs://{bucket}/some", "x")
+        cloud.resources[f"storage/b/{bucket}"]["labels"] = LABELS if bucket != environment.state else {}
+    known = Record(seeded=SEEDED, disk_gb=100, disk_type="hyperdisk-ml")
+    record.write(environment, known)
+    cloud.put(
+        f"gs://{environment.state}/env/lab1/wanted.json", json.dumps(variables.variables(environment, known, None))
+    )
+    compute.make(cloud, f"{P}/global/networks", {"name": "lab1-net"})
+    account = {"email": "lab1-train@lab-proj.iam.gserviceaccount.com"}
+    cloud.resources[f"iam/{P}/serviceAccounts/{account['email']}"] = account | {"name": "x"}
+    disk = {"name": "lab1-data-1", "sizeGb": "100", "type": f"{ZONE}/diskTypes/hyperdisk-ml"}
+    compute.make(cloud, f"{ZONE}/disks", disk | {"accessMode": "READ_ONLY_MANY", "labels": LABELS})
+    machine = {"machineType": "ct6e-standard-4t", "scheduling": {"provisioningModel": "SPOT"}, "labels": LABELS}
+    compute.make(cloud, f"{P}/global/instanceTemplates", {"name": "lab1-slice-t1", "properties": machine})
+    template = f"{P}/global/instanceTemplates/lab1-slice-t1"
+    group = {"name": "lab1-slice", "targetSize": 4, "instanceTemplate": template}
+    policy = {"instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"}}
+    compute.make(cloud, f"{ZONE}/instanceGroupManagers", group | policy)
+    return cloud
+
+
+def run(cloud: Cloud) -> list[str]:
+    """All hosts come up; their names."""
+    from maskwright.cloud import groups
+    from maskwright.cloud.rest import Google
+
+    for _ in range(4):
+        found = groups.describe(Google("lab-proj"), "us-east5-b", "lab1-slice")
+    assert found is not None and found.whole
+    return [member.name for member in found.members]
+
+
+def beat(cloud: Cloud, worker: int, instance: str, *, old: bool = False, **changes: Any) -> None:
+    value = {"beat": 9, "submission": 1, "idle": False, "instance": instance, "software": SOFTWARE} | changes
+    place = f"gs://lab-proj-lab1-runs/jobs/slice/hosts/worker-{worker}.json"
+    cloud.put(place, json.dumps(value))
+    if old:
+        age(cloud, place, 600)
+
+
+def note(cloud: Cloud, folder: str, instance: str, value: dict[str, Any], *, seconds: float = 0) -> None:
+    place = f"gs://lab-proj-lab1-runs/jobs/slice/{folder}/{instance}.json"
+    cloud.put(place, json.dumps(value))
+    age(cloud, place, seconds)
+
+
+def age(cloud: Cloud, place: str, seconds: float) -> None:
+    bucket, _, name = place.removeprefix("gs://").partition("/")
+    about = cloud.objects[bucket, name][-1].about
+    about["updated"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
+
+
+def look(cli: Cli, tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    path = tmp_path / "lab.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in (LAB | changes).items() if value}))
+    told = cli("env", "status", path, "--json")
+    assert told.code == 0, told.err
+    said = cli("env", "status", path)
+    assert said.code == 0 and said.out.startswith("lab1: ")
+    found: dict[str, Any] = json.loads(told.out)
+    return found | {"text": said.out}
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, str]:
+    return {host["name"]: host["verdict"] for host in found["hosts"][0]["hosts"]}
+
+
+def test_a_whole_environment_at_work_agrees_with_its_yaml(lab: Cloud, cli: Cli, tmp_path: Path) -> None:
+    for worker, name in enumerate(run(lab)):
+        beat(lab, worker, name)
+        note(lab, "health", name, {"step": "agent", "ok": True, "what": ""})
+    spec = JobSpec(("maskwright", "pretrain", "x"))
+    lab.put("gs://lab-proj-lab1-runs/jobs/slice/job.json", spec.to_json())
+    found = look(cli, tmp_path)
+    assert set(verdicts(found).values()) == {"works"} and all(host["well"] for host in found["hosts"][0]["hosts"])
+    assert found["differs"] == [] and "YAML and cloud agree" in found["text"]
+    assert "slice: ct6e-standard-4t 4x4 SPOT in us-east5-b: 4 of 4 hosts, 4 well" in found["text"]
+    assert "disk lab1-data-1: seeded on 2026-11-20 with 12 files, 3.5 GB" in found["text"]
+    assert "lab1 slice: submission 1" in found["text"] and found["jobs"][0]["submission"] == 1
+    assert "USD/hour" in found["text"] and "left over" not in found["text"]
+
+
+def test_each_host_is_what_machine_start_up_and_beat_say_together(lab: Cloud, cli: Cli, tmp_path: Path) -> None:
+    a, b, c, d = run(lab)
+    beat(lab, 0, a, idle=True)
+    beat(lab, 1, b, old=True)
+    note(lab, "health", b, {"step": "agent", "ok": True}, seconds=3600)
+    note(lab, "health", c, {"step": "mounts", "ok": False, "what": "10.1.2.3:/share cannot be mounted. Fix: see NFS"})
+    note(lab, "health", d, {"step": "image", "ok": True, "what": "pulling"}, seconds=120)
+    found = look(cli, tmp_path)
+    assert verdicts(found) == {a: "waits", b: "silent", c: "failed", d: "starting"}
+    details = {host["name"]: host["detail"] for host in found["hosts"][0]["hosts"]}
+    assert details[c].startswith("mounts: 10.1.2.3:/share cannot be mounted")
+    assert details[d].startswith("image for 2:0")
+    assert "4 of 4 hosts, 2 well" in found["text"]
+    assert f"{b} worker 1: silent (running, beat 10:0" in found["text"]
+
+
+def test_hosts_that_stopped_themselves_are_well_and_those_that_were_taken_are_not(
+    lab: Cloud, cli: Cli, tmp_path: Path
+) -> None:
+    a, b, c, d = run(lab)
+    for worker, name in enumerate((a, b, c, d)):
+        beat(lab, worker, name, gone=name == a)
+    lab.resources[f"compute/{ZONE}/instances/{a}"]["status"] = "TERMINATED"
+    note(lab, "idle", a, {"what": "no job for 60 minutes"})
+    lab.preempt("lab1-slice", [1])
+    found = look(cli, tmp_path)
+    assert verdicts(found) == {a: "stopped", b: "gone", c: "works", d: "works"}
+    assert f"{a}: stopped (terminated); no job for 60 minutes" in found["text"]
+    instances = {item["name"]: item["bills"] for item in found["exists"]["items"] if item["kind"] == "instance"}
+    assert instances[a] is None and instances[c] == "machine"
+
+
+def test_a_stockout_is_said_in_googles_words(lab: Cloud, cli: Cli, tmp_path: Path) -> None:
+    lab.stockout("us-east5-b")
+    found = look(cli, tmp_path)
+    assert set(verdicts(found).values()) == {"failed"}
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in found["text"] and "0 well" in found["text"]
+
+
+def test_a_host_with_other_software_than_most_is_named(lab: Cloud, cli: Cli, tmp_path: Path) -> None:
+    for worker, name in enumerate(run(lab)):
+        beat(lab, worker, name, software=SOFTWARE | ({"image": "sha256:bbbb"} if worker == 2 else {}))
+    found = look(cli, tmp_path)
+    odd = [host["worker"] for host in found["hosts"][0]["hosts"] if host["detail"]]
+    assert odd == [2] and "runs image sha256:bbbb" in found["text"]
+
+
+# ---- what differs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"slice": LAB["slice"] | {"topology": "8x8"}}, "slice.topology: 8x8 in the YAML, 4x4 in the last `env up`"),
+        ({"slice": None}, "slice: no longer in the YAML, still there: `env up` takes it away"),
+        ({"nfs": {"tier": "BASIC_HDD"}}, "nfs: in the YAML, not asked for yet: `env up` makes it"),
+        ({"disk": LAB["disk"] | {"size_gb": 200}}, "disk.size_gb: 200 in the YAML, 100 in the last `env up`"),
+        ({"network": {"nat": True}}, "nat: True in the YAML, False in the last `env up`"),
+    ],
+)
+def test_a_change_of_the_yaml_is_said(lab: Cloud, cli: Cli, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    assert said in look(cli, tmp_path, **changes)["differs"]
+
+
+def test_what_somebody_changed_in_the_cloud_is_said(lab: Cloud, cli: Cli, tmp_path: Path) -> None:
+    run(lab)
+    lab.resources[f"compute/{ZONE}/instanceGroupManagers/lab1-slice"]["targetSize"] = 3
+    template = lab.resources[f"compute/{P}/global/instanceTemplates/lab1-slice-t1"]["properties"]
+    template |= {"machineType": "ct6e-standard-1t", "scheduling": {}}
+    lab.resources[f"compute/{ZONE}/disks/lab1-data-1"] |= {"sizeGb": "90", "accessMode": "READ_WRITE_SINGLE"}
+    for key in ("storage/b/lab-proj-lab1-dataset", f"compute/{P}/global/networks/lab1-net"):
+        del lab.resources[key]
+    assert look(cli, tmp_path)["differs"] == [
+        "slice: 3 hosts in the cloud, 4 asked for",
+        "slice.machine_type: ct6e-standard-1t in the cloud, ct6e-standard-4t asked for",
+        "slice.provisioning_model: STANDARD in the cloud, SPOT asked for",
+        "disk.size_gb: 90 in the cloud, 100 asked for",
+        "disk: is READ_WRITE_SINGLE in the cloud, asked for read-only, as it is seeded",
+        "bucket: gs://lab-proj-lab1-dataset is gone: `env up` makes it, empty",
+        "network: is gone: `env up` makes it",
+    ]
+
+
+def test_what_is_gone_is_said_and_what_cannot_be_seen_is_not_called_gone(lab: Cloud, cli: Cli, tmp_path: Path) -> None:
+    del lab.resources[f"compute/{ZONE}/instanceGroupManagers/lab1-slice"]
+    del lab.resources[f"compute/{ZONE}/disks/lab1-data-1"]
+    found = look(cli, tmp_path)
+    assert "slice: was asked for, and is gone: `env up` makes it" in found["differs"]
+    assert any(line.startswith("disk: lab1-data-1 is gone") for line in found["differs"])
+    lab.deny("compute.disks.list", "compute.networks.list")
+    again = look(cli, tmp_path)
+    assert not any(line.startswith(("disk:", "network:")) for line in again["differs"])
+    assert "not looked at: disk (" in again["text"]
+
+
+def test_before_the_first_up_and_after_everything_was_taken_away(cloud: Cloud, cli: Cli, tmp_path: Path) -> None:
+    found = look(cli, tmp_path)
+    assert found["differs"] == ["nothing is asked for yet: `env up` makes it"] and "nothing exists" in found["text"]
+    cloud.put("gs://lab-proj-maskwright-state/env/lab1/wanted.json", "{}")
+    assert look(cli, tmp_path)["differs"][0] == "everything was taken away"
+
+
+def test_hosts_that_cannot_be_looked_at_are_said(lab: Cloud, cli: Cli, tmp_path: Path) -> None:
+    lab.deny("compute.instanceGroupManagers.get", "compute.instanceGroupManagers.list")
+    found = look(cli, tmp_path)
+    assert "compute.instanceGroupManagers.get" in found["hosts"][0]["trouble"]
+    assert "cannot be looked at" in found["text"]
