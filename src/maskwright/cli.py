@@ -24,6 +24,7 @@ from maskwright import (
     cli_env_build,  # noqa: F401 - so does it
     cli_env_import,  # noqa: F401 - so does it
     cli_env_init,  # noqa: F401 - so does it
+    cli_env_smoke,  # noqa: F401 - so does it
     cli_launch,  # noqa: F401 - so does it
     cli_models,  # noqa: F401 - so does it
     cli_monitor,  # noqa: F401 - so does it

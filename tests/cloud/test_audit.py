@@ -184,6 +184,10 @@ def test_another_environment_whose_name_begins_alike_keeps_its_own(cloud: Cloud,
         "disk": ["lab1-copy"],
         "bucket": ["lab-proj-maskwright-state"],
     }
+    lines = look(environment).report().splitlines()
+    assert [line for line in lines if line.endswith("by its name, it has no label")] == [
+        line for line in lines if "disk lab1-copy" in line
+    ]
 
 
 def test_an_environment_may_have_the_name_that_the_state_bucket_begins_with(cloud: Cloud) -> None:

@@ -134,3 +134,10 @@ def test_page_has_every_row() -> None:
     page = (Path(__file__).parents[2] / "docs" / "from-values-env.md").read_text()
     for row in build_table.ROWS:
         assert " · ".join(f"`{command}`" for command in row.commands) in page, row
+
+
+def test_roles_that_refusals_name_are_on_their_page() -> None:
+    from maskwright.cloud.failures import ROLES
+
+    page = (Path(__file__).parents[2] / "docs" / "google-cloud-roles.md").read_text()
+    assert [role for _, role in ROLES if role not in page] == []

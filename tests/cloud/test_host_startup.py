@@ -3,12 +3,15 @@ server and its bucket are on loopback, its "container" is the agent as a process
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +24,8 @@ from maskwright import __version__
 if missing := [name for name in ("bash", "curl", "flock", "sed") if shutil.which(name) is None]:
     pytest.skip(f"needs {', '.join(missing)}", allow_module_level=True)
 pytest.importorskip("googleapiclient", reason="the fake cloud is judged by Google's discovery documents")
-pytest.importorskip("gcsfs", reason="the agent reads its bucket through gcsfs")
+if importlib.util.find_spec("gcsfs") is None:  # importing it here would be too early: it reads the environment then
+    pytest.skip("the agent reads its bucket through gcsfs", allow_module_level=True)
 
 from fake_metadata import TOKEN, fake_metadata
 from fake_tpu import Hosts
@@ -339,3 +343,20 @@ def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> N
     assert len(list((host.folder / "docker").iterdir())) == 1
     assert (host.root / "mnt/common/shared_pd/corpus.txt").read_text() == "text"
     assert host.files_with_token() == []
+
+
+@pytest.mark.slow
+def test_start_up_killed_at_random_moments(world: World) -> None:
+    host, generator = world.host("lab1-slice-a"), random.Random(7)
+    plan(host, "exit 0")
+    for _ in range(8):
+        script = host.start("startup.sh")
+        time.sleep(generator.uniform(0.05, 2.5))
+        host.kill(script)
+        if generator.random() < 0.5:
+            host.reboot()
+    host.start("startup.sh")
+    wait_until(agent_runs(host))
+    out, err = world.submit().communicate(timeout=60)
+    assert world.json("0001/result.json")["code"] == 0, out + err + host.output
+    assert len(list((host.folder / "docker").iterdir())) == 1 and host.files_with_token() == []

@@ -103,11 +103,13 @@ def test_secrets_and_addresses_are_refused(cloud: Cloud, say: Say) -> None:
 
 def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
     spec = json.loads(say(*submit("--dry-run", "--env", "HF_TOKEN", "--max-hours", "5", "--max-steps", "7")))
-    address = spec["command"][2]
+    assert spec["command"][:2] == ["sh", "-c"] and '--rendezvous "$MASKWRIGHT_RENDEZVOUS"' in spec["command"][2]
+    words = spec["command"][4:]
+    address = words[2]
     assert address.startswith(f"gs://{BUCKET}/jobs/slice/configs/") and address.endswith(".yaml")
     copies = f"checkpoint.copy_to=gs://{BUCKET}/runs/one"
     end = ["--run", "runs/one", "--set", copies, "--max-steps", "7"]
-    assert spec["command"] == ["maskwright", "pretrain", address, *end]  # hours are the watcher's to count
+    assert words == ["maskwright", "pretrain", address, *end]  # hours are the watcher's to count
     assert (spec["environment"], spec["folder"], spec["restarts"]) == (["HF_TOKEN"], ".", 100)
     assert json.loads(say(*submit("--dry-run", "--restarts", "3")))["restarts"] == 3
 
@@ -129,7 +131,7 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
     spec = folder.get_json("job.json")
     assert spec and spec["submission"] == 1
-    assert cloud.text(spec["command"][2]) == Path("run.yaml").read_text()
+    assert cloud.text(spec["command"][6]) == Path("run.yaml").read_text()
     assert folder.get_json("watch/limits.json") == {
         "submission": 1,
         "max_usd": None,

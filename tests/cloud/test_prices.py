@@ -72,7 +72,7 @@ def test_what_has_no_price_is_named_and_not_counted(mine: str) -> None:
         "accelerator": "v6e", "topology": "4x4", "provisioning_model": "FLEX_START", "max_run_hours": 2.0,
     }  # fmt: skip
     costs = estimate(lab(group=spot, slice=flex), read_prices(mine))
-    assert {line.part for line in costs.lines} == {"slice's boot", "group's boot"}
+    assert {line.part for line in costs.lines} == {"slice's boot", "group's boot", "nat"}
     assert costs.unpriced == [
         "no price for v6e FLEX_START in us-east5 (slice), not counted",
         "no price for g2-standard-12 SPOT in us-east5 (group), not counted",
@@ -162,7 +162,7 @@ def test_command_prints_the_table_and_an_estimate(
     )
     assert run(["env", "prices", str(lab_yaml), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["hourly"] == pytest.approx(43.2) and shown["lines"][0]["date"]  # 16 x 2.70
+    assert shown["lines"][0]["hourly"] == pytest.approx(43.2) and shown["lines"][0]["date"]  # 16 x 2.70
     assert shown["unpriced"][-1] == "no price for hyperdisk-ml in us-east5 (disk), not counted"
     assert run(["env", "prices", str(lab_yaml), "--prices", mine]) == 0
     assert "32.05" in capsys.readouterr().out  # 16 x 2 + 800 x 0.0365 / 730 + 100 x 0.073 / 730

@@ -6,8 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -155,6 +157,20 @@ def test_killed_at_any_point_and_begun_again(
     seeder.check(expected)
     assert len(seeder.host.journal("mkfs.ext4")) == (2 if more.get("KILL_AT") == "3" else 1)
     assert ("1 files differ from the bucket's, such as a.txt" in seeder.host.output) == (more.get("KILL_AT") == "8")
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path: Path, cloud: Cloud, stack: ExitStack) -> None:
+    seeder, generator = Seeder(tmp_path, cloud, stack), random.Random(11)
+    for _ in range(8):
+        script = seeder.host.start("seed.sh", **seeder.variables)
+        time.sleep(generator.uniform(0.05, 3.0))
+        ended = script.poll() is not None
+        seeder.host.reboot()
+        if ended:
+            break
+    assert seeder.run() == 0, seeder.host.output
+    seeder.check(SOURCE)
 
 
 def test_failures_are_said_in_the_bucket(tmp_path: Path, cloud: Cloud, stack: ExitStack) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -188,6 +189,15 @@ def test_every_gpu_that_is_known_here_has_vertex_ais_name() -> None:
     assert document is not None
     names = document.schemas["GoogleCloudAiplatformV1MachineSpec"]["properties"]["acceleratorType"]["enum"]
     assert {name.upper().replace("-", "_") for name, _ in machines.GPUS.values()} <= set(names)
+
+
+def test_options_that_the_documentation_names_exist(cli: Cli) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "vertex.md").read_text()
+    table = text.partition("## What goes where")[2].partition("`CONFIG` is read")[0]
+    commands = "".join(re.findall(r"maskwright submit[^`]*", text))
+    named = set(re.findall(r"(?<=[ `])--[a-z][a-z-]+", table + commands))
+    known = set(re.findall(r"--[a-z][a-z-]+", cli("submit", "--help").out))
+    assert len(named) > 20 and named <= known
 
 
 # ---- its life ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""The whole life of an environment, as a user drives it: our command line, real Terraform with its real gcs backend, the
-stand-in provider, and a made-up Google Cloud in which both see the same things."""
+"""The whole life of an environment, as a user drives it: our command line, real Terraform with its real gcs backend,
+the stand-in provider, and a made-up Google Cloud in which both see the same things."""
 
 from __future__ import annotations
 

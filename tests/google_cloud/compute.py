@@ -135,6 +135,8 @@ def attach(cloud: Cloud, owner: str, disk: dict[str, Any]) -> None:
     name = relative(source, owner) if "/" in source else f"{place}/disks/{source}"
     about = cloud.need(f"compute/{name}")
     writing = disk.get("mode", "READ_WRITE") == "READ_WRITE"
+    if writing and about.get("accessMode") == "READ_ONLY_MANY":
+        raise Refused(f"Disk '{name}' has access mode READ_ONLY_MANY and cannot be attached in mode READ_WRITE")
     others = [one for one in users(cloud, name) if one != owner]
     for other in others:
         modes = [
@@ -145,8 +147,6 @@ def attach(cloud: Cloud, owner: str, disk: dict[str, Any]) -> None:
         if writing or "READ_WRITE" in modes:
             message = f"The disk resource '{name}' is already being used by '{other}'"
             raise Refused(message, 400, reason="RESOURCE_IN_USE_BY_ANOTHER_RESOURCE")
-    if writing and about.get("accessMode") == "READ_ONLY_MANY":
-        raise Refused(f"Disk '{name}' has access mode READ_ONLY_MANY and cannot be attached in mode READ_WRITE")
     disk["source"] = link(cloud, name)
 
 

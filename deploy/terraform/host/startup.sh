@@ -246,6 +246,8 @@ agent_options() {
   for pair in "MASKWRIGHT_IMAGE=$digest" "MASKWRIGHT_ENVIRONMENT=$environment" "MASKWRIGHT_MOUNT_POINT=$mount_point"; do
     options+=(--env "$pair")
   done
+  # Else gcsfs asks each bucket's kind by gRPC first, with a minute's patience; ours are not hierarchical.
+  options+=(--env GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT=false)
   words=(agent --spec "$spec" --workers "$hosts" --instance "$instance")
   [ -z "$worker" ] || words+=(--worker "$worker")
   [ -z "$idle_minutes" ] || words+=(--idle-minutes "$idle_minutes")

@@ -33,8 +33,8 @@ run "spot_slice_of_sixteen_chips_is_four_joined_hosts" {
     error_message = "a Spot host is deleted when it is preempted"
   }
   assert {
-    condition     = length(google_compute_instance_group_manager.hosts.target_size_policy) == 0
-    error_message = "Spot hosts come one by one: BULK is not for them"
+    condition     = google_compute_instance_group_manager.hosts.target_size_policy[0].mode == "BULK"
+    error_message = "hosts of a slice come all at once or not at all"
   }
   assert {
     condition = (

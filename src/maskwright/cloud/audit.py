@@ -7,7 +7,7 @@ could not be looked at because a permission is missing or Google did not answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from maskwright.cloud.environment import Environment
@@ -99,7 +99,7 @@ def _line(item: Item) -> str:
     elif one.bills:
         parts.append("no price in the table")
     parts += [item.why] if item.why else []
-    parts += ["by its name, it has no label"] if not one.labelled and "labels" in one.body else []
+    parts += ["by its name, it has no label"] if not one.labelled else []
     return "; ".join(parts)
 
 
@@ -121,9 +121,8 @@ def audit(
     items = [judged(google, one, reasons, price) for one in found.found]
     state = google.find("storage", f"b/{environment.state}") if not _blind_to_buckets(found) else None
     if state is not None:
-        body = {"name": environment.state, "labels": state.get("labels")}
         place = str(state.get("location", "")).lower()
-        bucket = Found("bucket", environment.state, place, "buckets", "what it holds", None, body)
+        bucket = Found("bucket", environment.state, place, "buckets", "what it holds", None, state)
         why = {("bucket", environment.state): "Terraform's state, of all environments of the project"}
         items.append(judged(google, bucket, why, price))
     order = sorted(items, key=lambda item: (not item.unwanted, not item.found.bills, item.found.kind, item.found.name))
@@ -147,7 +146,7 @@ def _with_size(google: Google, one: Found) -> Found:
     except CloudError:
         return one
     body = {**one.body, "bytes": size, "all": all_}
-    return Found(one.kind, one.name, one.place, one.part, one.bills, priced(one.kind, body, one.place), body)
+    return replace(one, priced=priced(one.kind, body, one.place), body=body)
 
 
 def kept(environment: Environment, wanted: Mapping[str, Any], queued: bool) -> dict[tuple[str, str], str]:
@@ -168,7 +167,7 @@ def kept(environment: Environment, wanted: Mapping[str, Any], queued: bool) -> d
             reasons["bucket", bucket] = data
         reasons["repository", environment.name] = "kept on purpose: images; `env down --delete-data` takes it away"
         if wanted.get("nat"):
-            reasons["part", "network"] = "the gateway that network.nat asks for"
+            reasons["part", "network"] = "the gateway by which hosts reach the internet"
         reasons["part", "vertex"] = "a job that was submitted; `maskwright stop` ends it"
     return reasons
 

@@ -32,9 +32,10 @@ Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
 
 
 class Network(Section):
-    nat: bool = False
-    """A gateway for hosts to reach the internet (they have no addresses of their own): for set-up scripts that install
-    packages. Google's own services are reached without it."""
+    nat: bool | None = None
+    """A gateway for hosts to reach the internet (they have no addresses of their own), to install packages. Google's
+    own services are reached without it. Not set: only where hosts need it, which are TPUs on Google's image: it lacks
+    docker."""
 
 
 class Nfs(Section):
@@ -217,6 +218,10 @@ class Environment(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Environment:
+        if self.needs_docker and self.network.nat is False:
+            raise ValueError(
+                "network.nat: false, but the slice's hosts install docker; set slice.image to one that has it"
+            )
         for hosts in (self.slice, self.group):
             if hosts is not None and self.disk is not None:
                 self._disk_fits(self.disk, hosts)
@@ -266,6 +271,15 @@ class Environment(Section):
         """Of all places that hosts may be in; its own first."""
         places = [p.zone or "" for hosts in (self.slice, self.group) if hosts for p in hosts.placements(self.zone)]
         return list(dict.fromkeys([self.region, *(_region(zone) for zone in places)]))
+
+    @property
+    def nat(self) -> bool:
+        return self.needs_docker if self.network.nat is None else self.network.nat
+
+    @property
+    def needs_docker(self) -> bool:
+        """Google's image of Compute Engine's TPUs comes without it; docs/google-cloud-hosts.md says who found out."""
+        return self.slice is not None and not self.slice.queued and self.slice.image is None
 
     def all_labels(self) -> dict[str, str]:
         return {ENVIRONMENT_LABEL: self.name, **self.labels}

@@ -41,7 +41,7 @@ class Kind:
 @dataclass(frozen=True)
 class Found:
     """`bills`: why it costs money, None when it does not. `priced`: what, region, provisioning model and how many, as
-    the price table has them. `body`: as Google tells it."""
+    the price table has them. `body`: as Google tells it. `labelled`: False when only the name says whose it is."""
 
     kind: str
     name: str
@@ -50,10 +50,7 @@ class Found:
     bills: str | None
     priced: tuple[str, str, str, int] | None
     body: Body
-
-    @property
-    def labelled(self) -> bool:
-        return ENVIRONMENT_LABEL in (self.body.get("labels") or {})
+    labelled: bool = True
 
 
 @dataclass(frozen=True)
@@ -209,10 +206,7 @@ def name_of(body: Body) -> str:
 
 
 def _is_ours(environment: Environment, kind: Kind, body: Body, others: Collection[str]) -> bool:
-    labels: Any = body
-    for word in (kind.labels or "").split(".") if kind.labels else ():
-        labels = (labels or {}).get(word) or {}
-    if kind.labels and ENVIRONMENT_LABEL in labels:
+    if ENVIRONMENT_LABEL in (labels := _labels(kind, body)):
         return bool(labels[ENVIRONMENT_LABEL] == environment.name)
     name = name_of(body)
     if kind.api == "storage":
@@ -225,15 +219,21 @@ def _is_ours(environment: Environment, kind: Kind, body: Body, others: Collectio
     return mine and not any(name == other or name.startswith(f"{other}-") for other in others)
 
 
+def _labels(kind: Kind, body: Body) -> Mapping[str, str]:
+    if kind.labels is None:
+        return {}
+    found: Any = body
+    for word in kind.labels.split("."):
+        found = (found or {}).get(word) or {}
+    return dict(found)
+
+
 def _found(environment: Environment, kind: Kind, body: Body, place: str) -> Found:
-    name = name_of(body)
-    shown = dict(body)
-    if kind.labels == "properties.labels":
-        shown["labels"] = (body.get("properties") or {}).get("labels")
+    name, labelled = name_of(body), kind.labels is None or ENVIRONMENT_LABEL in _labels(kind, body)
     where = _place(body, place)
     bills = kind.bills(body)
     price = priced(kind.name, body, where) if bills else None
-    return Found(kind.name, name, where, part_of(environment, kind.name, name), bills, price, shown)
+    return Found(kind.name, name, where, part_of(environment, kind.name, name), bills, price, body, labelled)
 
 
 def _place(body: Body, listed: str) -> str:

@@ -29,7 +29,8 @@ RESTARTS = 100
 SEVERAL = (
     'exec "$@" --nodes "$MASKWRIGHT_WORKERS" --node-rank "$MASKWRIGHT_WORKER" --rendezvous "$MASKWRIGHT_RENDEZVOUS"'
 )
-"""For hosts whose processes do not find each other by themselves; the agent sets the variables."""
+"""Hosts are told of each other; the agent sets the variables. Slices too: whether JAX would find the hosts of an
+instance group by itself could not be tried, and libtpu joins their chips either way."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,8 @@ def spec(place: Place, run: Run, words: Sequence[str], job: JobSpec) -> JobSpec:
     command = tuple(words)
     if isinstance(hosts, Group):
         command = (*command, *cluster.sizes(run.resolved, hosts.hosts, hosts.gpus))
-        if hosts.hosts > 1:
-            command = ("sh", "-c", SEVERAL, "maskwright", *command)
+    if hosts.hosts > 1:
+        command = ("sh", "-c", SEVERAL, "maskwright", *command)
     return replace(job, command=command)
 
 

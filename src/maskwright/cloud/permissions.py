@@ -76,7 +76,7 @@ def needed(environment: Environment) -> dict[str, list[str]]:
         groups += [("up, down", DISK), ("seed", SEED)]
     if environment.nfs is not None:
         groups.append(("up, down", NFS))
-    if environment.network.nat:
+    if environment.nat:
         groups.append(("up, down", NAT))
     if any("RESERVATION_BOUND" in one.models() for one in hosts):
         groups.append(("up", RESERVED))

@@ -169,7 +169,7 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
         asked.append(("disk", environment.disk.type, region, "STANDARD", environment.disk.size_gb))
     if environment.nfs is not None:
         asked.append(("nfs", environment.nfs.tier, region, "STANDARD", environment.nfs.capacity_gb))
-    if environment.network.nat and machines:
+    if environment.nat and machines:
         asked.append(("nat", "nat", region, "STANDARD", min(machines, MOST_NAT_MACHINES)))
     return asked
 

@@ -34,7 +34,7 @@ def variables(environment: Environment, record: Record, setup: str | None) -> di
         "regions": environment.regions,
         "name": environment.name,
         "labels": environment.all_labels(),
-        "nat": environment.network.nat,
+        "nat": environment.nat,
         "bucket_location": environment.bucket_location or environment.region,
         "dataset_bucket": environment.dataset_bucket,
         "runs_bucket": environment.runs_bucket,

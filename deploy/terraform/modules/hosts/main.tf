@@ -184,11 +184,11 @@ resource "google_compute_instance_group_manager" "hosts" {
       workload_policy = resource_policies.value.self_link
     }
   }
-  # All hosts at once or none. docs.cloud.google.com/compute/docs/instance-groups/bulk-create-instances-in-mig: only with
-  # these two models. So hosts of a Spot or on-demand slice come one by one, and it waits for its last; unverified: whether
-  # Google takes a workload policy without BULK for slices of several hosts.
+  # All hosts at once or none. docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode: for Flex-start and
+  # reservations. A slice of several hosts wants it with every model: without it Google was seen to refuse a group whose
+  # policy names a topology ("require BULK mode in target size policy"), and its own TPU node controllers set it so.
   dynamic "target_size_policy" {
-    for_each = contains(["FLEX_START", "RESERVATION_BOUND"], var.provisioning_model) ? [1] : []
+    for_each = local.joined || contains(["FLEX_START", "RESERVATION_BOUND"], var.provisioning_model) ? [1] : []
     content {
       mode = "BULK"
     }

@@ -1,0 +1,226 @@
+"""`env smoke`: the smallest environment, end to end, in a user's own project, by the very commands that a user types.
+
+NOBODY HAS RUN THIS YET: it was written and tested without Google Cloud. It makes an environment of its own, with a
+small disk and one machine that Google itself ends after half an hour, trains for some seconds, and takes everything
+away, also when something fails or Ctrl-C is pressed. An audit at the end says what is left.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+import yaml
+
+from maskwright.cloud.environment import Environment, build_environment
+from maskwright.cloud.prices import Estimate, Prices, estimate
+from maskwright.core import storage
+from maskwright.core.console import say
+from maskwright.core.errors import JobError, StoppedEarly
+from maskwright.launch.folder import Folder
+
+Kind = Literal["vm", "tpu"]
+RUN_HOURS = 0.5
+"""Google ends the machine after so long, whatever becomes of this process."""
+MOST_HOURS = 1.0
+"""For which the estimate is made: the machine's half hour, seeding, and the disk all the while."""
+VM = {"machine_type": "n2-standard-8", "provisioning_model": "SPOT", "max_run_hours": RUN_HOURS}
+TPU = {"accelerator": "v6e", "topology": "1x1", "provisioning_model": "SPOT", "max_run_hours": RUN_HOURS}
+DISK_GB = 10
+STEPS, VOCABULARY = 20, 1000
+MODULES = (
+    "argparse",
+    "collections",
+    "csv",
+    "decimal",
+    "json",
+    "logging",
+    "random",
+    "statistics",
+    "threading",
+    "zipfile",
+)
+"""Of Python's own: their descriptions are text that is everywhere."""
+Run = Callable[[Sequence[str]], int]
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """`environment` is the small one, `files` the folder that holds its YAML and the rest."""
+
+    environment: Environment
+    kind: Kind
+    files: str
+
+    @property
+    def yaml(self) -> str:
+        return os.path.join(self.files, "smoke.yaml")
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.files, name)
+
+    @property
+    def source(self) -> str:
+        return f"gs://{self.environment.dataset_bucket}/smoke"
+
+    def before(self) -> list[list[str]]:
+        """Up to a bucket that the data can be copied to."""
+        text, tokenizer, store = self.path("text.txt"), self.path("tokenizer"), self.path("data/store")
+        return [
+            ["tokenizer", "train", text, "--to", tokenizer, "--vocab-size", str(VOCABULARY), "--layout", "lines"],
+            ["data", "prepare", text, "--tokenizer", tokenizer, "--to", store, "--layout", "lines"],
+            ["env", "init", self.yaml],
+            ["env", "up", self.yaml, "--only", "disk", "--yes"],
+        ]
+
+    def after(self, image: bool) -> list[list[str]]:
+        """From there to the end of a job."""
+        hours = ["--max-hours", str(RUN_HOURS / 2)]
+        return [
+            *([["env", "image", self.yaml]] if image else []),
+            ["env", "seed", self.yaml, "--yes"],
+            ["env", "up", self.yaml, "--yes"],
+            ["submit", self.path("run.yaml"), "--run", "smoke", "--on", self.yaml, *hours],
+            ["env", "status", self.yaml],
+        ]
+
+    def end(self) -> list[list[str]]:
+        return [["env", "down", self.yaml, "--delete-data", "--yes"], ["env", "audit", self.yaml]]
+
+
+def values_of(base: Environment, kind: Kind, container: str | None) -> dict[str, Any]:
+    """The small environment beside `base`: its project, zone, state bucket and labels, and a name of its own."""
+    name = f"{base.name[:13].rstrip('-')}-smoke"
+    disk_type = "hyperdisk-ml" if kind == "tpu" else "pd-balanced"
+    return {
+        "name": name,
+        "project": base.project,
+        "zone": base.zone,
+        "labels": base.labels,
+        "state_bucket": base.state_bucket,
+        "bucket_location": base.bucket_location,
+        "disk": {"type": disk_type, "size_gb": DISK_GB, "source": f"gs://{base.project}-{name}-dataset/smoke"},
+        **({"slice": TPU} if kind == "tpu" else {"group": VM}),
+        "host": {"container": container, "idle_minutes": 10},
+    }
+
+
+def configuration(smoke: Smoke) -> dict[str, Any]:
+    engine = {"kind": "jax"} if smoke.kind == "tpu" else {"kind": "torch", "device": "cpu"}
+    return {
+        "data": {"store": f"{smoke.environment.mount_point}/shared_pd/store", "seq_len": 64},
+        "model": {"size": "nano", "hidden_size": 64},
+        "schedule": {"steps": STEPS, "warmup_steps": 2},
+        "batch": {"micro_batch_rows": 8},
+        "engine": engine,
+        "checkpoint": {"save_every_steps": STEPS},
+    }
+
+
+def costs(smoke: Smoke, prices: Prices) -> tuple[Estimate, float]:
+    """And the USD of `MOST_HOURS`."""
+    found = estimate(smoke.environment, prices)
+    return found, found.hourly * MOST_HOURS
+
+
+def describe(smoke: Smoke, image: bool) -> str:
+    """What would be run."""
+    lines = [storage_yaml(values_of_environment(smoke.environment))]
+    lines += [f"maskwright {shlex.join(words)}" for words in smoke.before()]
+    lines += [f"# {smoke.path('data')} is copied to {smoke.source}"]
+    lines += [f"maskwright {shlex.join(words)}" for words in (*smoke.after(image), *smoke.end())]
+    return "\n".join(lines)
+
+
+def values_of_environment(environment: Environment) -> dict[str, Any]:
+    return environment.model_dump(exclude_defaults=True)
+
+
+def storage_yaml(values: dict[str, Any]) -> str:
+    return yaml.safe_dump(values, sort_keys=False)
+
+
+def plan(base: Environment, kind: Kind, container: str | None, files: str | None = None) -> Smoke:
+    folder = files or tempfile.mkdtemp(prefix="maskwright-smoke-")
+    return Smoke(build_environment(values_of(base, kind, container), "env smoke"), kind, folder)
+
+
+def write(smoke: Smoke) -> None:
+    storage.make_folder(smoke.path("data"))
+    files = {
+        smoke.yaml: storage_yaml(values_of_environment(smoke.environment)),
+        smoke.path("run.yaml"): storage_yaml(configuration(smoke)),
+        smoke.path("text.txt"): text(),
+    }
+    for path, content in files.items():
+        with storage.atomic_writer(path) as file:
+            file.write(content.encode())
+
+
+def text() -> str:
+    """A paragraph a line: what some modules of Python say of themselves and of their parts."""
+    found: list[str] = []
+    for name in MODULES:
+        module = import_module(name)
+        members = [module, *(member for _, member in inspect.getmembers(module, callable))]
+        for member in members:
+            paragraphs = (inspect.getdoc(member) or "").split("\n\n")
+            found += [" ".join(paragraph.split()) for paragraph in paragraphs]
+    return "\n".join(dict.fromkeys(line for line in found if len(line) > 40)) + "\n"
+
+
+def copy(smoke: Smoke) -> None:
+    """The store to the bucket that the disk is seeded from."""
+    folder, root = Folder(smoke.source), smoke.path("data")
+    for place, _, names in os.walk(root):
+        for name in sorted(names):
+            path = os.path.join(place, name)
+            with storage.open_binary(path) as file:
+                folder.put(os.path.relpath(path, root), file.read())
+
+
+def smoke(planned: Smoke, *, image: bool, run: Run | None = None) -> None:
+    """Raises `JobError` with the code of the first command that fails; whatever happens, all is taken away again."""
+    run = run or _run
+    write(planned)
+    try:
+        for words in planned.before():
+            _require(run, words)
+        say(f"copying the token store to {planned.source}")
+        copy(planned)
+        for words in planned.after(image):
+            _require(run, words)
+    finally:
+        failed = [words for words in planned.end() if run(words)]
+        if failed:
+            say(f"STILL THERE, AND IT MAY COST MONEY: run `maskwright {shlex.join(failed[0])}` until it ends with 0")
+    if failed:
+        fix = f"run it again until it ends with 0: maskwright {shlex.join(failed[0])}"
+        raise JobError("the job is done, but not everything was taken away", 1, where=planned.environment.name, fix=fix)
+
+
+def _require(run: Run, words: Sequence[str]) -> None:
+    code = run(words)
+    if code == StoppedEarly.exit_code:
+        raise StoppedEarly(f"`maskwright {shlex.join(words)}` stopped early")
+    if code:
+        raise JobError(f"exit {code}", code, where=f"maskwright {shlex.join(words)}", fix="see what it said")
+
+
+def _run(words: Sequence[str]) -> int:
+    say(f"$ maskwright {shlex.join(words)}")
+    process = subprocess.Popen([sys.executable, "-m", "maskwright", *words])
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()  # and wait: what it has begun in the cloud it brings to an end, before all is taken away
+        process.wait()
+        raise
