@@ -15,7 +15,6 @@ from in_process import Cli, Result
 
 from maskwright.cloud import permissions
 from maskwright.cloud.environment import build_environment
-from maskwright.cloud.failures import role_of
 
 LAB: dict[str, Any] = {
     "name": "lab1",
@@ -151,7 +150,9 @@ def test_each_missing_permission_is_named_with_its_role_and_the_line_that_grants
 
     cloud.deny(permission)
     (check,) = task.granted(Google("lab-proj"), build_environment(LAB, "x"))
-    grant = f"gcloud projects add-iam-policy-binding lab-proj --member=user:YOU --role={role_of(permission)}"
+    grant = (
+        f"gcloud projects add-iam-policy-binding lab-proj --member=user:YOU --role={permissions.role_for(permission)}"
+    )
     assert (check.state, check.what) == ("missing", permission) and check.fix.endswith(grant)
     assert "needed by env " in check.detail
 
@@ -168,6 +169,19 @@ def test_all_that_is_missing_is_said_at_once(cloud: Cloud, init: Cli) -> None:
     told = json.loads(init("--json", nfs={"tier": "BASIC_HDD"}).out)
     assert not told["ok"] and sum(check["state"] == "missing" for check in told["checks"]) == 5
     assert all(check["fix"] for check in told["checks"] if check["state"] == "missing")
+
+
+def test_the_page_of_roles_names_every_role_that_is_asked_for() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "google-cloud-roles.md").read_text()
+    whole = LAB | {
+        "nfs": {},
+        "network": {"nat": True},
+        "slice": QUEUED,
+        "disk": {"size_gb": 9999, "source": "gs://corpus/x"},
+    }
+    roles = permissions.grants("lab-proj", permissions.needed(build_environment(whole, "x")))
+    assert len(roles) > 10 and not [role for role in roles if f"`{role}`" not in page]
+    assert "roles/editor" not in roles, "every permission has a role of its own kind"
 
 
 def test_only_what_the_environment_needs_is_asked_for() -> None:

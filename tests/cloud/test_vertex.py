@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command_line import COMMAND, maskwright, write_config
 from google_cloud import judge
 from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
@@ -23,6 +25,7 @@ from in_process import Cli, Result
 
 from maskwright.cloud import machines, vertex, vertex_jobs
 from maskwright.core.errors import InputError
+from maskwright.data.store import TokenStore
 from maskwright.launch import vertex_node
 
 IMAGE = "us-central1-docker.pkg.dev/lab-proj/lab1/maskwright:0.1.0"
@@ -356,3 +359,28 @@ def test_the_command_gets_the_words_and_its_code_is_the_containers() -> None:
     )
     assert done.returncode == 7, done.stderr
     assert done.stdout.strip() == "['pretrain', '--nodes', '3', '--node-rank', '2', '--rendezvous', 'a-0:2222']"
+
+
+@pytest.mark.slow
+def test_two_machines_of_a_job_train_as_one(tmp_path: Path, store: TokenStore) -> None:
+    """The containers' own command, with real training: the same weights as one process alone."""
+    config = tmp_path / "run.yaml"
+    write_config(config, store.location, steps=20, warmup_steps=2)
+    alone = ["pretrain", str(config), "--set", "engine.device=cpu", "--set", "batch.virtual_workers=2"]
+    maskwright(*alone, "--run", tmp_path / "alone", cwd=tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    cluster = {"workerpool0": [address], "workerpool1": ["127.0.0.2:2222"]}
+    words = [sys.executable, "-m", "maskwright.launch.vertex_node", *COMMAND, *alone, "--processes", "1"]
+    both = [
+        subprocess.Popen(
+            [*words, "--run", str(tmp_path / "shared")],
+            cwd=tmp_path,
+            env={**os.environ, "CLUSTER_SPEC": told(pool, 0, cluster)},
+        )
+        for pool in cluster
+    ]
+    assert [process.wait(timeout=300) for process in both] == [0, 0]
+    last = "checkpoints/step-00000020/model.safetensors"
+    assert (tmp_path / "shared" / last).read_bytes() == (tmp_path / "alone" / last).read_bytes()

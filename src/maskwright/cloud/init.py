@@ -13,7 +13,6 @@ from typing import Any
 from maskwright.cloud import checks, groups, permissions, record
 from maskwright.cloud.checks import Check
 from maskwright.cloud.environment import Environment
-from maskwright.cloud.failures import role_of
 from maskwright.cloud.rest import Google
 from maskwright.core.errors import CloudError, MaskwrightError
 
@@ -176,7 +175,7 @@ def granted(google: Google, environment: Environment) -> Iterator[Check]:
     missing = [name for name in sorted(needed) if name not in has | unknown]
     fixes = permissions.grants(google.project, missing)
     for name in missing:
-        role = role_of(name)
+        role = permissions.role_for(name)
         detail = f"needed by env {', '.join(needed[name])}; {role} has it"
         yield Check("permissions", name, "missing", detail, f"an owner runs: {fixes[role]}")
     for name in sorted(unknown):

@@ -115,7 +115,13 @@ def _ask(google: Google, permissions: list[str]) -> Iterator[tuple[set[str], set
         yield from _ask(google, permissions[half:])
 
 
+def role_for(permission: str) -> str:
+    """The predefined role to ask for. What only lists is in a role that changes nothing."""
+    listed = permission.startswith("compute.") and permission in ALWAYS["status, audit"]
+    return "roles/compute.viewer" if listed else role_of(permission)
+
+
 def grants(project: str, missing: Iterable[str]) -> dict[str, str]:
     """Role -> the command line with which an owner grants it."""
     start = f"gcloud projects add-iam-policy-binding {project} --member=user:YOU"
-    return {role: f"{start} --role={role}" for role in sorted({role_of(permission) for permission in missing})}
+    return {role: f"{start} --role={role}" for role in sorted({role_for(permission) for permission in missing})}
