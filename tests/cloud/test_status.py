@@ -188,7 +188,10 @@ def test_a_host_with_other_software_than_most_is_named(lab: Cloud, cli: Cli, tmp
         ({"slice": None}, "slice: no longer in the YAML, still there: `env up` takes it away"),
         ({"nfs": {"tier": "BASIC_HDD"}}, "nfs: in the YAML, not asked for yet: `env up` makes it"),
         ({"disk": LAB["disk"] | {"size_gb": 200}}, "disk.size_gb: 200 in the YAML, 100 in the last `env up`"),
-        ({"network": {"nat": True}}, "nat: True in the YAML, False in the last `env up`"),
+        (
+            {"network": {"nat": False}, "slice": LAB["slice"] | {"image": "projects/p/global/images/i"}},
+            "nat: False in the YAML, True in the last `env up`",
+        ),
     ],
 )
 def test_a_change_of_the_yaml_is_said(lab: Cloud, cli: Cli, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
