@@ -90,7 +90,7 @@ def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path
         wait_for(cloud, "0001/attempt-001/worker-1/begun.json", first)
         os.killpg(first.pid, signal.SIGKILL)
         said, _ = first.communicate()
-        assert len(machines(cloud)) == 3 and "hosts: whole" in said, said
+        assert len(machines(cloud)) == 3, said
         second = start(tmp_path, "env", "watch", "lab.yaml", "--poll-seconds", "0.5")  # the table is the first one's
         said, _ = second.communicate(timeout=90)
         assert len(boots.booted) == 2

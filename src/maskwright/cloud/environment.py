@@ -62,8 +62,14 @@ class Disk(Section):
     """gs:// folder that `env seed` copies to the disk."""
     prepare: str | None = None
     """Script (path beside this YAML) that `env seed` runs after copying, to prepare the data on the disk."""
-    seeder_machine_type: str = "n2-standard-8"
-    """Of the temporary machine that copies."""
+    seeder_machine_type: str | None = None
+    """Of the temporary machine that copies; n2-standard-8 when not given, c3-standard-8 for hyperdisk-ml."""
+
+    @property
+    def seeder_machine(self) -> str:
+        """N1, N2 and N2D attach no Hyperdisk: docs.cloud.google.com/compute/docs/disks/hyperdisks"""
+        fitting = "c3-standard-8" if self.type == "hyperdisk-ml" else "n2-standard-8"
+        return self.seeder_machine_type or fitting
 
 
 class Fallback(Section):

@@ -47,10 +47,22 @@ def seed(
             fix = "`maskwright env down` first; it leaves the data"
             raise InputError(f"the {hosts[0]} has the disk attached", where=location, fix=fix)
         desk.record = replace(desk.record, generation=desk.record.generation + 1, seeded=None)
+    _say_who_reads(desk)
     with desk.terraform.ready() as terraform:
         result = _with_machine(desk, terraform, confirm, under_way, again, poll_seconds)
         _flip(desk, terraform, result)
     return desk
+
+
+def _say_who_reads(desk: Desk) -> None:
+    """The environment's account may read its own buckets; another one is for its owner to open."""
+    env = desk.environment
+    bucket = env.disk.source.removeprefix("gs://").partition("/")[0] if env.disk else ""
+    if bucket not in (env.dataset_bucket, env.runs_bucket):
+        member = f"serviceAccount:{env.name}-train@{env.project}.iam.gserviceaccount.com"
+        grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member={member}"
+        say(f"gs://{bucket} is not this environment's; its owner lets it in once with `{grant} "
+            "--role=roles/storage.objectViewer`")  # fmt: skip
 
 
 def _base(desk: Desk) -> dict[str, Any]:
@@ -123,3 +135,5 @@ def _flip(desk: Desk, terraform: Terraform, result: dict[str, Any]) -> None:
     desk.record = replace(desk.record, seeded={**counts, "time": now})
     apply(desk, terraform, _base(desk), lambda plan: None, delete_data=False)
     say(f"seeded: {result['files']:,} files, {human_bytes(result['bytes'])}; from now on the disk is read-only")
+    if (desk.wanted or {}).get("slice") or (desk.wanted or {}).get("group"):
+        say("hosts that are up get it with the next `env up`")

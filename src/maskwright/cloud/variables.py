@@ -83,7 +83,7 @@ def _hosts(
 def seeder(environment: Environment, record: Record, prepare: str | None) -> dict[str, Any]:
     assert environment.disk is not None
     return {
-        "machine_type": environment.disk.seeder_machine_type,
+        "machine_type": environment.disk.seeder_machine,
         "image": SEEDER_IMAGE,
         "source": environment.disk.source,
         "prepare": prepare,
