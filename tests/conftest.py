@@ -3,6 +3,7 @@ seconds."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,33 @@ from maskwright.data.store import TokenStore
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
+LONG = ("e2e", "cluster")
+"""Folders in which most tests take long."""
+TOGETHER = ("test_ray.py", "test_slurm.py")
+"""Files whose tests share something that takes long to start."""
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each of xdist's workers begins with its share of the long tests. It is given a run of neighbours at first, and
+    others take from the end of it: else the last minutes would be one worker's, with all of the long tests."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow") or item.path.parent.name in LONG:
+            groups.setdefault(item.path.name if item.path.name in TOGETHER else item.nodeid, []).append(item)
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for group in sorted(groups.values(), key=len, reverse=True):
+        min(shares, key=len).extend(group)
+    long = {id(item) for share in shares for item in share}
+    short = [item for item in items if id(item) not in long]
+    size, ordered = len(items), []
+    for number, share in enumerate(shares):
+        room = size * (number + 1) // workers - size * number // workers - len(share)
+        ordered += [*share, *short[:room]]
+        short = short[room:]
+    items[:] = [*ordered, *short]
 
 
 def sentence(generator: random.Random) -> str:
