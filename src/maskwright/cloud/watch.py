@@ -5,6 +5,7 @@
     no machines to be had (stockout, quota)             the same place a second time, then the next one
     all places tried                                    from the first one, with longer waits
     a host refuses (boot error, health)                 give up: making it again gives the same
+    hosts run everywhere, and no agent ever speaks      give up, and the hosts go: nobody else would stop them
     stopped themselves, being idle, and there is a job  made again at once
     the budget is reached                               the job is asked to save; then the hosts go, saved or not
     the job is over                                     end; the hosts go if that was asked for
@@ -17,12 +18,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
 FORMAT = 1
 EARLY = 75
 Kind = Literal["nothing", "wait", "make", "ask", "down", "conclude", "end", "give up"]
+Phase = Literal["rest", "making", "up", "broken", "stopping", "down"]
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,15 @@ class Seen:
 class History:
     """`phase`: `rest` before anything, `making` from just before an act on, `up`, `broken` while it waits for the next
     try, `stopping` once the budget is reached, `down` once the hosts may go. `tries` failed in `placement`, and
-    `rounds` went through all of them. Times are in Unix seconds; `hours` and `usd` count while machines existed."""
+    `rounds` went through all of them; `silent` of the last ones ran without an agent. Times are in Unix seconds;
+    `hours` and `usd` count while machines existed."""
 
     submission: int = 0
-    phase: Literal["rest", "making", "up", "broken", "stopping", "down"] = "rest"
+    phase: Phase = "rest"
     placement: int = 0
     tries: int = 0
     rounds: int = 0
+    silent: int = 0
     since: float = 0.0
     wait_until: float = 0.0
     looked: float = 0.0
@@ -112,12 +117,21 @@ class Action:
 
 
 def read_history(value: dict[str, Any] | None, submission: int, placement: int) -> History:
-    """A new one for another submission, and in place of one that cannot be read."""
-    known = {field.name for field in fields(History)}
-    given = {key: each for key, each in (value or {}).items() if key != "format"}
-    if not value or value.get("format") != FORMAT or set(given) != known or given["submission"] != submission:
+    """A new one for another submission, and in place of one that cannot be read. What it lacks, or what does not fit,
+    is as in a new one: what was counted outlives a change of version."""
+    if not value or value.get("format") != FORMAT or value.get("submission") != submission:
         return History(submission, placement=placement)
-    return History(**given)
+    usual = asdict(History(submission, placement=placement))
+    good = {key: value[key] for key in usual if key in value and _fits(key, value[key], usual[key])}
+    return History(**{**usual, **good})
+
+
+def _fits(key: str, value: Any, usual: Any) -> bool:
+    if isinstance(usual, str):
+        return isinstance(value, str) and (key != "phase" or value in get_args(Phase))
+    if isinstance(value, bool) or not isinstance(value, int if isinstance(usual, int) else int | float):
+        return False
+    return math.isfinite(value) and value >= 0
 
 
 def metered(history: History, seen: Seen, usd_per_hour: float, now: float) -> History:
@@ -141,6 +155,9 @@ def spent(rules: Rules, history: History) -> str:
 
 def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
     """`history` has been metered. What is returned with the action is to be stored before the action is begun."""
+    # Times in the future are of a clock that went back since, or of another machine's.
+    until = min(history.wait_until, now + rules.cap_seconds)
+    history = replace(history, since=min(history.since, now), wait_until=until)
     limit = spent(rules, history)
     if history.phase == "down":
         return _down(seen, history)
@@ -189,13 +206,16 @@ def _whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
     if seen.beating < seen.wanted:
         # An agent may be begun again on its host; a host whose agent never comes is of no use.
         if age > rules.boot_seconds:
-            silent = seen.wanted - seen.beating
-            return _failed(rules, seen, history, f"{silent} of {seen.wanted} hosts run, and no agent speaks there", now)
+            why = f"{seen.wanted - seen.beating} of {seen.wanted} hosts run, and no agent speaks there"
+            history = replace(history, silent=history.silent + 1)
+            if history.silent >= rules.tries_each * rules.placements:
+                return Action("give up", why, code=1), replace(history, phase="down", why=why)
+            return _failed(rules, seen, history, why, now)
         return Action("nothing", f"{seen.beating} of {seen.wanted} agents speak"), history
     if age > rules.stable_seconds:
         history = replace(history, tries=0, rounds=0, since=now)
-    elif history.why:
-        history = replace(history, why="")
+    elif history.why or history.silent:
+        history = replace(history, why="", silent=0)
     return Action("nothing", "whole"), history
 
 
