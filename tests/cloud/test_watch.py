@@ -64,6 +64,16 @@ ROWS: list[tuple[str, Seen, History, str, dict[str, Any]]] = [
         "make",
         {"tries": 0, "placement": 0},
     ),
+    ("to stop, no hosts", replace(GOING, asked=True), history("broken", wait_until=NOW), "conclude", {}),
+    ("to stop, some hosts", replace(WHOLE, asked=True, running=3), history("up"), "nothing", {"phase": "broken"}),
+    (
+        "to stop, and worker 0 is gone",
+        replace(WHOLE, asked=True, running=3),
+        history("broken", since=NOW - 200),
+        "conclude",
+        {},
+    ),
+    ("to stop, all hosts", replace(WHOLE, asked=True), history("up"), "nothing", {"phase": "up"}),
     ("done", replace(WHOLE, job="over", code=0), history("up"), "end", {}),
     ("failed", replace(WHOLE, job="over", code=3), history("up"), "end", {}),
 ]

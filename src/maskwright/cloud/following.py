@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from maskwright.cloud import jobs
+from maskwright.cloud.environment import Slice
 from maskwright.cloud.jobs import Place, Run
 from maskwright.cloud.watch import Action
 from maskwright.cloud.watcher import Ground, Limits, Watcher, read_limits
@@ -94,7 +95,9 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
         watcher.leave()
     if watcher.left:
         minutes = place.environment.host.idle_minutes
+        queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
         until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
+        until = "and bill until they are taken away" if queued else until
         say(f"its hosts stay, {until}; `maskwright env down {place.location} --only {place.kind}` takes them away")
     raise_result(place, end, ended)
 

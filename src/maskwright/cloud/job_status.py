@@ -134,7 +134,7 @@ def logs(location: str, follow: bool, lines: int | None) -> None:
         text = b"".join(folder.get(f"{at}/{name}") or b"" for name in sorted(names)).decode(errors="replace")
         whole = text.splitlines()
         for line in whole if lines is None else whole[max(0, len(whole) - lines) :]:
-            show(worker, line)
+            show(worker, pull.plain(line))
 
 
 def stop(location: str) -> None:

@@ -7,6 +7,7 @@
     a host refuses (boot error, health)                 give up: making it again gives the same
     hosts run everywhere, and no agent ever speaks      give up, and the hosts go: nobody else would stop them
     stopped themselves, being idle, and there is a job  made again at once
+    asked to stop, and hosts are missing                none are made for that; the job is over
     the budget is reached                               the job is asked to save; then the hosts go, saved or not
     the job is over                                     end; the hosts go if that was asked for
 
@@ -58,7 +59,7 @@ class Seen:
     """`machines` exist, in any state that bills; `running` of them run; `beating` have an agent that lives. `exists`:
     the group or slice itself. `making`: Google is at it still. `trouble`: its words for why it does not get on.
     `refused`: a line of a host that making it again would not help. `idle` machines stopped themselves. `job`: `none`,
-    `going` (submitted and not over) or `over`, then with its exit `code`."""
+    `going` (submitted and not over) or `over`, then with its exit `code`. `asked`: somebody wants it to stop."""
 
     wanted: int
     exists: bool = False
@@ -74,6 +75,7 @@ class Seen:
     submission: int = 0
     code: int | None = None
     cause: str = ""
+    asked: bool = False
 
     @property
     def whole(self) -> bool:
@@ -167,11 +169,22 @@ def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
         return _stopping(rules, seen, history, limit, now)
     if seen.job == "none":
         return Action("nothing", "no job"), replace(history, phase="rest", wait_until=0.0)
+    if seen.asked and not seen.whole:
+        return _asked(rules, seen, history, now)
     if seen.refused and not (history.phase == "rest" and seen.idle):  # those were made before this submission
         return Action("give up", seen.refused, code=1), history
     if seen.whole:
         return _whole(rules, seen, history, now)
     return _not_whole(rules, seen, history, now)
+
+
+def _asked(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+    """The hosts say themselves how it ended, while worker 0 is among them."""
+    if history.phase != "broken":
+        history = replace(history, phase="broken", since=now, why="asked to stop")
+    if seen.running and now - history.since < rules.save_seconds:
+        return Action("nothing", "asked to stop"), history
+    return Action("conclude", "stopped before it was done, with hosts missing", code=EARLY), history
 
 
 def _over(rules: Rules, seen: Seen, history: History, limit: str) -> tuple[Action, History]:

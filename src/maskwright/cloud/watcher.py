@@ -285,6 +285,7 @@ class Watcher:
             submission=spec.submission if spec else 0,
             code=int(result["code"]) if result else None,
             cause=str(result["cause"]) if result else "",
+            asked=spec is not None and (self._folder.get_json("stop.json") or {}).get("submission") == spec.submission,
         )
 
     def _beats_on(self, worker: int) -> bool:
