@@ -24,7 +24,7 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.launch.folder import Folder
 from maskwright.launch.job import JobSpec
-from maskwright.launch.pull import read_spec
+from maskwright.launch.pull import plain, read_spec
 
 LOST_SECONDS = 90.0
 """As for the agents themselves: a beat that stands still for so long is of a host that is gone."""
@@ -195,7 +195,7 @@ class Watcher:
         self.left = self._ground.look().exists
         if going and self.left:
             return Action("nothing", f"{limit or 'the job is over'}: {self._lease.holder} takes the hosts away")
-        return Action("end", limit or str(result["cause"]), code=int(result["code"]))
+        return Action("end", limit or plain(str(result["cause"])), code=int(result["code"]))
 
     def _blind(self, error: str) -> Action:
         """Nothing can be seen, or nothing decided be kept. The budget goes on: hosts count as they were last seen, and
@@ -284,7 +284,7 @@ class Watcher:
             job="none" if spec is None else "over" if over else "going",
             submission=spec.submission if spec else 0,
             code=int(result["code"]) if result else None,
-            cause=str(result["cause"]) if result else "",
+            cause=plain(str(result["cause"])) if result else "",
             asked=spec is not None and (self._folder.get_json("stop.json") or {}).get("submission") == spec.submission,
         )
 
@@ -306,7 +306,7 @@ class Watcher:
             # An agent that ended is begun again on its host, until the host says so and stops.
             passing = health.get("step") == "agent" and name in machines.names
             if health.get("ok") is False and (not passing or FOR_GOOD in str(health.get("what"))):
-                return f"{name}: {health.get('step')}: {health.get('what')}"
+                return plain(f"{name}: {health.get('step')}: {health.get('what')}")
         return ""
 
     # ---- acting --------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def follow(
             if result is not None:
                 for line in result["report"]:
                     say(plain(str(line)))
-                conclude(int(result["code"]), str(result["cause"]), folder.location)
+                conclude(int(result["code"]), plain(str(result["cause"])), folder.location)
                 return
             meanwhile()
             until = time.monotonic() + poll_seconds
