@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from maskwright.cloud import jobs
 from maskwright.cloud.environment import Slice
+from maskwright.cloud.job_status import TAKEN_AWAY
 from maskwright.cloud.jobs import Place, Run
 from maskwright.cloud.watch import Action
 from maskwright.cloud.watcher import Ground, Limits, Watcher, read_limits
@@ -93,7 +94,7 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
             raise
     finally:
         watcher.leave()
-    if watcher.left:
+    if watcher.left and end.why != TAKEN_AWAY:
         minutes = place.environment.host.idle_minutes
         queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
         until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
@@ -111,7 +112,8 @@ def until_end(watcher: Watcher, poll_seconds: float) -> Action:
 
 def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None) -> None:
     if end.code == StoppedEarly.exit_code:
-        more = "the same command continues the run from its last checkpoint; give it another limit"
+        more = "the same command continues the run from its last checkpoint"
+        more += "; give it another limit" if end.why.startswith("--max-") else ""
         raise StoppedEarly(f"{end.why}; {more}" if end.why else more, where=place.location)
     if ended is not None:
         raise ended

@@ -17,6 +17,9 @@ from maskwright.launch import pull
 from maskwright.launch.host import show
 from maskwright.launch.pull import attempt_folder, last_attempt, read_spec
 
+TAKEN_AWAY = "env down took its hosts away"
+"""Cause of such a job's end."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -149,6 +152,5 @@ def end_jobs(location: str, parts: Collection[str]) -> None:
         if spec is None or place.folder.get_json(f"{spec.submission:04d}/result.json") is not None:
             continue
         say(f"this ends the job that runs on its {place.kind} (submission {spec.submission}); it is told to save")
-        cause = "env down took its hosts away"
-        result = {"code": StoppedEarly.exit_code, "cause": cause, "report": [cause], "time": time.time()}
+        result = {"code": StoppedEarly.exit_code, "cause": TAKEN_AWAY, "report": [TAKEN_AWAY], "time": time.time()}
         place.folder.put_json(f"{spec.submission:04d}/result.json", result)
