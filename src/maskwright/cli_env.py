@@ -116,15 +116,23 @@ def down(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
 ) -> None:
     """Take away what runs. Data stays, and is listed with what it costs, unless you say --delete-data."""
-    from maskwright.cloud import commands
+    from maskwright.cloud import commands, job_status
+
+    ask, asked = asking(yes), parts(only)
+
+    def confirm(drawn: Plan) -> None:
+        ask(drawn)
+        job_status.end_jobs(location, asked)  # before hosts go: a watcher would bring them back
 
     desk = commands.down(
         location,
-        parts=parts(only),
+        parts=asked,
         delete_data=delete_data,
-        confirm=asking(yes),
+        confirm=confirm,
         lock_timeout_seconds=lock_timeout_seconds,
     )
+    if not (delete_data and not asked):
+        job_status.end_jobs(location, asked)  # also where there was nothing to take away
     closing_audit(desk, prices)
 
 

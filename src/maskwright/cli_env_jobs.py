@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -59,7 +60,11 @@ def start(location: str, set_: list[str], context: typer.Context) -> None:
 
 def _limits(max_cost: float | None, max_hours: float | None, down_when_done: bool) -> Limits:
     from maskwright.cloud.watcher import Limits
+    from maskwright.core.errors import InputError
 
+    for option, given in (("--max-cost", max_cost), ("--max-hours", max_hours)):
+        if given is not None and not math.isfinite(given):
+            raise InputError(f"{given} is no limit", where=option, fix="a number, or leave it out")
     return Limits(max_usd=max_cost, max_hours=max_hours, down_when_done=down_when_done)
 
 

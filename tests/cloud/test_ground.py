@@ -79,6 +79,25 @@ def test_life_of_a_slice_as_a_watcher_sees_it(cloud: Cloud, terraform: SmallTerr
     assert not place.look().exists
 
 
+def test_hosts_are_found_and_removed_whatever_becomes_of_the_yaml(
+    cloud: Cloud, terraform: SmallTerraform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, yaml = ground(tmp_path), tmp_path / "lab.yaml"
+    place.up(0)
+    wanted = {"slice": {"zone": "us-east5-b"}}
+    cloud.put("gs://lab-proj-maskwright-state/env/lab1/wanted.json", json.dumps(wanted))
+    yaml.write_text(LAB.replace("zone: us-east5-b", "zone: us-east5-c"))  # for the next time
+    assert place.look().exists
+    for broken in (LAB.replace("slice:", "slices:"), LAB.replace("slice: {", "# {")):
+        yaml.write_text(broken)
+        assert place.look().exists and place.look().exists
+    said = capsys.readouterr().err
+    assert said.count("until then its slice counts as it was") == 2 and "has no slice any more" in said
+    cloud.fault(r"storage\.objects\.get", 403, "PERMISSION_DENIED", "no", times=9)
+    place.remove()
+    assert not [key for key in cloud.resources if "/instances/" in key or "/instanceGroupManagers/" in key]
+
+
 def test_no_machines_to_be_had_are_googles_words(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
     cloud.stockout("us-east5-b")
     place = ground(tmp_path, "group")

@@ -3,6 +3,7 @@ server and its bucket are on loopback, its "container" is the agent as a process
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -141,7 +142,8 @@ def test_from_boot_to_job_and_again_after_a_reboot(world: World) -> None:
     assert "worker 0 | in lab1 as 0" in out and "worker 0 | text" in out, out + err + host.output
     mounts = host.root / "mnt/common"
     device = str(host.root / "dev/disk/by-id/google-shared-pd")
-    nfs = ["mount", "-t", "nfs", "-o", "hard,timeo=600,retrans=3", "10.1.2.3:/share", str(mounts / "nfs_share")]
+    options = "hard,timeo=600,retrans=3,vers=3,nolock"
+    nfs = ["mount", "-t", "nfs", "-o", options, "10.1.2.3:/share", str(mounts / "nfs_share")]
     assert host.journal("mount") == [nfs, ["mount", "-o", "ro,noload", device, str(mounts / "shared_pd")]]
     (run,) = [call for call in host.journal("docker") if "--detach" in call]
     assert {"--privileged", "--init"} < set(run) and run[run.index("--net") + 1] == "host"
@@ -184,6 +186,22 @@ def test_no_token_stays_anywhere(world: World) -> None:
     assert all(TOKEN not in word for call in host.journal() for word in call)
     assert host.files_with_token() == [] and TOKEN not in host.output
     assert any(one.get("method") == "storage.objects.insert" for one in world.cloud.journal)
+
+
+def test_set_up_script_that_somebody_else_wrote_is_not_run(world: World) -> None:
+    """Its name is its sha256, and root runs it."""
+    text = ': >"$SANDBOX/was-set-up"\n\n'
+    name = f"setup/{hashlib.sha256(text.encode()).hexdigest()}.sh"
+    world.cloud.put(f"gs://lab-runs/{name}", text)
+    host = world.host("lab1-slice-a", setup=f"gs://lab-runs/{name}", nfs=None, disk=None)
+    host.start("startup.sh")
+    wait_until(agent_runs(host))
+    assert (host.folder / "was-set-up").exists()
+    world.cloud.put(f"gs://lab-runs/{name}", ': >"$SANDBOX/taken-over"\n')
+    other = world.host("lab1-slice-b", setup=f"gs://lab-runs/{name}", nfs=None, disk=None)
+    assert other.run("startup.sh") == 1
+    assert "is not what was uploaded (its sha256 differs)" in world.health("lab1-slice-b")["what"]
+    assert not (other.folder / "taken-over").exists()
 
 
 def test_container_with_another_version_is_refused(world: World) -> None:
@@ -292,12 +310,15 @@ def test_gpus_of_other_images_go_through_the_toolkit(world: World) -> None:
 
 def test_host_that_goes_down_saves_first(world: World) -> None:
     host = world.host("lab1-slice-a", setup=None, nfs=None, disk=None)
-    plan(host, "trap 'echo saving; touch saved; exit 75' TERM; touch up; sleep 60 & wait")
+    plan(host, "trap 'echo saving; touch saves; sleep 2; touch saved; exit 75' TERM; touch up; sleep 60 & wait")
     script = host.start("startup.sh")
     submitted = world.submit()
     home = host.root / "var/lib/maskwright/home"
     wait_until((home / "up").exists)
-    assert host.run("shutdown.sh") == 0
+    down = host.start("shutdown.sh")
+    wait_until((home / "saves").exists)
+    assert host.run("shutdown.sh") == 0  # docker's daemon tells the container again while the system goes down
+    assert down.wait(30) == 0
     assert script.wait(30) == 0 and (home / "saved").exists()
     assert world.json("hosts/worker-0.json")["gone"]
     said = world.json("0001/attempt-001/worker-0/exit.json")

@@ -12,8 +12,10 @@ import yaml
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
 
+from maskwright import cli_env
 from maskwright.cli import run
 from maskwright.cloud import commands
+from maskwright.cloud.watcher import Refused
 from maskwright.launch.folder import Folder
 
 SLICE = {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"}
@@ -40,6 +42,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
         small = SmallTerraform(cloud)
         monkeypatch.setattr(commands, "up", small.up)
         monkeypatch.setattr(commands, "down", small.down)
+        cloud.small = small  # type: ignore[attr-defined]
         monkeypatch.chdir(tmp_path)
         lab(slice=SLICE)
         Path("run.yaml").write_text(yaml.safe_dump(RUN))
@@ -76,6 +79,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("no time", {"slice": SLICE}, ["--grace-seconds", "5"], "--grace-seconds: 5 s is no time to save"),
     ("another place's", {"slice": SLICE}, ["--zone", "z"], "--zone: does not go with --on an environment"),
     ("no hosts", {"slice": SLICE}, [], "there is no slice. Fix: maskwright env up lab.yaml --only slice, or submit"),
+    ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is no limit. Fix: a number"),
     ("no price", {"slice": SLICE}, ["--max-cost", "1", "--prices", "none.yaml"], "none.yaml: no such file"),
 ]
 
@@ -140,6 +144,9 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
         "rates": [],
     }
     assert [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
+    say(*submit("--detach"))  # who takes it up without a limit does not lift it
+    limits = folder.get_json("watch/limits.json")
+    assert limits and limits["max_hours"] == 9.0 and limits["down_when_done"]
 
     at = "0001/attempt-001"
     folder.put_json(f"{at}/start.json", {"workers": 4})
@@ -170,6 +177,32 @@ def test_watch_ends_with_the_jobs_code_and_takes_down(cloud: Cloud, say: Say) ->
     said = say("env", "watch", "lab.yaml", "--poll-seconds", "0.1", code=3)
     assert "the job failed: worker 1: exit 3" in said
     assert not [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
+
+
+def test_detached_job_that_will_never_have_hosts_is_no_success(cloud: Cloud, say: Say) -> None:
+    say(*submit("--up", "--detach"))
+    Folder(f"gs://{BUCKET}/jobs/slice").put_json("0001/result.json", {"code": 0, "cause": "", "report": []})
+    for key in [key for key in cloud.resources if "/instance" in key]:
+        del cloud.resources[key]
+    cloud.small.fails = [Refused("may not compute.instances.create", fix="ask")]  # type: ignore[attr-defined]
+    assert "the job failed: may not compute.instances.create" in say(*submit("--up", "--detach"), code=1)
+
+
+def test_env_down_ends_the_job_so_that_no_watcher_brings_the_hosts_back(
+    cloud: Cloud, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_env, "closing_audit", lambda *_: None)  # of the real `down`
+    say(*submit("--up", "--detach"))
+    folder = Folder(f"gs://{BUCKET}/jobs/slice")
+    assert "this ends the job that runs on its slice (submission 1)" in say(
+        "env", "down", "lab.yaml", "--only", "slice", "--yes"
+    )
+    result = folder.get_json("0001/result.json")
+    assert result and (result["code"], result["cause"]) == (75, "env down took its hosts away")
+    say("env", "watch", "lab.yaml", "--poll-seconds", "0.1", code=75)
+    assert not [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
+    say("env", "down", "lab.yaml", "--only", "slice", "--yes")
+    assert folder.get_json("0001/result.json") == result
 
 
 def test_job_on_one_of_two_kinds_of_hosts_is_found(cloud: Cloud, say: Say) -> None:

@@ -64,6 +64,16 @@ ROWS: list[tuple[str, Seen, History, str, dict[str, Any]]] = [
         "make",
         {"tries": 0, "placement": 0},
     ),
+    ("to stop, no hosts", replace(GOING, asked=True), history("broken", wait_until=NOW), "conclude", {}),
+    ("to stop, some hosts", replace(WHOLE, asked=True, running=3), history("up"), "nothing", {"phase": "broken"}),
+    (
+        "to stop, and worker 0 is gone",
+        replace(WHOLE, asked=True, running=3),
+        history("broken", since=NOW - 200),
+        "conclude",
+        {},
+    ),
+    ("to stop, all hosts", replace(WHOLE, asked=True), history("up"), "nothing", {"phase": "up"}),
     ("done", replace(WHOLE, job="over", code=0), history("up"), "end", {}),
     ("failed", replace(WHOLE, job="over", code=3), history("up"), "end", {}),
 ]
@@ -132,8 +142,39 @@ def test_history_is_read_back_and_another_submission_begins_anew() -> None:
     written = history("broken", tries=1, usd=3.25, why="stockout")
     assert read_history(json.loads(json.dumps(written.to_json())), 1, 0) == written
     assert read_history(written.to_json(), 2, 1) == History(2, placement=1)
-    for wrong in (None, {}, {**written.to_json(), "format": 2}, {**written.to_json(), "more": 1}):
+    for wrong in (None, {}, {**written.to_json(), "format": 2}):
         assert read_history(wrong, 1, 0) == History(1)
+    # Another version's, or somebody's nonsense: what was counted stays counted.
+    other = {**written.to_json(), "more": 1, "tries": "x", "phase": "?", "hours": -1, "since": float("nan")}
+    del other["silent"]
+    found = read_history(other, 1, 0)
+    assert found.usd == 3.25 and (found.tries, found.phase, found.hours, found.since) == (0, "rest", 0.0, 0.0)
+
+
+def test_clock_that_goes_back_delays_nothing() -> None:
+    rules = replace(RULES, max_usd=10.0, save_seconds=100.0)
+    action, then = decide(rules, WHOLE, history("stopping", since=NOW + 1e6, usd=10.0), NOW)
+    assert action.kind == "ask" and decide(rules, WHOLE, then, NOW + 100)[0].kind == "down"
+    assert decide(RULES, GOING, history("broken", wait_until=NOW + 1e6), NOW)[0].until <= NOW + RULES.cap_seconds
+
+
+def test_hosts_on_which_no_agent_ever_speaks_are_not_made_for_ever() -> None:
+    then, now, made = history(), NOW, 0
+    for _ in range(10_000):
+        there = then.phase in ("making", "up", "down")
+        action, then = decide(RULES, replace(WHOLE, beating=0) if there else GOING, then, now)
+        made += action.kind == "make"
+        now = max(now + 60, action.until)
+        if action.kind == "give up":
+            break
+    assert made == 6 and action.code == 1 and "no agent speaks there" in action.why
+    over = replace(WHOLE, beating=0, job="over", code=1, cause=action.why)
+    assert decide(RULES, over, then, now)[0].kind == "down"  # they would not stop by themselves
+    end, _ = decide(RULES, replace(over, exists=False, machines=0), then, now)
+    assert (end.kind, end.code) == ("end", 1)
+    one = replace(WHOLE, beating=3)
+    _, then = decide(RULES, one, history("up", since=NOW - 2000, silent=1), NOW)
+    assert then.silent == 2 and decide(RULES, WHOLE, then, NOW + 9000)[1].silent == 0
 
 
 # ---- made-up histories -----------------------------------------------------------------------------------------------

@@ -243,6 +243,49 @@ def test_budget_goes_past_a_lock_that_never_opens(scene: Scene) -> None:
     assert scene.machinery.acts == ["up 0", "remove"] and len(scene.machinery.fails) == 96
 
 
+def test_budget_is_kept_without_the_bucket_and_whatever_somebody_writes_there(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Limits(1, max_hours=0.1).store(scene.folder)
+    scene.watching()
+    scene.until("make")
+    scene.turn()
+    scene.folder.put_json(module.LIMITS, {"submission": 1, "max_hours": float("nan"), "rates": "x"})
+    scene.folder.put_json(HISTORY, {"format": 1, "submission": 1, "hours": 0.0, "usd": -5.0})
+    scene.turn()
+    history = scene.folder.get_json(HISTORY)
+    assert history and history["hours"] > 0.005
+
+    def gone(*_: object) -> None:
+        raise MaskwrightError("the bucket cannot be reached", fix="x")
+
+    monkeypatch.setattr(Folder, "get", gone)
+    scene.machinery.fails = [MaskwrightError("nor can Terraform's", fix="x")] * 99
+    said = [scene.watcher.turn() for scene.now in (scene.now + 10.0 * n for n in range(60)) if scene.watcher]
+    assert scene.machinery.acts == ["up 0", "remove"] and len(scene.machinery.fails) == 96
+    (down,) = [action for action in said if action.kind == "down"]
+    assert "--max-hours 0.1 is reached" in down.why and "the bucket cannot be reached" in down.why
+    assert scene.machinery.place is None
+
+
+def test_error_that_nobody_has_thought_of_ends_no_watcher(scene: Scene) -> None:
+    scene.machinery.fails = [ZeroDivisionError("oh"), None]
+    assert scene.watching() and scene.turn().why == "ZeroDivisionError: oh; trying again"
+    scene.until("make")
+    assert scene.machinery.acts == ["up 0"]
+
+
+def test_host_that_was_lost_after_it_had_been_idle_is_a_try_as_any(scene: Scene) -> None:
+    """Its note of before must not have it made again and again without a wait."""
+    scene.machinery.place, scene.machinery.stopped, scene.machinery.repairs = 0, ("m-0", "m-1"), True
+    for name in scene.machinery.stopped:
+        scene.folder.put_json(f"idle/{name}.json", {"what": "no job"})
+    scene.watching()
+    assert scene.turn().kind == "make" and scene.machinery.acts == ["repair"]
+    scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")  # taken away before their agents spoke
+    assert scene.turn().kind == "wait"
+
+
 def test_down_when_done(scene: Scene) -> None:
     Limits(1, down_when_done=True).store(scene.folder)
     scene.watching()
@@ -314,3 +357,17 @@ def test_second_watcher_does_nothing_and_takes_over(scene: Scene, monkeypatch: p
     scene.until("make")
     scene.result(3)
     assert scene.watcher is second and scene.turn().code == 3
+
+
+def test_second_watcher_does_not_go_before_the_hosts_that_the_first_is_to_take_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "SILENT_SECONDS", 1e9)
+    Limits(1, down_when_done=True).store(scene.folder)
+    scene.watching()
+    scene.until("make")
+    scene.result(0)
+    scene.watching()  # the first one was killed
+    assert scene.turn().why.startswith("the job is over: process ")
+    monkeypatch.setattr(lease_module, "SILENT_SECONDS", 0.0)
+    assert scene.until("end").code == 0 and scene.machinery.acts == ["up 0", "down"]

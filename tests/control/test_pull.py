@@ -299,3 +299,7 @@ def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
     monkeypatch.setattr(Folder, "get_json", lambda self, name: (_ for _ in ()).throw(MaskwrightError("may not")))
     with pytest.raises(MaskwrightError, match="may not"):
         pull.follow(folder, 1, 0.01)
+
+
+def test_terminal_is_not_steered_by_what_lies_in_a_bucket() -> None:
+    assert pull.plain("loss 1.5\t\x1b]0;title\x07\x1b[2J ü") == "loss 1.5\t]0;title[2J ü"

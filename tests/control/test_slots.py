@@ -264,6 +264,23 @@ def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monk
     assert agent.idle_for_good and folder.get_json("idle/g.json")
 
 
+def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    folder.put("job.json", JobSpec(("true",)).to_json().encode())
+    stays = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="s")
+    agent = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="g", idle_seconds=0.0)
+    agent._speak_with_the_bucket()
+    assert not agent.idle_for_good
+    monkeypatch.setattr(agent_module, "WAIT_SECONDS", 0.0)
+    for one in (agent, stays):
+        one._speak_with_the_bucket()
+    assert agent.idle_for_good and not stays.idle_for_good  # where idle hosts stay, so does this one
+    note = folder.get_json("idle/g.json")
+    assert note and note["what"].startswith("a job waited in vain for its other hosts")
+
+
 def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Folder(f"file://{tmp_path}")
     folder.put("job.json", JobSpec(("true",)).to_json().encode())

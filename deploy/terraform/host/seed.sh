@@ -326,6 +326,12 @@ main() {
   if [ -n "$prepare" ]; then
     target=$disk/source
     get "$prepare" >"$run/prepare.sh" || { step=prepare; fail "$prepare cannot be read" 'maskwright env seed, which uploads it'; }
+    case ${prepare##*/} in  # as startup.sh does: its name is its sha256
+      *[!0-9a-f]*.sh) ;;
+      ????????????????????????????????????????????????????????????????.sh)
+        [ "$(head -c -1 "$run/prepare.sh" | sha256sum | cut -c 1-64).sh" = "${prepare##*/}" ] ||
+          { step=prepare; fail "$prepare is not what was uploaded (its sha256 differs)" 'find out who writes the runs bucket, then maskwright env seed'; } ;;
+    esac
     wanted=$(cat "$run/listing" "$run/prepare.sh" | sha256sum | cut -c 1-64)
   fi
   if [ "$(cat "$notes/done" 2>/dev/null)" != "$wanted" ]; then

@@ -89,8 +89,10 @@ health() {  # true|false TEXT: where `maskwright env status` looks
   put "$folder/health/$instance.json" "$text" || say "health could not be reported"
 }
 begin() { step=$1; say "$1${2:+: $2}"; health true "${2:-}"; }
-power_off() {  # TEXT: the note first, so that the watcher does not bring the host back before there is a job
-  put "$folder/idle/$instance.json" "{\"what\": $(quote "$1"), \"time\": $(date +%s)}" || say "the note could not be left"
+power_off() {  # TEXT [&ifGenerationMatch=0]: the note first, so that the watcher does not bring the host back before there is a job
+  local code=0
+  put "$folder/idle/$instance.json" "{\"what\": $(quote "$1"), \"time\": $(date +%s)}" "${2:-}" || code=$?
+  [ "$code" -eq 0 ] || [ "$code" -eq 5 ] || say "the note could not be left"
   say "$1: powering off"
   shutdown -h now
 }
@@ -136,11 +138,13 @@ mount_nfs() {
   begin mount-nfs "$nfs"
   mkdir -p "$mounts/nfs_share"
   ! mountpoint -q "$mounts/nfs_share" || return 0
-  local options=hard,timeo=600,retrans=3
+  # nolock: what a host that was taken away had locked stays locked on an NFS 3 server, for ever, and its run could not go
+  # on. One writer at a time of a run's folder is a matter of its lease (core/lease.py).
+  local options=hard,timeo=600,retrans=3,vers=3,nolock
   if ! command -v mount.nfs >/dev/null && ! install_package nfs-common; then
-    # The kernel can do without its helper when the address is a number, but then locks stay on this host.
-    say 'there is no mount.nfs: mounting by the kernel alone, with locks of this host only'
-    again mount -i -t nfs -o "$options,vers=3,nolock,addr=${nfs%%:*}" "$nfs" "$mounts/nfs_share" ||
+    # The kernel can do without its helper when the address is a number.
+    say 'there is no mount.nfs: mounting by the kernel alone'
+    again mount -i -t nfs -o "$options,addr=${nfs%%:*}" "$nfs" "$mounts/nfs_share" ||
       fail "$nfs cannot be mounted" 'an image with nfs-common, or network: {nat: true}; then look at the NFS with maskwright env status'
     return 0
   fi
@@ -166,6 +170,13 @@ run_setup() {
   begin setup "$setup"
   local path=${setup#gs://} file=$state/setup.sh stamp
   get "${path%%/*}" "${path#*/}" >"$file" || fail "$setup cannot be read" 'maskwright env up, which uploads it'
+  # The name is its sha256, said by the metadata: who may write the bucket does not thereby become root on the host.
+  case ${path##*/} in
+    *[!0-9a-f]*.sh) ;;
+    ????????????????????????????????????????????????????????????????.sh)
+      [ "$(head -c -1 "$file" | sha256sum | cut -c 1-64).sh" = "${path##*/}" ] ||
+        fail "$setup is not what was uploaded (its sha256 differs)" 'find out who writes the runs bucket, then maskwright env up' ;;
+  esac
   stamp=$state/setup-$(sha256sum <"$file" | cut -c 1-16).done
   [ ! -e "$stamp" ] || return 0
   MASKWRIGHT_MOUNT_POINT=$mounts MASKWRIGHT_KIND=$kind MASKWRIGHT_ENVIRONMENT=$environment bash "$file" </dev/null 9>&- ||
@@ -274,7 +285,7 @@ keep_agent() {
     begin agent "worker ${worker:-not fixed}, $hosts hosts"
     code=$(docker wait "$name" 9>&-) || code=unknown
     case $code in
-      0) power_off "no job for $idle_minutes minutes"; return 0 ;;
+      0) power_off "no job for $idle_minutes minutes" '&ifGenerationMatch=0'; return 0 ;;  # its own words are better
       75) step=stopped; say 'the agent was told to end'; health true 'the agent was told to end'; return 0 ;;
     esac
     last=$(docker logs --tail 1 "$name" 2>&1 | tail -n 1) || last=''

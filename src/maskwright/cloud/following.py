@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from maskwright.cloud import jobs
+from maskwright.cloud.environment import Slice
+from maskwright.cloud.job_status import TAKEN_AWAY
 from maskwright.cloud.jobs import Place, Run
 from maskwright.cloud.watch import Action
-from maskwright.cloud.watcher import Ground, Limits, Watcher
+from maskwright.cloud.watcher import Ground, Limits, Watcher, read_limits
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.launch import pull
@@ -44,13 +46,18 @@ def submit(
     folder = place.folder
 
     def first(submission: int) -> None:
-        replace(limits, submission=submission).store(folder)
+        """Who only takes up a job again without saying its limits does not lift them."""
+        nonlocal limits
+        limits = replace(limits, submission=submission).over(read_limits(folder, submission))
+        limits.store(folder)
 
     submission = pull.put_spec(folder, spec, first)
-    watcher = Watcher(folder, ground)
+    watcher = Watcher(folder, ground, known=limits)
     if detach:
         watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job
         watcher.leave()
+        if (result := folder.get_json(f"{submission:04d}/result.json")) is not None:  # such as a refusal by Google
+            raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
         after = f"`maskwright env watch {place.location}`" if limits_are_set(limits) else "nobody"
         say(f"submitted; `maskwright logs {place.location} --follow` shows it; its hosts are looked after by {after}")
         return
@@ -79,12 +86,19 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
         if folder.get_json(f"{submission:04d}/result.json") is None:
             say(f"its hosts are no longer looked after; `maskwright env watch {place.location}` goes on")
             raise ended or StoppedEarly("no longer followed", where=place.location)
-        end = until_end(watcher, poll_seconds)
+        try:
+            end = until_end(watcher, poll_seconds)
+        except StoppedEarly:
+            if watcher.left:
+                say(f"its hosts are still there; see `maskwright env status {place.location}`")
+            raise
     finally:
         watcher.leave()
-    if watcher.left:
+    if watcher.left and end.why != TAKEN_AWAY:
         minutes = place.environment.host.idle_minutes
+        queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
         until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
+        until = "and bill until they are taken away" if queued else until
         say(f"its hosts stay, {until}; `maskwright env down {place.location} --only {place.kind}` takes them away")
     raise_result(place, end, ended)
 
@@ -98,7 +112,8 @@ def until_end(watcher: Watcher, poll_seconds: float) -> Action:
 
 def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None) -> None:
     if end.code == StoppedEarly.exit_code:
-        more = "the same command continues the run from its last checkpoint; give it another limit"
+        more = "the same command continues the run from its last checkpoint"
+        more += "; give it another limit" if end.why.startswith("--max-") else ""
         raise StoppedEarly(f"{end.why}; {more}" if end.why else more, where=place.location)
     if ended is not None:
         raise ended

@@ -12,6 +12,7 @@ from maskwright.cloud.prices import estimate, read_prices
 from maskwright.cloud.rest import Google
 from maskwright.cloud.watch import Rules
 from maskwright.cloud.watcher import Locked, Machines, Refused
+from maskwright.core.console import warn
 from maskwright.core.errors import CloudError, InputError, MaskwrightError
 
 LOCK_TIMEOUT_SECONDS = 60.0
@@ -27,18 +28,32 @@ LOCKS = ("another run holds the state", "is in use by")
 
 class EnvironmentGround:
     """The slice or group of the environment whose YAML is at `location`; `prices` is a user's table of prices. The YAML
-    is read anew in each look, as the user may edit it."""
+    is read anew in each look, as the user may edit it. While it cannot be read, or has the hosts no more, they are
+    looked at and removed as before: a slip in a file must not keep a budget from being kept."""
 
     def __init__(self, location: str, kind: str, prices: str | None = None) -> None:
         self._location, self._kind = location, kind
         self._prices = read_prices(prices)
+        self._good: Environment | None = None
+        self._trouble = ""
+        self._at: str | None = None
+        """The zone of the last look."""
         self._google = Google(self._environment().project)
 
     def _environment(self) -> Environment:
-        found = read_environment(self._location)
-        if found.hosts_of(self._kind) is None:
-            fix = "put its section back; `maskwright env down` takes hosts away"
-            raise InputError(f"has no {self._kind} any more", where=self._location, fix=fix)
+        try:
+            found = read_environment(self._location)
+            if found.hosts_of(self._kind) is None:
+                fix = "put its section back; `maskwright env down` takes hosts away"
+                raise InputError(f"has no {self._kind} any more", where=self._location, fix=fix)
+        except InputError as error:
+            if self._good is None:
+                raise
+            if str(error) != self._trouble:
+                warn(f"{error}; until then its {self._kind} counts as it was")
+            self._trouble = str(error)
+            return self._good
+        self._good, self._trouble = found, ""
         return found
 
     def has_bucket(self) -> bool:
@@ -66,9 +81,14 @@ class EnvironmentGround:
         return sum(mine) / hosts.hosts
 
     def _zone(self, environment: Environment, hosts: Slice | Group) -> str:
-        """Where they are, by the record."""
+        """Where they are: as was asked for last, whatever the YAML says since; else by the record."""
+        known = record.read(environment)
         places = hosts.placements(environment.zone)
-        return places[record.read(environment).placement[self._kind] % len(places)].zone or environment.zone
+        wished = places[known.placement[self._kind] % len(places)].zone or environment.zone
+        if isinstance(hosts, Slice) and hosts.queued:
+            return known.queued_zone or wished
+        wanted = record.folder(environment).get_json(commands.WANTED) or {}
+        return str((wanted.get(self._kind) or {}).get("zone") or wished)
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
@@ -78,7 +98,8 @@ class EnvironmentGround:
         assert hosts is not None
         places = hosts.placements(environment.zone)
         placement = record.read(environment).placement[self._kind] % len(places)
-        zone, name = places[placement].zone or environment.zone, f"{environment.name}-{self._kind}"
+        zone, name = self._zone(environment, hosts), f"{environment.name}-{self._kind}"
+        self._at = zone
         with _refusals():
             if isinstance(hosts, Slice) and hosts.queued:
                 return self._look_at_queue(hosts.hosts, placement, zone, name)
@@ -158,7 +179,13 @@ class EnvironmentGround:
         environment = self._environment()
         hosts = environment.hosts_of(self._kind)
         assert hosts is not None
-        zone, name = self._zone(environment, hosts), f"{environment.name}-{self._kind}"
+        try:
+            zone = self._zone(environment, hosts)
+        except MaskwrightError:
+            if self._at is None:
+                raise
+            zone = self._at  # the state's bucket cannot be read either
+        name = f"{environment.name}-{self._kind}"
         if isinstance(hosts, Slice) and hosts.queued:
             queued_resource.absent(self._google, zone, name)
         else:

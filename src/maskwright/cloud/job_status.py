@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,10 +12,13 @@ from maskwright.cloud.environment import read_environment
 from maskwright.cloud.jobs import Place
 from maskwright.cloud.watcher import HISTORY
 from maskwright.core.console import human_seconds, say
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.launch import pull
 from maskwright.launch.host import show
 from maskwright.launch.pull import attempt_folder, last_attempt, read_spec
+
+TAKEN_AWAY = "env down took its hosts away"
+"""Cause of such a job's end."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,20 @@ def logs(location: str, follow: bool, lines: int | None) -> None:
         text = b"".join(folder.get(f"{at}/{name}") or b"" for name in sorted(names)).decode(errors="replace")
         whole = text.splitlines()
         for line in whole if lines is None else whole[max(0, len(whole) - lines) :]:
-            show(worker, line)
+            show(worker, pull.plain(line))
 
 
 def stop(location: str) -> None:
     pull.stop_spec(f"{_chosen(location).jobs}/job.json")
+
+
+def end_jobs(location: str, parts: Collection[str]) -> None:
+    """Of hosts that somebody takes away, all where `parts` names none. Else a watcher would make them again, and the
+    next `env up` would begin an old job. The run goes on from its last checkpoint with the same command."""
+    for place in places(location):
+        spec = read_spec(place.folder) if not parts or place.kind in parts else None
+        if spec is None or place.folder.get_json(f"{spec.submission:04d}/result.json") is not None:
+            continue
+        say(f"this ends the job that runs on its {place.kind} (submission {spec.submission}); it is told to save")
+        result = {"code": StoppedEarly.exit_code, "cause": TAKEN_AWAY, "report": [TAKEN_AWAY], "time": time.time()}
+        place.folder.put_json(f"{spec.submission:04d}/result.json", result)

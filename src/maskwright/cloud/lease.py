@@ -26,7 +26,7 @@ from maskwright.launch.folder import Folder
 BEAT_SECONDS = 10.0
 SILENT_SECONDS = 90.0
 """Nine beats: the bucket may be slow, and a process can be stopped for seconds."""
-LEASE = re.compile(r"lease-(\d{6})\.json")
+LEASE = re.compile(r"lease-(\d{6,})\.json")
 
 
 class Lease:

@@ -5,7 +5,9 @@
     no machines to be had (stockout, quota)             the same place a second time, then the next one
     all places tried                                    from the first one, with longer waits
     a host refuses (boot error, health)                 give up: making it again gives the same
+    hosts run everywhere, and no agent ever speaks      give up, and the hosts go: nobody else would stop them
     stopped themselves, being idle, and there is a job  made again at once
+    asked to stop, and hosts are missing                none are made for that; the job is over
     the budget is reached                               the job is asked to save; then the hosts go, saved or not
     the job is over                                     end; the hosts go if that was asked for
 
@@ -17,12 +19,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
 FORMAT = 1
 EARLY = 75
 Kind = Literal["nothing", "wait", "make", "ask", "down", "conclude", "end", "give up"]
+Phase = Literal["rest", "making", "up", "broken", "stopping", "down"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Seen:
     """`machines` exist, in any state that bills; `running` of them run; `beating` have an agent that lives. `exists`:
     the group or slice itself. `making`: Google is at it still. `trouble`: its words for why it does not get on.
     `refused`: a line of a host that making it again would not help. `idle` machines stopped themselves. `job`: `none`,
-    `going` (submitted and not over) or `over`, then with its exit `code`."""
+    `going` (submitted and not over) or `over`, then with its exit `code`. `asked`: somebody wants it to stop."""
 
     wanted: int
     exists: bool = False
@@ -71,6 +75,7 @@ class Seen:
     submission: int = 0
     code: int | None = None
     cause: str = ""
+    asked: bool = False
 
     @property
     def whole(self) -> bool:
@@ -81,13 +86,15 @@ class Seen:
 class History:
     """`phase`: `rest` before anything, `making` from just before an act on, `up`, `broken` while it waits for the next
     try, `stopping` once the budget is reached, `down` once the hosts may go. `tries` failed in `placement`, and
-    `rounds` went through all of them. Times are in Unix seconds; `hours` and `usd` count while machines existed."""
+    `rounds` went through all of them; `silent` of the last ones ran without an agent. Times are in Unix seconds;
+    `hours` and `usd` count while machines existed."""
 
     submission: int = 0
-    phase: Literal["rest", "making", "up", "broken", "stopping", "down"] = "rest"
+    phase: Phase = "rest"
     placement: int = 0
     tries: int = 0
     rounds: int = 0
+    silent: int = 0
     since: float = 0.0
     wait_until: float = 0.0
     looked: float = 0.0
@@ -112,12 +119,21 @@ class Action:
 
 
 def read_history(value: dict[str, Any] | None, submission: int, placement: int) -> History:
-    """A new one for another submission, and in place of one that cannot be read."""
-    known = {field.name for field in fields(History)}
-    given = {key: each for key, each in (value or {}).items() if key != "format"}
-    if not value or value.get("format") != FORMAT or set(given) != known or given["submission"] != submission:
+    """A new one for another submission, and in place of one that cannot be read. What it lacks, or what does not fit,
+    is as in a new one: what was counted outlives a change of version."""
+    if not value or value.get("format") != FORMAT or value.get("submission") != submission:
         return History(submission, placement=placement)
-    return History(**given)
+    usual = asdict(History(submission, placement=placement))
+    good = {key: value[key] for key in usual if key in value and _fits(key, value[key], usual[key])}
+    return History(**{**usual, **good})
+
+
+def _fits(key: str, value: Any, usual: Any) -> bool:
+    if isinstance(usual, str):
+        return isinstance(value, str) and (key != "phase" or value in get_args(Phase))
+    if isinstance(value, bool) or not isinstance(value, int if isinstance(usual, int) else int | float):
+        return False
+    return math.isfinite(value) and value >= 0
 
 
 def metered(history: History, seen: Seen, usd_per_hour: float, now: float) -> History:
@@ -141,6 +157,9 @@ def spent(rules: Rules, history: History) -> str:
 
 def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
     """`history` has been metered. What is returned with the action is to be stored before the action is begun."""
+    # Times in the future are of a clock that went back since, or of another machine's.
+    until = min(history.wait_until, now + rules.cap_seconds)
+    history = replace(history, since=min(history.since, now), wait_until=until)
     limit = spent(rules, history)
     if history.phase == "down":
         return _down(seen, history)
@@ -150,11 +169,22 @@ def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
         return _stopping(rules, seen, history, limit, now)
     if seen.job == "none":
         return Action("nothing", "no job"), replace(history, phase="rest", wait_until=0.0)
+    if seen.asked and not seen.whole:
+        return _asked(rules, seen, history, now)
     if seen.refused and not (history.phase == "rest" and seen.idle):  # those were made before this submission
         return Action("give up", seen.refused, code=1), history
     if seen.whole:
         return _whole(rules, seen, history, now)
     return _not_whole(rules, seen, history, now)
+
+
+def _asked(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+    """The hosts say themselves how it ended, while worker 0 is among them."""
+    if history.phase != "broken":
+        history = replace(history, phase="broken", since=now, why="asked to stop")
+    if seen.running and now - history.since < rules.save_seconds:
+        return Action("nothing", "asked to stop"), history
+    return Action("conclude", "stopped before it was done, with hosts missing", code=EARLY), history
 
 
 def _over(rules: Rules, seen: Seen, history: History, limit: str) -> tuple[Action, History]:
@@ -189,13 +219,16 @@ def _whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
     if seen.beating < seen.wanted:
         # An agent may be begun again on its host; a host whose agent never comes is of no use.
         if age > rules.boot_seconds:
-            silent = seen.wanted - seen.beating
-            return _failed(rules, seen, history, f"{silent} of {seen.wanted} hosts run, and no agent speaks there", now)
+            why = f"{seen.wanted - seen.beating} of {seen.wanted} hosts run, and no agent speaks there"
+            history = replace(history, silent=history.silent + 1)
+            if history.silent >= rules.tries_each * rules.placements:
+                return Action("give up", why, code=1), replace(history, phase="down", why=why)
+            return _failed(rules, seen, history, why, now)
         return Action("nothing", f"{seen.beating} of {seen.wanted} agents speak"), history
     if age > rules.stable_seconds:
         history = replace(history, tries=0, rounds=0, since=now)
-    elif history.why:
-        history = replace(history, why="")
+    elif history.why or history.silent:
+        history = replace(history, why="", silent=0)
     return Action("nothing", "whole"), history
 
 

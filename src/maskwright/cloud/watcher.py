@@ -9,6 +9,7 @@ All of it lies beside the job in the runs bucket, so a watcher may be killed any
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,9 +21,10 @@ from maskwright.cloud.lease import Lease
 from maskwright.cloud.watch import Action, History, Rules, Seen
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.secrets import redact
 from maskwright.launch.folder import Folder
 from maskwright.launch.job import JobSpec
-from maskwright.launch.pull import read_spec
+from maskwright.launch.pull import plain, read_spec
 
 LOST_SECONDS = 90.0
 """As for the agents themselves: a beat that stands still for so long is of a host that is gone."""
@@ -114,13 +116,26 @@ class Limits:
 
 
 def read_limits(folder: Folder, submission: int) -> Limits | None:
+    """None where there are none of that submission, or none that can be read."""
     found = folder.get_json(LIMITS)
-    return Limits(**found) if found and found.get("submission") == submission else None
+    if not found or found.get("submission") != submission:
+        return None
+    rates = found.get("rates")
+    numbers = [found.get("max_usd"), found.get("max_hours"), *(rates if isinstance(rates, list) else [None])]
+    if any(one is not None and not _is_amount(one) for one in numbers) or not all(map(_is_amount, numbers[2:])):
+        return None
+    return Limits(submission, numbers[0], numbers[1], found.get("down_when_done") is True, tuple(numbers[2:]))
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 class Watcher:
-    """`turn` now and then, until it gives the action `end` or `give up`. `limits` are this watcher's own, where the
-    submission has none. `clock`: Unix seconds, as what it counts is kept from one watcher to the next."""
+    """`turn` now and then, until it gives the action `end`. `limits` are this watcher's own and go before those that
+    came with the submission; `known` are the latter, should they vanish from the bucket. `clock`: Unix seconds, as what
+    it counts is kept from one watcher to the next. What it has counted itself it does not unlearn, and so it keeps a
+    budget without the bucket too."""
 
     def __init__(
         self,
@@ -128,9 +143,13 @@ class Watcher:
         ground: Ground,
         limits: Limits | None = None,
         *,
+        known: Limits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder, self._ground, self._limits, self._clock = folder, ground, limits or Limits(), clock
+        self._known = known or Limits()
+        self._last: tuple[Rules, History, float] | None = None
+        """Of the last look that it had: also what one machine costs, USD an hour. None while another one watches."""
         self._lease = Lease(folder)
         self._beats: dict[int, tuple[Any, float | None]] = {}
         self._said, self._downs = "", 0
@@ -142,29 +161,64 @@ class Watcher:
             self._lease.leave()
 
     def turn(self) -> Action:
-        """Trouble with Google or the bucket is waited out."""
+        """Trouble with Google or the bucket is waited out, and so is what nobody has thought of: a watcher that dies
+        keeps no budget."""
         try:
             if not self._lease.turn():
+                self._last = None
                 return self._tell(self._beside())
             action, history = self._decide()
-            self._tell(action)
+        except StoppedEarly:
+            raise
+        except Exception as error:
+            return self._tell(self._blind(_words(error)), warn)
+        self._tell(action)
+        try:
             with self._lease.beating():
                 self._act(action, history)
             return action
         except StoppedEarly:
             raise
-        except MaskwrightError as error:
-            return self._tell(Action("nothing", f"{error}; trying again"), warn)
+        except Exception as error:
+            return self._tell(Action("nothing", f"{_words(error)}; trying again"), warn)
 
     def _beside(self) -> Action:
-        """While another one watches: only whether the job is over."""
+        """While another one watches: whether the job is over, and the hosts gone if they are to go. Should that one
+        have died, this one takes over and does it."""
         spec = read_spec(self._folder)
         result = self._folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
         if spec is None or result is None:
             return Action("nothing", f"watched by {self._lease.holder}")
         history = watch.read_history(self._folder.get_json(HISTORY), spec.submission, 0)
         limit = history.why if history.phase in ("stopping", "down") else ""
-        return Action("end", limit or str(result["cause"]), code=int(result["code"]))
+        going = limit or self._limits.over(self._stored(spec.submission)).down_when_done
+        self.left = self._ground.look().exists
+        if going and self.left:
+            return Action("nothing", f"{limit or 'the job is over'}: {self._lease.holder} takes the hosts away")
+        return Action("end", limit or plain(str(result["cause"])), code=int(result["code"]))
+
+    def _blind(self, error: str) -> Action:
+        """Nothing can be seen, or nothing decided be kept. The budget goes on: hosts count as they were last seen, and
+        go when it is spent. They cannot be asked through the bucket; Google tells them when it deletes them."""
+        if self._last is None:
+            return Action("nothing", f"{error}; trying again")
+        rules, before, rate = self._last
+        now = self._clock()
+        history = watch.metered(before, Seen(0, machines=before.machines), rate, now)
+        limit = watch.spent(rules, history)
+        if limit and history.phase not in ("stopping", "down"):
+            history = replace(history, phase="stopping", since=now, why=limit)
+        self._last = (rules, history, rate)
+        ending = history.phase in ("stopping", "down")
+        if not ending or not before.machines or now - history.since < (rules.save_seconds if limit else 0.0):
+            return Action("nothing", f"{error}; trying again")
+        try:
+            with self._lease.beating():
+                self._down()
+        except Exception as failure:
+            return Action("nothing", f"{_words(failure)}; trying again to take the hosts away")
+        self._last = (rules, replace(history, phase="down", machines=0), rate)
+        return Action("down", f"{history.why}; and {error}")
 
     def _tell(self, action: Action, how: Callable[[str], object] = say) -> Action:
         text = f"hosts: {action.why}" + (f" ({action.kind})" if action.kind not in ("nothing", "wait") else "")
@@ -183,7 +237,7 @@ class Watcher:
         machines = self._ground.look()
         self.left = machines.exists
         seen = self._seen(spec, machines)
-        limits = self._limits.over(read_limits(self._folder, seen.submission))
+        limits = self._limits.over(self._stored(seen.submission))
         rules = replace(
             self._ground.rules(),
             save_seconds=(spec.grace_seconds if spec else 0.0) + MARGIN_SECONDS,
@@ -191,10 +245,26 @@ class Watcher:
             max_hours=limits.max_hours,
             down_when_done=limits.down_when_done,
         )
-        before = watch.read_history(self._folder.get_json(HISTORY), seen.submission, seen.placement)
-        action, after = watch.decide(rules, seen, watch.metered(before, seen, limits.rate(seen.placement), now), now)
-        self._folder.put_json(HISTORY, after.to_json())
+        rate = limits.rate(seen.placement)
+        before = watch.metered(self._counted(seen.submission, seen.placement), seen, rate, now)
+        self._last = (rules, before, rate)
+        action, after = watch.decide(rules, seen, before, now)
+        self._store(after)
         return action, after
+
+    def _stored(self, submission: int) -> Limits:
+        """Those that came with the submission. What is missing, or cannot be read, is as it was known."""
+        if self._known.submission != submission:
+            self._known = Limits(submission)
+        found = read_limits(self._folder, submission)
+        self._known = self._known if found is None else found.over(self._known)
+        return self._known
+
+    def _counted(self, submission: int, placement: int) -> History:
+        """What this watcher knows goes before what lies in the bucket, where others can write."""
+        if self._last is not None and self._last[1].submission == submission:
+            return self._last[1]
+        return watch.read_history(self._folder.get_json(HISTORY), submission, placement)
 
     def _seen(self, spec: JobSpec | None, machines: Machines) -> Seen:
         result = self._folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
@@ -214,7 +284,8 @@ class Watcher:
             job="none" if spec is None else "over" if over else "going",
             submission=spec.submission if spec else 0,
             code=int(result["code"]) if result else None,
-            cause=str(result["cause"]) if result else "",
+            cause=plain(str(result["cause"])) if result else "",
+            asked=spec is not None and (self._folder.get_json("stop.json") or {}).get("submission") == spec.submission,
         )
 
     def _beats_on(self, worker: int) -> bool:
@@ -235,7 +306,7 @@ class Watcher:
             # An agent that ended is begun again on its host, until the host says so and stops.
             passing = health.get("step") == "agent" and name in machines.names
             if health.get("ok") is False and (not passing or FOR_GOOD in str(health.get("what"))):
-                return f"{name}: {health.get('step')}: {health.get('what')}"
+                return plain(f"{name}: {health.get('step')}: {health.get('what')}")
         return ""
 
     # ---- acting --------------------------------------------------------------------------------------------------
@@ -255,11 +326,13 @@ class Watcher:
         try:
             self._ground.down()
             self._downs = 0
-        except MaskwrightError as error:
+        except StoppedEarly:
+            raise
+        except Exception as error:
             self._downs += 1
             if self._downs < DOWN_TRIES:
                 raise
-            warn(f"{error}; the hosts are deleted without Terraform, whose next plan finds them gone")
+            warn(f"{_words(error)}; the hosts are deleted without Terraform, whose next plan finds them gone")
             self._ground.remove()
 
     def _make(self, action: Action, history: History) -> None:
@@ -268,6 +341,7 @@ class Watcher:
             found = self._ground.look()
             for name in (*found.names, *found.stopped):  # what a host said of itself is not said of the next one
                 self._folder.remove(f"health/{name}.json")
+                self._folder.remove(f"idle/{name}.json")
             if found.exists and found.placement == action.placement and not found.trouble and self._ground.repair():
                 return
             if found.exists:
@@ -287,6 +361,8 @@ class Watcher:
 
     def _store(self, history: History) -> None:
         self._folder.put_json(HISTORY, history.to_json())
+        if self._last is not None:
+            self._last = (self._last[0], history, self._last[2])
 
     def _conclude(self, action: Action, history: History) -> None:
         """In the place of worker 0's agent, which is gone or never comes."""
@@ -294,3 +370,7 @@ class Watcher:
             return
         result = {"code": action.code, "cause": action.why, "report": [action.why], "time": time.time()}
         self._folder.put_json(f"{history.submission:04d}/result.json", result)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {redact(str(error))[:300]}"

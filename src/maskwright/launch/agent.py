@@ -36,6 +36,9 @@ PORTS = 100
 """An attempt's port is not the last one's, which a process that dies slowly may still hold."""
 LOG_SECONDS = 15.0
 """Between two pieces of a log: 5,760 small objects a day and host."""
+WAIT_SECONDS = 3600.0
+"""A job that waits for hosts keeps those that are there for so long, where idle ones stop at all. Should nobody make
+the missing ones, they would bill for ever; a watcher makes all of them again."""
 LOG_BYTES = 4 << 20
 """Kept for a bucket that cannot be reached; beyond it the oldest lines are dropped."""
 
@@ -64,6 +67,8 @@ class Agent:
         self.idle_for_good = self.displaced = False
         self._instance, self._slots, self._slot = instance or machine.instance(), slots, slot
         self._idle_seconds, self._busy_at = idle_seconds, time.monotonic()
+        self._waits: tuple[int, float] = (0, 0.0)
+        """For the hosts of which submission it waits, and since when."""
         self._leader = Leader(folder, workers, poll_seconds) if worker == 0 else None
         self._attempt: Attempt | None = None
         self._place = ""
@@ -120,10 +125,7 @@ class Agent:
         spec = read_spec(self.folder)
         self._put_beat(spec.submission if spec else 0)
         result = self.folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
-        if self._attempt is not None or (spec is not None and result is None):
-            self._busy_at = time.monotonic()
-        elif self._idle_seconds is not None and time.monotonic() - self._busy_at >= self._idle_seconds:
-            self._end_for_want_of_a_job(spec)
+        self._rest(spec, waiting=spec is not None and result is None)
         if spec is None:
             return
         if self._before is None:
@@ -141,6 +143,23 @@ class Agent:
             self._leader.turn(spec, number, asked)
         self._follow(spec, number, asked)
 
+    def _rest(self, spec: JobSpec | None, *, waiting: bool) -> None:
+        """Ends a host that has had nothing to compute for long."""
+        now = time.monotonic()
+        if self._attempt is not None:
+            self._busy_at, self._waits = now, (0, 0.0)
+            return
+        if waiting and spec is not None:
+            if self._waits[0] != spec.submission:
+                self._waits = (spec.submission, now)
+            if self._idle_seconds is None or now - self._waits[1] < max(WAIT_SECONDS, self._idle_seconds):
+                self._busy_at = now
+                return
+        if self._idle_seconds is not None and now - self._busy_at >= (0.0 if waiting else self._idle_seconds):
+            minutes = round((now - self._waits[1]) / 60.0) if waiting else self._idle_seconds / 60.0
+            what = "a job waited in vain for its other hosts" if waiting else "no job"
+            self._end_for_want_of_a_job(spec, f"{what} for {minutes:g} minutes")
+
     def _put_beat(self, submission: int, *, gone: bool = False) -> None:
         self._beat += 1
         beat = {"beat": self._beat, "submission": submission, "idle": self._attempt is None and not gone, **self._self}
@@ -149,10 +168,9 @@ class Agent:
             _remove_note(self.folder, self._instance)
         self.folder.put_json(f"hosts/worker-{self.worker}.json", {**beat, **({"gone": True} if gone else {})})
 
-    def _end_for_want_of_a_job(self, spec: JobSpec | None) -> None:
+    def _end_for_want_of_a_job(self, spec: JobSpec | None, what: str) -> None:
         """The note comes first: who submits afterwards sees it, and who submitted before is seen by the second look."""
-        minutes = (self._idle_seconds or 0.0) / 60.0
-        _leave_note(self.folder, self._instance, f"no job for {minutes:g} minutes")
+        _leave_note(self.folder, self._instance, what)
         now = read_spec(self.folder)
         if (now.submission if now else 0) == (spec.submission if spec else 0):
             self.idle_for_good = True
@@ -250,7 +268,7 @@ def run_agent(
     name = instance or machine.instance()
     slots = Slots(folder, name, workers, leader.LOST_SECONDS) if worker is None else None
     idle_seconds = None if idle_minutes is None else 60.0 * idle_minutes
-    with Stop().on_signals() as stop:
+    with Stop(patient=True).on_signals() as stop:
         while True:
             slot = _claim(slots, poll_seconds, stop, idle_seconds) if slots else None
             number = slot.worker if slot else worker

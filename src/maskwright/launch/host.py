@@ -45,12 +45,17 @@ def show(worker: int, line: str) -> None:
 
 
 class Stop:
-    """SIGINT and SIGTERM while inside: `asked` after the first, `urgent` after the second."""
+    """SIGINT and SIGTERM while inside: `asked` after the first, `urgent` after the second. `patient`: a second SIGTERM
+    says nothing new. A machine that goes down sends several (docker for each `docker stop`, and its daemon once more),
+    and the job is saving then."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, patient: bool = False) -> None:
         self.asked = self.urgent = False
+        self._patient = patient
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and self._patient and number == signal.SIGTERM:
+            return
         self.urgent = self.asked
         self.asked = True
         name = signal.Signals(number).name

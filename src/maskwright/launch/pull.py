@@ -107,8 +107,8 @@ def follow(
                 result, trouble = None, str(error)
             if result is not None:
                 for line in result["report"]:
-                    say(str(line))
-                conclude(int(result["code"]), str(result["cause"]), folder.location)
+                    say(plain(str(line)))
+                conclude(int(result["code"]), plain(str(result["cause"])), folder.location)
                 return
             meanwhile()
             until = time.monotonic() + poll_seconds
@@ -136,4 +136,9 @@ def _show_logs(folder: Folder, place: str, shown: list[int]) -> None:
         while (content := folder.get(f"{place}/worker-{worker}/log-{shown[worker] + 1:06d}.txt")) is not None:
             shown[worker] += 1
             for line in content.decode(errors="replace").splitlines():
-                show(worker, line)
+                show(worker, plain(line))
+
+
+def plain(line: str) -> str:
+    """What others wrote into a bucket does not steer this terminal."""
+    return "".join(one for one in line if one.isprintable() or one == "\t")
