@@ -41,14 +41,14 @@ class Kind:
 @dataclass(frozen=True)
 class Found:
     """`bills`: why it costs money, None when it does not. `priced`: what, region, provisioning model and how many, as
-    the price table has them. `body`: as Google tells it. `labelled`: False when only the name says whose it is."""
+    the price table has them (GiB of a bucket, which are no whole number). `body`: as Google tells it. `labelled`: False when only the name says whose it is."""
 
     kind: str
     name: str
     place: str
     part: Part
     bills: str | None
-    priced: tuple[str, str, str, int] | None
+    priced: tuple[str, str, str, float] | None
     body: Body
     labelled: bool = True
 
@@ -130,6 +130,14 @@ KINDS = (
     Kind("Filestore instance", "file", f"{ANYWHERE}instances", "instances", bills=_always("its capacity")),
     Kind("Filestore backup", "file", f"{ANYWHERE}backups", "backups", bills=_always("what it holds")),
     Kind("bucket", "storage", "b", "items", bills=_always("what it holds"), query=(("project", "{project}"),)),
+    Kind(
+        "deleted bucket",
+        "storage",
+        "b",
+        "items",
+        bills=_always("what it held"),
+        query=(("project", "{project}"), ("softDeleted", "true")),
+    ),
     Kind("TPU node", "tpu", f"{ANYWHERE}nodes", "nodes", bills=_node),
     Kind("queued resource", "tpu", f"{ANYWHERE}queuedResources", "queuedResources", None, _queued),
     Kind(
@@ -147,12 +155,14 @@ KINDS = (
 # ---- looking -------------------------------------------------------------------------------------------------------
 
 
-def take(google: Google, environment: Environment) -> Inventory:
-    """Never raises for one kind that cannot be looked at: it is in `unseen`."""
+def take(google: Google, environment: Environment, regions: Collection[str] = ()) -> Inventory:
+    """Never raises for one kind that cannot be looked at: it is in `unseen`. `regions`: besides the environment's own,
+    for what has to be looked for region by region."""
     others, unseen = _others(environment)
     found: list[Found] = []
     for kind in KINDS:
-        for region in environment.regions if "{region}" in kind.path else [""]:
+        everywhere = list(dict.fromkeys([*environment.regions, *regions]))
+        for region in everywhere if "{region}" in kind.path else [""]:
             names = {"project": google.project, "region": region}
             missed: list[str] = []
             try:
@@ -251,6 +261,7 @@ def part_of(environment: Environment, kind: str, name: str) -> Part:
     """Which part of the environment it is of, by what Terraform calls things."""
     by_kind: dict[str, Part] = {
         "bucket": "buckets",
+        "deleted bucket": "buckets",
         "repository": "registry",
         "service account": "account",
         "Vertex AI job": "vertex",
@@ -284,7 +295,7 @@ def part_of(environment: Environment, kind: str, name: str) -> Part:
 # ---- what it costs -------------------------------------------------------------------------------------------------
 
 
-def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, int] | None:
+def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, float] | None:
     region = place.rpartition("-")[0] if re.fullmatch(r".+-[a-z]", place) else place
     if kind == "instance":
         machine = str(body.get("machineType", "")).rpartition("/")[2]
@@ -305,7 +316,7 @@ def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, int] | Non
             if found := re.fullmatch(rf"{tpu.type_prefix}-(\d+)", str(body.get("acceleratorType", ""))):
                 return name, region, "SPOT" if spot else "STANDARD", int(found[1]) // tpu.type_unit
     if kind == "bucket" and "bytes" in body:
-        return "bucket", region, "STANDARD", int(body["bytes"]) >> 30
+        return "bucket", region, "STANDARD", int(body["bytes"]) / 2**30
     return None
 
 
