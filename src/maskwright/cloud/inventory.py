@@ -40,8 +40,9 @@ class Kind:
 
 @dataclass(frozen=True)
 class Found:
-    """`bills`: why it costs money, None when it does not. `priced`: what, region, provisioning model and how many, as
-    the price table has them (GiB of a bucket, which are no whole number). `body`: as Google tells it. `labelled`: False when only the name says whose it is."""
+    """`bills`: why it costs money, None when it does not. `priced`: what, region, provisioning model and how many (of a
+    bucket, GiB), as the price table has them. `body`: as Google tells it. `labelled`: False when only the name says
+    whose it is."""
 
     kind: str
     name: str

@@ -41,8 +41,8 @@ TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
 PASSING = {500, 502, 503, 504}
-READS = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy)$")
-"""These are sent by POST and change nothing."""
+REPEATABLE = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy|:cancel)$")
+"""These are sent by POST, and sent twice they do no more than once."""
 
 
 def new_request_id() -> str:
@@ -64,7 +64,7 @@ class Google:
     def call(self, api: str, verb: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """`path` without version, as in "projects/p/zones/z/disks". What passes (too many requests, 5xx, a lost
         connection) is tried again where repeating is safe: reads, PUT, DELETE, and what has a `requestId`."""
-        repeatable = verb in ("GET", "PUT", "DELETE") or bool(query.get("requestId") or READS.search(path))
+        repeatable = verb in ("GET", "PUT", "DELETE") or bool(query.get("requestId") or REPEATABLE.search(path))
         address = f"{self.address(api, path)}/{quote(path, safe='/:%@-._~')}"
         begun = False
         for attempt in range(TRIES):
@@ -115,7 +115,10 @@ class Google:
                 return
 
     def wait(self, api: str, operation: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-        """Until it is over: compute's operation, or what google.longrunning's made ("response"; {} for nothing)."""
+        """Until it is over: compute's operation, or what google.longrunning's made ("response"; {} for nothing).
+        `call` gives {} for a DELETE that was done before: that is over."""
+        if not operation:
+            return {}
         path, until, pause = operation_path(operation), time.monotonic() + seconds, FIRST_POLL_SECONDS
         while True:
             if operation.get("done") or operation.get("status") == "DONE":
