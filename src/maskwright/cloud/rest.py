@@ -202,6 +202,11 @@ class Google:
         return CloudError(what, reason="other", where=f"{self.address(api, path)}/{path}", fix=fix)
 
 
+def unsure(error: CloudError) -> bool:
+    """Nobody said no: there was no answer, or Google's service failed. Asked again later, it may be another one."""
+    return error.reason == "other" and not error.what.startswith("refused")
+
+
 def operation_path(operation: dict[str, Any]) -> str:
     """Of compute's operations the path is in the link to itself; the others' name is one."""
     link = str(operation.get("selfLink", ""))
