@@ -188,7 +188,7 @@ def kept(environment: Environment, wanted: Mapping[str, Any], queued: bool) -> d
             reasons["bucket", bucket] = data
         reasons["repository", environment.name] = "kept on purpose: images; `env down --delete-data` takes it away"
         if wanted.get("nat"):
-            reasons["part", "network"] = "the gateway by which hosts reach the internet"
+            reasons["kind", "router"] = "the gateway by which hosts reach the internet"
         reasons["part", "vertex"] = "a job that was submitted; `maskwright stop` ends it"
     return reasons
 
