@@ -178,7 +178,7 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
         what, count = (hosts.accelerator, hosts.chips) if isinstance(hosts, Slice) else (hosts.machine(), hosts.size)
         asked.append((part, what, home, place.provisioning_model, count))
         if not (isinstance(hosts, Slice) and hosts.queued):
-            asked.append((f"{part}'s boot", _boot_disk(hosts.machine()), home, "STANDARD", hosts.hosts * BOOT_DISK_GIB))
+            asked.append((f"{part}'s boot", boot_disk(hosts.machine()), home, "STANDARD", hosts.hosts * BOOT_DISK_GIB))
         machines += hosts.hosts
     if environment.disk is not None:
         asked.append(("disk", environment.disk.type, region, "STANDARD", environment.disk.size_gb))
@@ -189,7 +189,7 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
     return asked
 
 
-def _boot_disk(machine: str) -> str:
+def boot_disk(machine: str) -> str:
     only = family(machine) in BOOT_FROM_HYPERDISK or machine.startswith("a3-ultragpu")
     return "hyperdisk-balanced" if only else "pd-balanced"
 
