@@ -15,12 +15,13 @@ from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
 from in_process import Cli
 
-from maskwright.cloud import inventory, record, variables
+from maskwright.cloud import inventory, record, rest, variables
 from maskwright.cloud.audit import Audit, audit
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.inventory import KINDS
 from maskwright.cloud.record import Record
 from maskwright.cloud.rest import Google
+from maskwright.core.errors import CloudError
 
 LAB = {
     "name": "lab1",
@@ -313,6 +314,27 @@ def test_a_bucket_is_priced_by_its_bytes_and_what_was_not_added_up_is_said(
     found = look(environment, wanted_of(environment), price=lambda *what: (None, 730.0))
     assert {item.usd_per_hour for item in found.items if item.found.kind == "bucket"} == {1.5}
     assert "in all at least " in found.report()
+
+
+def test_without_good_credentials_it_is_one_line(
+    cloud: Cloud, cli: Cli, environment: Environment, yaml_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "expired-token-0123")
+    result = cli("env", "init", yaml_file)
+    assert (result.code, result.out) == (1, "") and "gcloud auth application-default login" in result.error
+    with pytest.raises(CloudError, match="credentials"):
+        look(environment)
+
+
+def test_an_api_that_cannot_be_reached_is_tried_once(
+    cloud: Cloud, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "http://127.0.0.1:9/compute/v1/")
+    tried: list[float] = []
+    monkeypatch.setattr("maskwright.cloud.rest.time.sleep", tried.append)
+    found = look(environment)
+    assert len(tried) == rest.TRIES - 1
+    assert {one.kind for one in found.blind} >= {kind.name for kind in KINDS if kind.api == "compute"}
 
 
 def test_a_region_of_before_is_looked_at_too(cloud: Cloud, environment: Environment) -> None:

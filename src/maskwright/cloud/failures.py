@@ -80,6 +80,14 @@ NAMES = {  # compute's operations end in words
 }
 
 
+NO_CREDENTIALS, NOT_ACCEPTED = "no usable Google credentials", "Google does not accept the credentials"
+
+
+def unknown_caller(error: CloudError) -> bool:
+    """Every other call would be refused as well, for the same reason."""
+    return error.reason == "permission" and error.what.startswith((NO_CREDENTIALS, NOT_ACCEPTED))
+
+
 @dataclass(frozen=True)
 class Refusal:
     """One of Google's errors, whichever way it came. `code` is an HTTP status; `words` all that it said, for a look."""
@@ -180,7 +188,7 @@ def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
     said = refusal.message.rstrip(". ")
     if refusal.code == 401:
         fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
-        return f"Google does not accept the credentials: {said}", fix
+        return f"{NOT_ACCEPTED}: {said}", fix
     if "authentication scopes" in said:
         fix = "gcloud auth application-default login; a machine's own credentials need the scope cloud-platform"
         return f"the credentials are for something else: {said}", fix

@@ -14,6 +14,7 @@ from typing import Any
 from maskwright.cloud import checks, groups, permissions, record
 from maskwright.cloud.checks import Check
 from maskwright.cloud.environment import Environment
+from maskwright.cloud.failures import unknown_caller
 from maskwright.cloud.rest import Google
 from maskwright.core.errors import CloudError, MaskwrightError
 
@@ -87,6 +88,8 @@ def apis(google: Google, environment: Environment) -> Iterator[Check]:
             operation = google.call("serviceusage", "POST", f"projects/{google.project}/services:batchEnable", body)
             google.wait("serviceusage", operation, seconds=API_SECONDS)
     except CloudError as error:
+        if unknown_caller(error):
+            raise
         fix = f"gcloud services enable {' '.join(wanted)} --project={google.project}"
         fix = fix if error.reason == "permission" else error.fix or fix
         yield Check("apis", "services", "missing", error.what, fix)

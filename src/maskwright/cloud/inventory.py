@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from maskwright.cloud import machines, record
 from maskwright.cloud.environment import ENVIRONMENT_LABEL, Environment
-from maskwright.cloud.rest import Google
+from maskwright.cloud.failures import unknown_caller
+from maskwright.cloud.rest import UNREACHED, Google
 from maskwright.core.errors import CloudError, MaskwrightError
 
 Body = Mapping[str, Any]
@@ -158,19 +159,26 @@ KINDS = (
 
 def take(google: Google, environment: Environment, regions: Collection[str] = ()) -> Inventory:
     """Never raises for one kind that cannot be looked at: it is in `unseen`. `regions`: besides the environment's own,
-    for what has to be looked for region by region."""
+    for what has to be looked for region by region. Raises `CloudError` for credentials that are good for nothing."""
     others, unseen = _others(environment)
     found: list[Found] = []
+    unreached: dict[str, CloudError] = {}
     for kind in KINDS:
         everywhere = list(dict.fromkeys([*environment.regions, *regions]))
         for region in everywhere if "{region}" in kind.path else [""]:
             names = {"project": google.project, "region": region}
             missed: list[str] = []
             try:
+                if kind.api in unreached:  # a minute was spent on trying, and there are many kinds
+                    raise unreached[kind.api]
                 for body, place in _list(google, kind, names, missed):
                     if _is_ours(environment, kind, body, others):
                         found.append(_found(environment, kind, body, place or region))
             except CloudError as error:
+                if unknown_caller(error):
+                    raise
+                if error.what.startswith(UNREACHED):
+                    unreached[kind.api] = error
                 unseen.append(Unseen(kind.name, error.reason, str(error)))
             if missed:
                 unseen.append(Unseen(kind.name, "other", f"Google could not look in {', '.join(sorted(set(missed)))}"))

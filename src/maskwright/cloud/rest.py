@@ -40,6 +40,7 @@ CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 90.0
 TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
+UNREACHED = "cannot be reached"
 PASSING = {500, 502, 503, 504}
 REPEATABLE = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy|:cancel)$")
 """These are sent by POST, and sent twice they do no more than once."""
@@ -195,7 +196,7 @@ class Google:
 
     def _lost(self, api: str, path: str, error: Exception, repeatable: bool) -> CloudError:
         if repeatable:
-            what, fix = f"cannot be reached after {TRIES} tries: {error}", "check the network and proxies"
+            what, fix = f"{UNREACHED} after {TRIES} tries: {error}", "check the network and proxies"
         else:
             what = f"gave no answer, so it may or may not be done: {error}"
             fix = "run this again: it looks for what exists first"
@@ -258,7 +259,7 @@ def _let_files_use_the_token() -> None:
 
 def _no_credentials(error: Exception) -> CloudError:
     fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
-    what = f"no usable Google credentials: {' '.join(str(error).split())[:200]}"
+    what = f"{failures.NO_CREDENTIALS}: {' '.join(str(error).split())[:200].rstrip('.')}"
     return CloudError(what, reason="permission", fix=fix)
 
 
