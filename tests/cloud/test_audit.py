@@ -15,12 +15,13 @@ from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
 from in_process import Cli
 
-from maskwright.cloud import inventory, record, variables
+from maskwright.cloud import inventory, record, rest, variables
 from maskwright.cloud.audit import Audit, audit
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.inventory import KINDS
 from maskwright.cloud.record import Record
 from maskwright.cloud.rest import Google
+from maskwright.core.errors import CloudError
 
 LAB = {
     "name": "lab1",
@@ -54,6 +55,7 @@ ONE_OF_EACH: dict[str, tuple[str, dict[str, Any]]] = {
     "Filestore instance": (f"file/{P}/locations/us-east5-b/instances/odd", {"labels": LABELS, "tier": "BASIC_HDD"}),
     "Filestore backup": (f"file/{P}/locations/us-east5/backups/odd", {"labels": LABELS}),
     "bucket": ("storage/b/odd", {"labels": LABELS}),
+    "deleted bucket": ("storage/b/gone", {"labels": LABELS, "softDeleteTime": "2026-11-20T10:00:00Z"}),
     "TPU node": (f"tpu/{P}/locations/us-east5-b/nodes/odd", {"labels": LABELS, "acceleratorType": "v4-32"}),
     "queued resource": (f"tpu/{P}/locations/us-east5-b/queuedResources/lab1-slice", {"state": {"state": "ACTIVE"}}),
     "repository": (f"artifactregistry/{P}/locations/us-east5/repositories/lab1", {}),
@@ -159,7 +161,8 @@ def test_one_of_every_kind_is_found_and_those_that_cost_are_the_exit_code(
     assert found.unseen == []
     assert names(found) == {kind: [key.rpartition("/")[2].partition("@")[0]] for kind, (key, _) in ONE_OF_EACH.items()}
     assert {item.found.kind for item in found.items if not item.found.bills} == FREE
-    assert {item.found.kind for item in found.unwanted} == set(ONE_OF_EACH) - FREE
+    assert {item.found.kind for item in found.unwanted} == set(ONE_OF_EACH) - FREE - {"deleted bucket"}
+    assert "deleted bucket gone in us; what it held; no price in the table; Google keeps it" in found.report()
     said = cli("env", "audit", yaml_file)
     assert said.code == 1 and "left over, and costs money:" in said.out
     assert all(key.rpartition("/")[2].partition("@")[0] in said.out for key, _ in ONE_OF_EACH.values())
@@ -221,6 +224,15 @@ def test_what_is_wanted_is_kept_and_what_was_before_is_left_over(cloud: Cloud, e
     assert [item.found.name for item in found.unwanted] == ["lab1-data-1"]
     report = found.report()
     assert "bucket lab-proj-lab1-runs" in report and "2.0 kB" in report and "Terraform's state" in report
+    cloud.resources[f"{Z}/disks/lab1-slice-x3"] = cloud.resources[f"{Z}/disks/lab1-slice-x1"] | {
+        "name": "lab1-slice-x3"
+    }
+    (alone,) = [item for item in look(environment, wanted).unwanted if item.found.name != "lab1-data-1"]
+    assert alone.found.name == "lab1-slice-x3", "a boot disk whose host is gone"
+    del cloud.resources[f"{Z}/disks/lab1-slice-x3"]
+    elsewhere = wanted | {"slice": wanted["slice"] | {"zone": "us-east5-a"}}
+    before = [f"{item.found.kind} {item.found.name}" for item in look(environment, elsewhere).unwanted]
+    assert {"instance lab1-slice-x1", "disk lab1-slice-x1"} < set(before), "hosts in a zone that they have left"
     down = look(environment, variables.without(wanted, variables.RUNNING))
     hosts = ["lab1-slice-x1", "lab1-slice-x2"]
     assert [item.found.name for item in down.unwanted] == ["lab1-data-1", *hosts, *hosts]
@@ -292,6 +304,43 @@ def test_a_region_that_does_not_answer_google_is_said(cloud: Cloud, environment:
         ("TPU node", "us-east5-c"),
     }
     assert not found.clean and names(found)["disk"] == ["lab1-data-1"]
+
+
+def test_a_bucket_is_priced_by_its_bytes_and_what_was_not_added_up_is_said(
+    cloud: Cloud, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab_of(cloud, environment)
+    monkeypatch.setattr("maskwright.cloud.audit.size_of_bucket", lambda google, name: (3 * 2**29, False))
+    found = look(environment, wanted_of(environment), price=lambda *what: (None, 730.0))
+    assert {item.usd_per_hour for item in found.items if item.found.kind == "bucket"} == {1.5}
+    assert "in all at least " in found.report()
+
+
+def test_without_good_credentials_it_is_one_line(
+    cloud: Cloud, cli: Cli, environment: Environment, yaml_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "expired-token-0123")
+    result = cli("env", "init", yaml_file)
+    assert (result.code, result.out) == (1, "") and "gcloud auth application-default login" in result.error
+    with pytest.raises(CloudError, match="credentials"):
+        look(environment)
+
+
+def test_an_api_that_cannot_be_reached_is_tried_once(
+    cloud: Cloud, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "http://127.0.0.1:9/compute/v1/")
+    tried: list[float] = []
+    monkeypatch.setattr("maskwright.cloud.rest.time.sleep", tried.append)
+    found = look(environment)
+    assert len(tried) == rest.TRIES - 1
+    assert {one.kind for one in found.blind} >= {kind.name for kind in KINDS if kind.api == "compute"}
+
+
+def test_a_region_of_before_is_looked_at_too(cloud: Cloud, environment: Environment) -> None:
+    plant(cloud, "repository", f"artifactregistry/{P}/locations/us-west1/repositories/lab1", {})
+    assert not look(environment, {}).items
+    assert names(look(environment, {"regions": ["us-west1"]}))["repository"] == ["lab1"]
 
 
 def test_all_pages_are_read(cloud: Cloud, environment: Environment) -> None:

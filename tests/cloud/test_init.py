@@ -13,6 +13,7 @@ from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
 from in_process import Cli, Result
 
+from maskwright.cloud import init as init_module
 from maskwright.cloud import permissions
 from maskwright.cloud.environment import build_environment
 
@@ -55,13 +56,19 @@ def missing(result: Result) -> list[str]:
 # ---- APIs and bucket -----------------------------------------------------------------------------------------------
 
 
-def test_a_new_project_gets_its_apis_and_its_bucket_and_a_second_time_changes_nothing(cloud: Cloud, init: Cli) -> None:
+def test_a_new_project_gets_its_apis_and_its_bucket_and_a_second_time_changes_nothing(
+    cloud: Cloud, init: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init_module, "SETTLE_POLL_SECONDS", 0.01)
+    late = "Compute Engine API has not been used in project 1 before or it is disabled."
+    cloud.fault("compute.projects.get", 403, "PERMISSION_DENIED", late, times=3)  # as Google does for a while
     cloud.disable_api("compute")
     cloud.disable_api("file")
     cloud.slow("serviceusage.services.batchEnable", 3)
     result = init(nfs={"tier": "BASIC_HDD"})
     assert result.code == 0, result.out + result.err
     (said,) = lines(result, "apis", "ok")
+    assert not [line for line in lines(result, "quota", "unknown") if "API" in line]
     assert "compute.googleapis.com" in said and "file.googleapis.com" in said and not cloud.disabled
     made = cloud.resources[STATE]
     assert made["versioning"] == {"enabled": True} and made["location"] == "US-EAST5"
@@ -239,6 +246,9 @@ def test_parts_that_draw_on_one_quota_are_added_up(cloud: Cloud, init: Cli) -> N
     disk = {"type": "pd-ssd", "size_gb": 301, "source": "gs://corpus/text"}
     (line,) = lines(init(disk=disk), "quota", "missing")
     assert line.startswith("SSD_TOTAL_GB in us-east5: 701 GB needed (group, disk), 700 free of 700")
+    v5p = {"accelerator": "v5p", "topology": "2x2x4"}
+    (line,) = lines(init(group=None, slice=v5p), "quota", "missing")
+    assert line.startswith("SSD_TOTAL_GB in us-east5: 800 GB needed (slice), 700 free of 700"), "boot disks"
 
 
 def test_what_google_does_not_tell_is_unknown_with_where_to_look(cloud: Cloud, init: Cli) -> None:

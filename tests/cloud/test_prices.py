@@ -137,6 +137,11 @@ def test_table_that_comes_along_is_whole() -> None:
         (ROWS + ROWS.splitlines()[0] + "\n", "v6e in us-east5 is given twice"),
         (ROWS.replace("spot: 0.5", "spots: 0.5"), "unknown key prices.0.spots"),
         (ROWS.replace("on_demand: 2.0", "on_demand: .inf"), "on_demand"),
+        (
+            ROWS.replace("chip-hour", "machine-hour"),
+            "v6e in us-east5 is by the machine-hour, and counted by the chip-hour",
+        ),
+        (ROWS.replace("GiB-month", "machine-hour", 1), "hyperdisk-balanced in us-east5 is by the machine-hour"),
     ],
 )
 def test_mistakes_in_an_own_table(text: str, what: str, tmp_path: Path) -> None:
@@ -145,6 +150,9 @@ def test_mistakes_in_an_own_table(text: str, what: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_prices(str(path))
     assert what in str(caught.value)
+    path.write_text("currency: USD\nsources: [a]\nprices: []\n")
+    with pytest.raises(ConfigError, match="sources"):
+        read_prices(str(path))
 
 
 def test_command_prints_the_table_and_an_estimate(

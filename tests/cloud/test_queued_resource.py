@@ -107,6 +107,14 @@ def test_an_answer_that_was_lost_asks_for_nothing_twice(after: bool, cloud: Clou
     assert len(cloud.calls(r"tpu\..*queuedResources\.create")) == 2
 
 
+def test_a_lost_answer_to_taking_it_away_is_no_other_answer(cloud: Cloud, google: Google) -> None:
+    ensure(google, WANTED)
+    cloud.polls = 0  # it is gone when it is asked for again
+    cloud.fault(r"tpu\..*queuedResources\.delete", 0, lost=True)
+    assert absent(google, ZONE, NAME)
+    assert not [key for key in cloud.resources if key.startswith("tpu/")]
+
+
 def test_without_machines_it_waits_and_says_so(cloud: Cloud, google: Google) -> None:
     cloud.stockout(ZONE)
     ensure(google, WANTED)

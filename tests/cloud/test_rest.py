@@ -154,6 +154,8 @@ def test_an_api_that_is_off_comes_with_the_line_that_turns_it_on(cloud: Cloud, g
 TPU_QUOTA = (
     "Quota limit 'TPUV5sLitepodServingPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 16 in zone us-east5-b."
 )
+USE = "Caller does not have required permission to use project lab. Grant the caller the roles/x.y role, or a custom \
+role with the serviceusage.services.use permission, by visiting …"
 VERTEX_QUOTA = (
     "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_preemptible_v5e"
 )
@@ -236,6 +238,33 @@ def test_a_token_in_an_error_of_google_is_hidden(cloud: Cloud, google: Google, m
 
 
 # ---- what passes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "mark", "reason", "fix"),
+    [
+        (
+            400,
+            "Billing account for project '1' is not found. Billing must be enabled for …",
+            "",
+            "disabled",
+            "link one",
+        ),
+        (403, "The billing account for the owning project is disabled in state absent", "", "disabled", "link one"),
+        (403, "The project to be billed is associated with an absent billing account.", "", "disabled", "link one"),
+        (403, "Permission denied on resource project lab.", "CONSUMER_INVALID", "permission", "check `project:`"),
+        (403, "Project 'lab' not found or deleted.", "", "permission", "check `project:`"),
+        (403, "Request had insufficient authentication scopes.", "", "permission", "scope cloud-platform"),
+        (403, USE, "USER_PROJECT_DENIED", "permission", "--role=roles/serviceusage.serviceUsageConsumer"),
+        (429, "Quota limit 'X' has been exceeded. Limit: 0 in zone z.", "RATE_LIMIT_EXCEEDED", "quota", "filter for X"),
+        (429, "Quota exceeded for … and limit 'Builds per day'", "RATE_LIMIT_EXCEEDED", "quota", "ask for more"),
+        (400, "Specified reservation 'r' does not have available resources for it.", "", "capacity", "try again later"),
+    ],
+)
+def test_what_google_says_in_its_own_words(code: int, message: str, mark: str, reason: str, fix: str) -> None:
+    body = {"error": {"code": code, "message": message, "details": [{"reason": mark}]}}
+    error = failures.cloud_error(failures.of_answer(code, body, ""), project="lab-proj", api="compute", where="here")
+    assert (error.reason, fix in str(error)) == (reason, True), str(error)
 
 
 @pytest.mark.parametrize("code", [500, 502, 503])

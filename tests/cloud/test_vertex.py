@@ -23,7 +23,7 @@ from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
 from in_process import Cli, Result
 
-from maskwright.cloud import machines, vertex, vertex_jobs
+from maskwright.cloud import machines, rest, vertex, vertex_jobs
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.launch import vertex_node
@@ -31,6 +31,8 @@ from maskwright.launch import vertex_node
 IMAGE = "us-central1-docker.pkg.dev/lab-proj/lab1/maskwright:0.1.0"
 PLACE = ("--project", "lab-proj", "--region", "us-central1", "--image", IMAGE, "--staging", "gs://lab-staging/vertex")
 RUN = ("--run", "/tmp/base-1", "--set", "checkpoint.copy_to=gs://lab-runs/base-1")
+JAX = ("--set", "engine.kind=jax")
+GPU = ("--gpus-per-worker", "1", "--machine-type", "g2-standard-12")
 JOBS = "aiplatform/projects/lab-proj/locations/us-central1/customJobs"
 
 
@@ -122,6 +124,7 @@ def test_flex_start_nfs_and_setup(submit: Cli, monkeypatch: pytest.MonkeyPatch) 
     network = "projects/123/global/networks/lab1-net"
     nfs = ("--nfs", "10.1.2.3:/share:/mnt/nfs/share", "--network", network)
     flex = ("--strategy", "FLEX_START", "--wait-hours", 12, "--max-hours", 24)
+    flex += ("--gpus-per-worker", 1, "--machine-type", "g2-standard-12")
     run = ("--run", "/mnt/nfs/share/base-1")
     body = drawn(submit, *nfs, *flex, "--setup", "pip install x", "--env", "TEAM", "--restarts", 0, run=run)
     (pool,) = pools(body)
@@ -160,10 +163,24 @@ def test_setup_runs_first_and_its_failure_ends_the_container(tmp_path: Path) -> 
         (["--topology", "2x2"], RUN, "--topology"),
         (["--accelerator", "v6e", "--topology", "2x2"], RUN, "engine.kind"),
         (["--accelerator", "v6e", "--topology", "2x2", "--num-workers", "2"], RUN, "--num-workers, --gpus-per-worker"),
+        (["--accelerator", "v5e", "--topology", "1x2"], RUN, "--topology"),
+        (
+            [*JAX, "--accelerator", "v6e", "--topology", "4x4", "--machine-type", "ct6e-standard-8t"],
+            RUN,
+            "--machine-type",
+        ),
+        (
+            [*JAX, "--accelerator", "v5e", "--topology", "2x2", "--machine-type", "ct5lp-hightpu-1t"],
+            RUN,
+            "--machine-type",
+        ),
+        ([*GPU, "--accelerator", "NVIDIA_TESLA_T4"], RUN, "--accelerator"),
+        (["--label", "team=hf_0123456789abcdef"], RUN, "--label"),
+        (["--strategy", "FLEX_START", "--wait-hours", "1", "--max-hours", "2"], RUN, "--strategy FLEX_START"),
         (["--gpus-per-worker", "1"], RUN, "--machine-type"),
         (["--gpus-per-worker", "1", "--machine-type", "g2-standard-24"], RUN, "--gpus-per-worker"),
         (["--machine-type", "g2-standard-24"], RUN, "--gpus-per-worker"),
-        (["--strategy", "FLEX_START", "--wait-hours", "1"], RUN, "--max-hours"),
+        ([*GPU, "--strategy", "FLEX_START", "--wait-hours", "1"], RUN, "--max-hours"),
         (["--strategy", "FLEX_START"], RUN, "--wait-hours"),
         (["--max-hours", "169"], RUN, "--max-hours"),
         (["--nfs", "10.1.2.3:/share:/mnt/share"], RUN, "--nfs"),
@@ -277,6 +294,41 @@ def test_a_lost_answer_makes_one_job(submit: Cli, cloud: Cloud) -> None:
     result = submit()
     assert result.code == 0, result.err
     job_of(cloud)  # which there is one of
+
+
+def test_without_an_answer_it_is_said_how_to_look_before_another_is_paid_for(submit: Cli, cloud: Cloud) -> None:
+    cloud.fault("aiplatform.projects.locations.customJobs.create", 503, "UNAVAILABLE", "Try later.")
+    result = submit()
+    assert result.code == 1 and "before you submit again: gcloud ai custom-jobs list" in result.error
+    assert len(cloud.calls("aiplatform.projects.locations.customJobs.create")) == 1
+    cloud.fault("aiplatform.projects.locations.customJobs.create", 400, "INVALID_ARGUMENT", "No such machine.")
+    assert "submit again" not in submit().error
+
+
+def test_ctrl_c_while_it_is_submitted_names_the_job(submit: Cli, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = rest.Google._send
+
+    def interrupted(self: rest.Google, verb: str, address: str, *rest_: Any) -> Any:
+        answer = send(self, verb, address, *rest_)
+        if verb == "POST" and address.endswith("/customJobs"):
+            os.kill(os.getpid(), signal.SIGINT)
+        return answer
+
+    monkeypatch.setattr(rest.Google, "_send", interrupted)
+    result = submit()
+    job, _ = job_of(cloud)
+    assert result.code == 75 and f"vertex:lab-proj/us-central1/{job}: submitted, not followed" in result.err
+
+
+def test_a_lost_network_does_not_end_the_following(submit: Cli, cloud: Cloud) -> None:
+    times = 2 * rest.TRIES + 1
+    cloud.fault("aiplatform.projects.locations.customJobs.get", 503, "UNAVAILABLE", "Try later.", times=times)
+    result = submit()
+    assert result.code == 0, result.err
+    assert result.err.count("the job goes on, and is looked at again") == 1
+    cloud.deny("logging.entries.list")
+    result = submit()
+    assert result.code == 1 and "the job goes on, and `maskwright stop vertex:" in result.err
 
 
 QUOTA = "aiplatform.googleapis.com/custom_model_training_nvidia_l4_gpus"

@@ -88,8 +88,10 @@ def get_bucket(cloud: Cloud, request: Request) -> Any:
 
 
 def list_buckets(cloud: Cloud, request: Request) -> Any:
-    start = request.query.get("prefix", "")
-    found = [one for key, one in sorted(cloud.resources.items()) if key.startswith("storage/b/" + start)]
+    """One with a softDeleteTime is deleted, and kept for a while."""
+    start, deleted = request.query.get("prefix", ""), request.query.get("softDeleted") == "true"
+    named = [one for key, one in sorted(cloud.resources.items()) if key.startswith("storage/b/" + start)]
+    found = [one for one in named if ("softDeleteTime" in one) == deleted]
     return {"kind": "storage#buckets", "items": found}
 
 

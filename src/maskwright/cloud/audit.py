@@ -81,16 +81,22 @@ class Audit:
         if known:
             unknown = len(costs) - len(known)
             more = f", and {unknown} more without a price in the table" if unknown else ""
-            lines.append(f"in all {sum(known):,.2f} USD/hour, {sum(known) * HOURS_A_MONTH:,.2f} USD/month{more}")
+            least = "at least " if any(_in_part(item) for item in costs) else ""
+            lines.append(f"in all {least}{sum(known):,.2f} USD/hour, {sum(known) * HOURS_A_MONTH:,.2f} USD/month{more}")
         lines += [f"not looked at: {one.kind} ({one.why})" for one in self.unseen]
         return "\n".join(lines)
+
+
+def _in_part(item: Item) -> bool:
+    """A bucket of which only a page was added up."""
+    return "bytes" in item.found.body and not item.found.body.get("all")
 
 
 def _line(item: Item) -> str:
     one = item.found
     parts = [f"{one.kind} {one.name} in {one.place}"]
     if "bytes" in one.body:
-        parts[0] += f", {human_bytes(int(one.body['bytes']))}{'' if one.body.get('all') else ' or more'}"
+        parts[0] += f", {human_bytes(int(one.body['bytes']))}{' or more' if _in_part(item) else ''}"
     parts += [one.bills] if one.bills else []
     if item.usd_per_hour is not None:
         monthly = one.kind in MONTHLY
@@ -116,10 +122,11 @@ def audit(
 ) -> Audit:
     """`wanted`: what was asked for last, as Terraform's variables (`wanted.json`); None or {}: nothing. `queued`: the
     slice's queued resource is wanted, which is not in them."""
-    found = take(google, environment)
-    reasons = kept(environment, wanted or {}, queued)
-    items = [judged(google, one, reasons, price) for one in found.found]
-    state = google.find("storage", f"b/{environment.state}") if not _blind_to_buckets(found) else None
+    wanted = wanted or {}
+    found = take(google, environment, wanted.get("regions") or ())
+    reasons = kept(environment, wanted, queued)
+    items = [judged(google, one, {} if _astray(one, wanted, found) else reasons, price) for one in found.found]
+    state = google.find("storage", f"b/{environment.state}") if not _blind_to(found, "bucket") else None
     if state is not None:
         place = str(state.get("location", "")).lower()
         bucket = Found("bucket", environment.state, place, "buckets", "what it holds", None, state)
@@ -129,8 +136,19 @@ def audit(
     return Audit(environment.name, order, found.unseen)
 
 
-def _blind_to_buckets(found: Inventory) -> bool:
-    return any(one.kind == "bucket" for one in found.unseen)
+def _astray(one: Found, wanted: Mapping[str, Any], found: Inventory) -> bool:
+    """By its name of hosts that are wanted, but in a zone where they were before, or a boot disk without its host."""
+    order = wanted.get(one.part) if one.part in ("slice", "group") else None
+    if not order or one.kind not in ("instance", "disk", "instance group"):
+        return False
+    if one.place != order.get("zone", one.place):
+        return True
+    alone = one.kind == "disk" and not one.body.get("users")
+    return alone and one.name not in {host.name for host in found.of("instance")} and not _blind_to(found, "instance")
+
+
+def _blind_to(found: Inventory, kind: str) -> bool:
+    return any(one.kind == kind for one in found.unseen)
 
 
 def judged(google: Google, one: Found, reasons: Mapping[tuple[str, str], str], price: FindPrice | None) -> Item:
@@ -151,7 +169,10 @@ def _with_size(google: Google, one: Found) -> Found:
 
 def kept(environment: Environment, wanted: Mapping[str, Any], queued: bool) -> dict[tuple[str, str], str]:
     """(kind, name), ("part", part) or ("kind", kind) -> why it is there."""
-    reasons: dict[tuple[str, str], str] = {}
+    # cloud.google.com/storage/docs/soft-delete: seven days where nobody said otherwise; nothing takes it away earlier
+    reasons = {
+        ("kind", "deleted bucket"): "Google keeps it for some days after its deletion (soft delete), and bills it"
+    }
     for part in ("slice", "group"):
         if wanted.get(part) or (part == "slice" and queued):
             reasons["part", part] = f"the {part} that was asked for; `env down` takes it away"

@@ -14,13 +14,12 @@ from typing import Any, Literal
 
 from maskwright.cloud import machines
 from maskwright.cloud.environment import Disk, Environment, Fallback, Group, Slice
+from maskwright.cloud.prices import BOOT_DISK_GIB, boot_disk
 from maskwright.cloud.rest import Google
 from maskwright.core.console import human_seconds
 from maskwright.core.errors import CloudError
 
 State = Literal["ok", "missing", "unknown"]
-BOOT_GB = 200
-"""Of each host, as in deploy/terraform/modules/hosts; in pd-balanced for those that take it."""
 GPU_QUOTAS = {
     "nvidia-l4": "NVIDIA_L4_GPUS",
     "nvidia-tesla-a100": "NVIDIA_A100_GPUS",
@@ -169,6 +168,9 @@ def _hosts_needs(google: Google, wish: Wish, needs: list[Need]) -> Check | None:
         needs.append(Need(wish.part, wish.region, names, amount, unit, page))
 
     needs.append(Need(wish.part, wish.region, ("INSTANCES",), wish.hosts, "hosts"))
+    queued = isinstance(wish.hosts_section, Slice) and wish.hosts_section.queued
+    if not queued and (boot := boot_disk(wish.machine)) in DISK_QUOTAS:
+        needs.append(Need(wish.part, wish.region, (DISK_QUOTAS[boot],), wish.hosts * BOOT_DISK_GIB, "GB"))
     if wish.chips:
         kind = f"{wish.machine.partition('-')[0].upper()}"
         add("TPUS", wish.chips, "chips", f"TPU chips ({kind}{', preemptible' if wish.model == 'SPOT' else ''})")
@@ -177,8 +179,6 @@ def _hosts_needs(google: Google, wish: Wish, needs: list[Need]) -> Check | None:
         name, count = wish.gpus
         add(GPU_QUOTAS.get(name, name.upper()), wish.hosts * count, "GPUs", f"GPUS_PER_GPU_FAMILY {name}")
         needs.append(Need(wish.part, "global", ("GPUS_ALL_REGIONS",), wish.hosts * count, "GPUs"))
-    if wish.machine.partition("-")[0] not in ("a3", "a4"):
-        needs.append(Need(wish.part, wish.region, ("SSD_TOTAL_GB",), wish.hosts * BOOT_GB, "GB"))
     try:
         told = google.call("compute", "GET", f"projects/{google.project}/zones/{wish.zone}/machineTypes/{wish.machine}")
     except CloudError as error:

@@ -20,7 +20,8 @@ ROLES = (  # what holds the permission with the least besides; https://cloud.goo
     ("storage.", "roles/storage.admin"),
     ("compute.instances.osLogin", "roles/compute.osLogin"),
     ("compute.networks", "roles/compute.networkAdmin"),
-    ("compute.subnetworks.create", "roles/compute.networkAdmin"),
+    ("compute.subnetworks.use", "roles/compute.instanceAdmin.v1"),
+    ("compute.subnetworks", "roles/compute.networkAdmin"),
     ("compute.routers", "roles/compute.networkAdmin"),
     ("compute.firewalls", "roles/compute.securityAdmin"),
     ("compute.", "roles/compute.instanceAdmin.v1"),
@@ -30,6 +31,7 @@ ROLES = (  # what holds the permission with the least besides; https://cloud.goo
     ("cloudbuild.", "roles/cloudbuild.builds.editor"),
     ("artifactregistry.repositories.uploadArtifacts", "roles/artifactregistry.writer"),
     ("artifactregistry.repositories.downloadArtifacts", "roles/artifactregistry.reader"),
+    ("artifactregistry.dockerimages", "roles/artifactregistry.reader"),
     ("artifactregistry.", "roles/artifactregistry.admin"),
     ("iam.serviceAccounts.actAs", "roles/iam.serviceAccountUser"),
     ("iam.serviceAccounts", "roles/iam.serviceAccountAdmin"),
@@ -42,21 +44,31 @@ ROLES = (  # what holds the permission with the least besides; https://cloud.goo
     ("iap.", "roles/iap.tunnelResourceAccessor"),
 )
 PERMISSION = re.compile(
-    r"(?:permission|access)[^\w']*'?([a-z]\w*(?:\.\w+){2,})|'([a-z]\w*(?:\.\w+){2,})'? permission"
+    r"(?:permission|access)[^\w']*'?([a-z]\w*(?:\.\w+){2,})|\b([a-z]\w*(?:\.\w+){2,})'? permission"
     r"|\b(storage(?:\.\w+){2,}) access",
     re.IGNORECASE,
 )
 CAPACITY = re.compile(
     r"RESOURCE_POOL_EXHAUSTED|STOCKOUT|insufficientCapacity|insufficient (?:reserved )?capacity|no more capacity"
-    r"|not have enough resources|resources are insufficient|resource_availability|is currently unavailable in the",
+    r"|RESERVATION_CAPACITY|not have (?:enough|available) resources|resources are insufficient"
+    r"|resource_availability|is currently unavailable in the",
     re.IGNORECASE,
 )
+HARD = re.compile(r"has been exceeded\. Limit|per[ _]?day", re.IGNORECASE)
+"""A quota of things, or a day's: waiting a minute mends neither, whichever reason stands beside the sentence."""
 PER_TIME = re.compile(r"per[ _](?:minute|second|\d+ seconds)|rate limit", re.IGNORECASE)
 QUOTA = re.compile(r"quota", re.IGNORECASE)
 QUOTA_NAME = re.compile(
     r"quota(?: limit| metric)? '([^']+)'|quota limits?:? ([\w./-]+[\w])|\"?quota_limit\"?: \"([^\"]+)", re.IGNORECASE
 )
 OFF = re.compile(r"SERVICE_DISABLED|accessNotConfigured|it is disabled|API \S+ is not enabled|is not enabled on", re.I)
+BILLING = re.compile(
+    r"BILLING_DISABLED|BILLING_NOT_FOUND|accountDisabled|billingNotEnabled|billing must be enabled"
+    r"|billing account .{0,80}(?:disabled|absent|not found|closed)|absent billing account",
+    re.IGNORECASE,
+)
+"""Each service has words of its own for it; serviceusage and storage no reason that says so."""
+ABSENT_PROJECT = re.compile(r"CONSUMER_INVALID|not found or deleted", re.IGNORECASE)
 CODES = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 13: 500, 14: 503, 16: 401}
 """google.rpc.Code, in which long-running operations end, as the HTTP statuses of the same meaning."""
 NAMES = {  # compute's operations end in words
@@ -66,6 +78,14 @@ NAMES = {  # compute's operations end in words
     "RESOURCE_ALREADY_EXISTS": 409,
     "INTERNAL_ERROR": 500,
 }
+
+
+NO_CREDENTIALS, NOT_ACCEPTED = "no usable Google credentials", "Google does not accept the credentials"
+
+
+def unknown_caller(error: CloudError) -> bool:
+    """Every other call would be refused as well, for the same reason."""
+    return error.reason == "permission" and error.what.startswith((NO_CREDENTIALS, NOT_ACCEPTED))
 
 
 @dataclass(frozen=True)
@@ -83,11 +103,12 @@ class Refusal:
         said = f"{self.message} {self.words}"
         if CAPACITY.search(said):
             return "capacity"
-        if self.code in (403, 400, 404) and (OFF.search(said) or "BILLING_DISABLED" in said):
+        if self.code in (403, 400, 404) and (OFF.search(said) or BILLING.search(said)):
             return "disabled"
         if self.code in (403, 429):
             # Google adds "rateLimitExceeded" to whatever is RESOURCE_EXHAUSTED, so the sentence goes first.
-            if PER_TIME.search(self.message) or "RATE_LIMIT_EXCEEDED" in self.words:
+            limited = PER_TIME.search(self.message) or "RATE_LIMIT_EXCEEDED" in self.words
+            if limited and not HARD.search(self.message):
                 return RATE
             if (QUOTA.search(self.message) and "quota project" not in self.message) or QUOTA.search(self.words):
                 return "quota"
@@ -137,7 +158,7 @@ def _words(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
     if reason == "permission":
         return _permission(refusal, project, api)
     if reason == "disabled":
-        if "billing" in f"{said} {refusal.words}".lower():
+        if BILLING.search(f"{said} {refusal.words}"):
             return f"project {project} has no billing account ({said})", "link one: gcloud billing projects link " + (
                 f"{project} --billing-account=ACCOUNT"
             )
@@ -167,7 +188,13 @@ def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
     said = refusal.message.rstrip(". ")
     if refusal.code == 401:
         fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
-        return f"Google does not accept the credentials: {said}", fix
+        return f"{NOT_ACCEPTED}: {said}", fix
+    if "authentication scopes" in said:
+        fix = "gcloud auth application-default login; a machine's own credentials need the scope cloud-platform"
+        return f"the credentials are for something else: {said}", fix
+    if ABSENT_PROJECT.search(f"{said} {refusal.words}"):
+        fix = "check `project:` in the YAML (the ID, not the name), or ask its owner for roles/browser"
+        return f"project {project} does not exist, or is not to be seen: {said}", fix
     if "quota project" in said:
         return said, f"gcloud auth application-default set-quota-project {project}"
     permission = permission_name(refusal)

@@ -6,6 +6,7 @@ All that is missing is told at once. Running it again changes nothing that is th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from maskwright.cloud import checks, groups, permissions, record
 from maskwright.cloud.checks import Check
 from maskwright.cloud.environment import Environment
+from maskwright.cloud.failures import unknown_caller
 from maskwright.cloud.rest import Google
 from maskwright.core.errors import CloudError, MaskwrightError
 
@@ -29,6 +31,8 @@ APIS = (
 )
 STATE_LABELS = {"maskwright": "state"}
 API_SECONDS = 600.0
+SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
+"""An API that was switched on is refused for some minutes more, and would be told as what is missing."""
 MOST_APIS_AT_ONCE = 20
 AREAS = ("apis", "bucket", "permissions", "quota", "capacity")
 
@@ -84,12 +88,29 @@ def apis(google: Google, environment: Environment) -> Iterator[Check]:
             operation = google.call("serviceusage", "POST", f"projects/{google.project}/services:batchEnable", body)
             google.wait("serviceusage", operation, seconds=API_SECONDS)
     except CloudError as error:
+        if unknown_caller(error):
+            raise
         fix = f"gcloud services enable {' '.join(wanted)} --project={google.project}"
         fix = fix if error.reason == "permission" else error.fix or fix
         yield Check("apis", "services", "missing", error.what, fix)
         return
+    _settle(google, off)
     switched = f"; switched on now: {', '.join(off)}" if off else ""
     yield Check("apis", "services", "ok", f"{len(wanted)} are on{switched}")
+
+
+def _settle(google: Google, switched: list[str]) -> None:
+    """Of those that the other checks ask."""
+    until = time.monotonic() + SETTLE_SECONDS
+    for api in ("cloudresourcemanager", "compute"):
+        while f"{api}.googleapis.com" in switched:
+            try:
+                google.call(api, "GET", f"projects/{google.project}")
+            except CloudError as error:
+                if error.reason == "disabled" and time.monotonic() < until:
+                    time.sleep(SETTLE_POLL_SECONDS)
+                    continue
+            break
 
 
 def _off(google: Google, names: list[str]) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from maskwright.cloud import machines, record
 from maskwright.cloud.environment import ENVIRONMENT_LABEL, Environment
-from maskwright.cloud.rest import Google
+from maskwright.cloud.failures import unknown_caller
+from maskwright.cloud.rest import UNREACHED, Google
 from maskwright.core.errors import CloudError, MaskwrightError
 
 Body = Mapping[str, Any]
@@ -40,15 +41,16 @@ class Kind:
 
 @dataclass(frozen=True)
 class Found:
-    """`bills`: why it costs money, None when it does not. `priced`: what, region, provisioning model and how many, as
-    the price table has them. `body`: as Google tells it. `labelled`: False when only the name says whose it is."""
+    """`bills`: why it costs money, None when it does not. `priced`: what, region, provisioning model and how many (of a
+    bucket, GiB), as the price table has them. `body`: as Google tells it. `labelled`: False when only the name says
+    whose it is."""
 
     kind: str
     name: str
     place: str
     part: Part
     bills: str | None
-    priced: tuple[str, str, str, int] | None
+    priced: tuple[str, str, str, float] | None
     body: Body
     labelled: bool = True
 
@@ -130,6 +132,14 @@ KINDS = (
     Kind("Filestore instance", "file", f"{ANYWHERE}instances", "instances", bills=_always("its capacity")),
     Kind("Filestore backup", "file", f"{ANYWHERE}backups", "backups", bills=_always("what it holds")),
     Kind("bucket", "storage", "b", "items", bills=_always("what it holds"), query=(("project", "{project}"),)),
+    Kind(
+        "deleted bucket",
+        "storage",
+        "b",
+        "items",
+        bills=_always("what it held"),
+        query=(("project", "{project}"), ("softDeleted", "true")),
+    ),
     Kind("TPU node", "tpu", f"{ANYWHERE}nodes", "nodes", bills=_node),
     Kind("queued resource", "tpu", f"{ANYWHERE}queuedResources", "queuedResources", None, _queued),
     Kind(
@@ -147,19 +157,28 @@ KINDS = (
 # ---- looking -------------------------------------------------------------------------------------------------------
 
 
-def take(google: Google, environment: Environment) -> Inventory:
-    """Never raises for one kind that cannot be looked at: it is in `unseen`."""
+def take(google: Google, environment: Environment, regions: Collection[str] = ()) -> Inventory:
+    """Never raises for one kind that cannot be looked at: it is in `unseen`. `regions`: besides the environment's own,
+    for what has to be looked for region by region. Raises `CloudError` for credentials that are good for nothing."""
     others, unseen = _others(environment)
     found: list[Found] = []
+    unreached: dict[str, CloudError] = {}
     for kind in KINDS:
-        for region in environment.regions if "{region}" in kind.path else [""]:
+        everywhere = list(dict.fromkeys([*environment.regions, *regions]))
+        for region in everywhere if "{region}" in kind.path else [""]:
             names = {"project": google.project, "region": region}
             missed: list[str] = []
             try:
+                if kind.api in unreached:  # a minute was spent on trying, and there are many kinds
+                    raise unreached[kind.api]
                 for body, place in _list(google, kind, names, missed):
                     if _is_ours(environment, kind, body, others):
                         found.append(_found(environment, kind, body, place or region))
             except CloudError as error:
+                if unknown_caller(error):
+                    raise
+                if error.what.startswith(UNREACHED):
+                    unreached[kind.api] = error
                 unseen.append(Unseen(kind.name, error.reason, str(error)))
             if missed:
                 unseen.append(Unseen(kind.name, "other", f"Google could not look in {', '.join(sorted(set(missed)))}"))
@@ -251,6 +270,7 @@ def part_of(environment: Environment, kind: str, name: str) -> Part:
     """Which part of the environment it is of, by what Terraform calls things."""
     by_kind: dict[str, Part] = {
         "bucket": "buckets",
+        "deleted bucket": "buckets",
         "repository": "registry",
         "service account": "account",
         "Vertex AI job": "vertex",
@@ -284,7 +304,7 @@ def part_of(environment: Environment, kind: str, name: str) -> Part:
 # ---- what it costs -------------------------------------------------------------------------------------------------
 
 
-def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, int] | None:
+def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, float] | None:
     region = place.rpartition("-")[0] if re.fullmatch(r".+-[a-z]", place) else place
     if kind == "instance":
         machine = str(body.get("machineType", "")).rpartition("/")[2]
@@ -305,7 +325,7 @@ def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, int] | Non
             if found := re.fullmatch(rf"{tpu.type_prefix}-(\d+)", str(body.get("acceleratorType", ""))):
                 return name, region, "SPOT" if spot else "STANDARD", int(found[1]) // tpu.type_unit
     if kind == "bucket" and "bytes" in body:
-        return "bucket", region, "STANDARD", int(body["bytes"]) >> 30
+        return "bucket", region, "STANDARD", int(body["bytes"]) / 2**30
     return None
 
 

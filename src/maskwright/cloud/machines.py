@@ -60,6 +60,7 @@ DATA_DISKS = {
     "g2": ("hyperdisk-ml", "pd-balanced", "pd-ssd"),
     "a3": ("hyperdisk-ml", "pd-balanced", "pd-ssd"),
     "a4": ("hyperdisk-ml",),
+    **dict.fromkeys(("n1", "n2", "n2d", "e2"), ("pd-balanced", "pd-ssd", "pd-standard")),
 }
 """Types that can be attached read-only to many hosts; hosts that are not named here take any of `SHARED_DISKS`:
 docs.cloud.google.com/tpu/docs/attach-durable-block-storage, …/compute/docs/disks/hyperdisks"""

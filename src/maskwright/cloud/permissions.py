@@ -45,7 +45,7 @@ ALWAYS: dict[str, tuple[str, ...]] = {
         "storagePools.list reservations.list futureReservations.list addresses.list forwardingRules.list "
         "instanceGroupManagers.list instanceTemplates.list resourcePolicies.list routers.list",
     ),
-    "image": _all("cloudbuild.builds", "create get"),
+    "image": (*_all("cloudbuild.builds", "create get"), "artifactregistry.dockerimages.list"),
     "logs": ("logging.logEntries.list",),
 }
 HOSTS = (
@@ -58,7 +58,7 @@ SLICE = _all("compute.resourcePolicies", "create get list delete use")
 QUEUED = (*_all("tpu.nodes", "create get list delete"), "tpu.operations.get")
 DISK = _all("compute.disks", "create get list delete update setLabels use useReadOnly")
 SEED = _all("compute.instances", "create get delete attachDisk setLabels setMetadata setServiceAccount setTags")
-NFS = (*_all("file.instances", "create get list delete update"), "file.operations.get")
+NFS = (*_all("file.instances", "create get list delete update"), "file.operations.get", "file.backups.list")
 NAT = _all("compute.routers", "create get list delete update use")
 RESERVED = _all("compute.reservations", "get list")
 

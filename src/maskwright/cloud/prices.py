@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from maskwright.cloud.environment import Environment, Group, Slice
-from maskwright.cloud.machines import family
+from maskwright.cloud.machines import TPUS, family
 from maskwright.core.errors import ConfigError
 from maskwright.core.settings import Section, explain, read_yaml
 
@@ -27,6 +28,8 @@ BOOT_FROM_HYPERDISK = ("ct6e", "tpu7x", "a4", "c4", "c4a", "c4d", "n4", "n4a", "
 MOST_NAT_MACHINES = 32
 """Google charges a gateway by machine up to so many: cloud.google.com/nat/pricing"""
 UNIT_WORDS = {"chip-hour": "chip", "machine-hour": "machine", "GiB-month": "GiB"}
+
+STORAGE = re.compile(r"(pd|hyperdisk)-.+|BASIC_HDD|BASIC_SSD|ZONAL|REGIONAL|bucket")
 
 Usd = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
@@ -48,6 +51,17 @@ class Price(Section):
     flex_start: Usd | None = None
     reserved: Usd | None = None
     source: str
+
+    @model_validator(mode="after")
+    def _is_of_its_unit(self) -> Price:
+        """Prices are multiplied by as many as there are of it: one by another unit would be off by a factor."""
+        if self.unit != (wanted := unit_of(self.what)):
+            raise ValueError(f"{self.what} in {self.region} is by the {self.unit}, and counted by the {wanted}")
+        return self
+
+
+def unit_of(what: str) -> str:
+    return "chip-hour" if what in TPUS else "GiB-month" if STORAGE.fullmatch(what) else "machine-hour"
 
 
 class Prices(Section):
@@ -119,7 +133,8 @@ def read_prices(location: str | None = None) -> Prices:
     """The package's own table, or a user's copy. Raises `ConfigError` (exit 2)."""
     where = location or TABLE
     values = read_yaml(where, "start from a copy: maskwright env prices > prices.yaml")
-    for source in (values.get("sources") or {}).values():
+    sources = values.get("sources")
+    for source in sources.values() if isinstance(sources, dict) else ():
         if isinstance(source, dict) and isinstance(source.get("date"), str):
             try:
                 source["date"] = datetime.date.fromisoformat(source["date"])
@@ -163,7 +178,7 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
         what, count = (hosts.accelerator, hosts.chips) if isinstance(hosts, Slice) else (hosts.machine(), hosts.size)
         asked.append((part, what, home, place.provisioning_model, count))
         if not (isinstance(hosts, Slice) and hosts.queued):
-            asked.append((f"{part}'s boot", _boot_disk(hosts.machine()), home, "STANDARD", hosts.hosts * BOOT_DISK_GIB))
+            asked.append((f"{part}'s boot", boot_disk(hosts.machine()), home, "STANDARD", hosts.hosts * BOOT_DISK_GIB))
         machines += hosts.hosts
     if environment.disk is not None:
         asked.append(("disk", environment.disk.type, region, "STANDARD", environment.disk.size_gb))
@@ -174,7 +189,7 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
     return asked
 
 
-def _boot_disk(machine: str) -> str:
+def boot_disk(machine: str) -> str:
     only = family(machine) in BOOT_FROM_HYPERDISK or machine.startswith("a3-ultragpu")
     return "hyperdisk-balanced" if only else "pd-balanced"
 
@@ -189,6 +204,5 @@ def table(costs: Estimate) -> str:
         lines.append(f"{line.part:<12} {line.what:<16} {count:<15} {sums}  {line.date}")
     lines.append(f"{'total':<12} {'':<16} {'':<15} {'':>10} {costs.hourly:>10,.2f} {costs.monthly:>11,.2f}")
     lines += costs.unpriced
-    return "\n".join(
-        [*lines, "Not counted: the machine that seeds, what buckets and the registry hold, traffic, logs, taxes."]
-    )
+    others = "the machine that seeds, what buckets and the registry hold, the gateway's addresses, traffic, logs, taxes"
+    return "\n".join([*lines, f"Not counted: {others}."])

@@ -40,9 +40,10 @@ CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 90.0
 TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
+UNREACHED = "cannot be reached"
 PASSING = {500, 502, 503, 504}
-READS = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy)$")
-"""These are sent by POST and change nothing."""
+REPEATABLE = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy|:cancel)$")
+"""These are sent by POST, and sent twice they do no more than once."""
 
 
 def new_request_id() -> str:
@@ -64,7 +65,7 @@ class Google:
     def call(self, api: str, verb: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """`path` without version, as in "projects/p/zones/z/disks". What passes (too many requests, 5xx, a lost
         connection) is tried again where repeating is safe: reads, PUT, DELETE, and what has a `requestId`."""
-        repeatable = verb in ("GET", "PUT", "DELETE") or bool(query.get("requestId") or READS.search(path))
+        repeatable = verb in ("GET", "PUT", "DELETE") or bool(query.get("requestId") or REPEATABLE.search(path))
         address = f"{self.address(api, path)}/{quote(path, safe='/:%@-._~')}"
         begun = False
         for attempt in range(TRIES):
@@ -115,7 +116,10 @@ class Google:
                 return
 
     def wait(self, api: str, operation: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-        """Until it is over: compute's operation, or what google.longrunning's made ("response"; {} for nothing)."""
+        """Until it is over: compute's operation, or what google.longrunning's made ("response"; {} for nothing).
+        `call` gives {} for a DELETE that was done before: that is over."""
+        if not operation:
+            return {}
         path, until, pause = operation_path(operation), time.monotonic() + seconds, FIRST_POLL_SECONDS
         while True:
             if operation.get("done") or operation.get("status") == "DONE":
@@ -192,11 +196,16 @@ class Google:
 
     def _lost(self, api: str, path: str, error: Exception, repeatable: bool) -> CloudError:
         if repeatable:
-            what, fix = f"cannot be reached after {TRIES} tries: {error}", "check the network and proxies"
+            what, fix = f"{UNREACHED} after {TRIES} tries: {error}", "check the network and proxies"
         else:
             what = f"gave no answer, so it may or may not be done: {error}"
             fix = "run this again: it looks for what exists first"
         return CloudError(what, reason="other", where=f"{self.address(api, path)}/{path}", fix=fix)
+
+
+def unsure(error: CloudError) -> bool:
+    """Nobody said no: there was no answer, or Google's service failed. Asked again later, it may be another one."""
+    return error.reason == "other" and not error.what.startswith("refused")
 
 
 def operation_path(operation: dict[str, Any]) -> str:
@@ -250,7 +259,7 @@ def _let_files_use_the_token() -> None:
 
 def _no_credentials(error: Exception) -> CloudError:
     fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
-    what = f"no usable Google credentials: {' '.join(str(error).split())[:200]}"
+    what = f"{failures.NO_CREDENTIALS}: {' '.join(str(error).split())[:200].rstrip('.')}"
     return CloudError(what, reason="permission", fix=fix)
 
 

@@ -203,7 +203,10 @@ class _Import:
             self.defaulted("MIG_SETUP_SCRIPT", "what it did (mounts, agent, image) is done by every host")
 
     def disk(self) -> None:
-        source = re.sub(r"/?\*+$", "", self.text("GCS_DATASET")).rstrip("/")
+        source = re.sub(r"/\*+$", "", self.text("GCS_DATASET")).rstrip("/")
+        if re.search(r"[*?\[]", source):
+            fix = "move what is needed into a folder of its own, and name that: gs://bucket/folder/*"
+            raise self.fails("GCS_DATASET", f"takes some of a folder: {source[:80]!r}", fix)
         if not source:
             for name in ("GCS_DATASET", "SHARED_PD_DISK_SIZE", "SHARED_PD_SIZE", "SHARED_PD_DISK_TYPE"):
                 if name in self.given:
@@ -241,7 +244,9 @@ class _Import:
             taken = next(kind for kind in order if kind in possible)
             reason = f"{' and '.join(kinds)} cannot attach {wished}"
         else:
-            raise self.fails(name, f"fits no host of {' and '.join(kinds)}", "leave --with-group out")
+            raise self.fails(
+                name, f"fits no host of {' and '.join(kinds)}", "leave --with-group out, or take v5e or v5p"
+            )
         if name in self.given:
             fate = self.mapped if taken == wished else None
             if fate:

@@ -30,6 +30,8 @@ TPU_MACHINES = {
     "v6e": machines.TPUS["v6e"].machines,
 }
 """Kinds that Vertex AI has, by the chips of a machine."""
+TPU_TOPOLOGIES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+"""Of both kinds; all but the first three are of several machines, each with 4 chips."""
 LONGEST_HOURS = 168.0
 """Seven days: a job's default, and the most that FLEX_START has."""
 SAVING_SECONDS = 1_800
@@ -105,7 +107,9 @@ class Place:
             raise InputError(
                 "a slice needs its topology", where="--topology", fix=f"--accelerator {kind} --topology 4x4"
             )
-        machines.check_topology(kind, self.topology)
+        if self.topology not in TPU_TOPOLOGIES:
+            what, fix = f"{self.topology[:20]!r} is no slice of {kind}", f"one of {', '.join(TPU_TOPOLOGIES)}"
+            raise InputError(what, where="--topology", fix=fix)
         if self.num_workers != 1 or self.gpus:
             fix = "leave them out: the topology says how many machines there are"
             raise InputError("do not go with a TPU slice", where="--num-workers, --gpus-per-worker", fix=fix)
@@ -116,9 +120,13 @@ def machine_spec(place: Place) -> dict[str, Any]:
     if place.tpu:
         sizes, chips = TPU_MACHINES[str(place.accelerator)], machines.chips(str(place.topology))
         machine = place.machine_type or sizes.get(chips, sizes[4])
-        if machine not in sizes.values():
-            fix = f"one of {', '.join(sizes.values())}, or leave it out"
-            raise InputError(f"{machine} is no machine of {place.accelerator}", where="--machine-type", fix=fix)
+        fitting = [name for size, name in sizes.items() if size == chips or (size == 4 and chips > 4)]
+        if machine not in fitting:
+            what, fix = (
+                f"{machine} makes no {place.accelerator} {place.topology}",
+                f"{' or '.join(fitting)}, or leave it out",
+            )
+            raise InputError(what, where="--machine-type", fix=fix)
         return {"machineType": machine, "tpuTopology": place.topology}
     if not place.gpus:
         if place.accelerator is not None or place.machine_type in machines.GPUS:
@@ -131,6 +139,9 @@ def machine_spec(place: Place) -> dict[str, Any]:
     if not machine or not name:
         fix = "--machine-type g2-standard-12, or --machine-type n1-standard-8 --accelerator NVIDIA_TESLA_T4"
         raise InputError("which machine and which GPU?", where="--machine-type", fix=fix)
+    if built_in and name != built_in.upper().replace("-", "_"):
+        fix = "leave it out, or take an N1 machine"
+        raise InputError(f"{machine} has {built_in} built in", where="--accelerator", fix=fix)
     if count and place.gpus != count:
         fix = f"--gpus-per-worker {count}, or another machine type"
         raise InputError(f"{machine} has {count} GPUs", where="--gpus-per-worker", fix=fix)
@@ -141,6 +152,9 @@ def scheduling(place: Place, spec: JobSpec) -> dict[str, Any]:
     """`--restarts 0`: never begun again; else the whole job is, when a machine was lost, as often as Google likes."""
     asked = cluster.words_of(spec.command, "--max-hours")
     hours = float(asked[0]) if asked else None
+    if place.strategy == "FLEX_START" and place.machine_type not in machines.GPUS:
+        fix = "--machine-type g2-standard-12 and the like with --gpus-per-worker, or --spot"
+        raise InputError("is for L4, A100, H100, H200 and B200 alone", where="--strategy FLEX_START", fix=fix)
     if hours is None and place.strategy == "FLEX_START":
         fix = f"--max-hours N, up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}"
         raise InputError("FLEX_START needs to know for how long", where="--max-hours", fix=fix)
@@ -227,6 +241,11 @@ def body(place: Place, spec: JobSpec, environ: Mapping[str, str], submission: st
     job: dict[str, Any] = {"workerPoolSpecs": pools, "scheduling": scheduling(place, spec)}
     job |= {"serviceAccount": place.service_account} if place.service_account else {}
     job |= {"network": place.network} if place.network else {}
+    shown = {"--label": "\n".join(place.labels.values()), "--image": place.image, "--name": place.name}
+    for option, value in shown.items():
+        if redact(value) != value:
+            fix = "keep it in Secret Manager, as docs/vertex.md shows"
+            raise InputError("holds a secret, and whoever may see jobs can read it", where=option, fix=fix)
     labels = {**place.labels, SUBMISSION_LABEL: submission}
     return {"displayName": place.name, "labels": labels, "jobSpec": job}, where, text
 

@@ -10,11 +10,12 @@ import re
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from maskwright.cloud import vertex
-from maskwright.cloud.rest import Google
+from maskwright.cloud.rest import Google, unsure
 from maskwright.core.console import say
 from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
@@ -27,6 +28,8 @@ LATE_SECONDS = 60
 """Entries are looked for again so far back: they arrive late, each replica's at its own pace."""
 LAST_LOOKS = 3
 """At the log after the job's end, `POLL_SECONDS` apart, until two in a row bring nothing new."""
+LOOKS = 3
+"""For a job whose request had no answer, `POLL_SECONDS` apart."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
 LATER = "; the same submit continues the run"
 TARGET = re.compile(r"vertex:(?:projects/)?([^/\s]+)/(?:locations/)?([^/\s]+)/(?:customJobs/)?(\d+)")
@@ -89,13 +92,31 @@ class Jobs:
         try:
             return self._job(self._google.call("aiplatform", "POST", path, dict(request)))
         except CloudError as error:
-            if error.reason != "other":
+            if not unsure(error):
                 raise
-            wanted = f'labels.{vertex.SUBMISSION_LABEL}="{number}"'
-            made = next(self._google.pages("aiplatform", path, "customJobs", filter=wanted), None)
-            if made is None:
-                raise
-            return self._job(made)
+            if (made := self.find(number)) is None:
+                raise CloudError(error.what, reason="other", where=error.where, fix=self._look(number)) from None
+            return made
+        except StoppedEarly as stopped:
+            if (made := self.find(number)) is None:
+                raise StoppedEarly(f"there may be a job: {self._look(number)}", where=stopped.where) from None
+            what = f"submitted, not followed; the job goes on: `maskwright logs {made.target} --follow`"
+            raise StoppedEarly(what, where=made.target) from None
+
+    def find(self, number: str) -> VertexJob | None:
+        """The job of a submission, which may take a while to be seen."""
+        query, path = f'labels.{vertex.SUBMISSION_LABEL}="{number}"', f"{self._parent}/customJobs"
+        for look in range(LOOKS):
+            time.sleep(POLL_SECONDS if look else 0)
+            with suppress(CloudError):
+                for made in self._google.pages("aiplatform", path, "customJobs", filter=query):
+                    return self._job(made)
+        return None
+
+    def _look(self, number: str) -> str:
+        """Submitting again would make another one, which costs as much again."""
+        words = f"--project={self.project} --region={self.region} --filter=labels.{vertex.SUBMISSION_LABEL}={number}"
+        return f"look for it before you submit again: gcloud ai custom-jobs list {words}"
 
     def get(self, job: str) -> VertexJob:
         return self._job(self._google.call("aiplatform", "GET", f"{self._parent}/customJobs/{job}"))
@@ -206,25 +227,39 @@ def _earlier(timestamp: str) -> str:
 def follow(job: VertexJob) -> None:
     """Shows state and log until the job is over; raises what gives its exit code. Ctrl-C ends only the following."""
     jobs = Jobs(job.project, job.region)
-    log, state = Log(jobs, job), ""
+    log, state, trouble = Log(jobs, job), "", ""
     try:
         while True:
-            job = jobs.get(job.id)
-            if job.state != state:
-                state = job.state
-                say(f"{job.target}: {state.lower()}")
-            log.more()
+            try:
+                job = jobs.get(job.id)
+                if job.state != state:
+                    state = job.state
+                    say(f"{job.target}: {state.lower()}")
+                log.more()
+            except CloudError as error:
+                trouble = _outlived(job, error, trouble)
             if job.over:
                 break
             time.sleep(POLL_SECONDS)
-        for _ in range(LAST_LOOKS):
-            time.sleep(POLL_SECONDS)
-            if not log.more():
-                break
+        with suppress(CloudError):
+            for _ in range(LAST_LOOKS):
+                time.sleep(POLL_SECONDS)
+                if not log.more():
+                    break
     except StoppedEarly:
         what = f"no longer followed; the job goes on: `maskwright logs {job.target} --follow`"
         raise StoppedEarly(what, where=job.target) from None
     conclude(job)
+
+
+def _outlived(job: VertexJob, error: CloudError, before: str) -> str:
+    """Says once what passes (the network, Google's service, too many requests) and returns it; raises the rest."""
+    if not unsure(error) and error.reason != "quota":
+        what = f"{error.what}; the job goes on, and `maskwright stop {job.target}` ends it"
+        raise CloudError(what, reason=error.reason, where=error.where, fix=error.fix) from None
+    if error.what != before:
+        say(f"{job.target}: {error.what}; the job goes on, and is looked at again")
+    return error.what
 
 
 def conclude(job: VertexJob) -> None:
