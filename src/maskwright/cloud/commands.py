@@ -186,6 +186,11 @@ def apply(
     if moved := [one.address for one in drawn.changes if one.kind in GOING and one.address.startswith(tuple(others))]:
         fix = "leave --only out where that is meant: what hosts have in common (host, nfs, labels) has changed"
         raise InputError(f"{moved[0]} would go or be made anew too", where=f"--only {' --only '.join(parts)}", fix=fix)
+    # Protected until an apply before this one, and of a name that is taken until it is gone: a disk is neither.
+    if stuck := [one for one in drawn.changes if one.loses_data and one.type != variables.DATA["disk"]]:
+        nfs = stuck[0].type == variables.DATA["nfs"]
+        fix = f"copy what you need, then `env down{' --only nfs' if nfs else ''} --delete-data`; or put the YAML back"
+        raise InputError(f"this would delete data: {stuck[0].address}", where=desk.environment.name, fix=fix)
     if (target["disk"] or {}).get("seeded") and _entry(drawn, "google_compute_disk", "create", "replace"):
         fix = "`env down --only disk --delete-data`, and --only for hosts that have it, forgets it; then `env seed`"
         what = "was seeded, and is not there: an empty one would take its place"
@@ -239,8 +244,8 @@ def down(
     with desk.terraform.ready() as terraform:
         if "slice" in going:
             _remove_queued(desk, confirm)
-        if delete_data and (kept or not parts):
-            # hosts go, and the protection of data: what is protected cannot be deleted in one go
+        if delete_data and ("nfs" in parts or not parts):
+            # hosts go, and the protection of data: what is protected cannot be deleted in one go; a disk is not
             unprotected = {**target, "disk": before["disk"], "nfs": before["nfs"], "delete_data": True}
             try:
                 take_away(desk, terraform, unprotected, confirm, delete_data=False)

@@ -75,12 +75,12 @@ class Terraform:
     def ready(self) -> Iterator[Terraform]:
         """Inside, the work folder is this process's, and initialized."""
         storage.make_folder(self.folder)
-        os.chmod(self.folder, 0o700)
         with storage.locked(os.path.join(self.folder, ".in-use"), remove=False), _hang_up_stops():
             self._remove(".tf", ".tfplan")  # what an older version left
             shutil.rmtree(os.path.join(self.folder, "modules"), ignore_errors=True)
             ignore = shutil.ignore_patterns("tests", ".terraform*")
             shutil.copytree(CONFIGURATION, self.folder, dirs_exist_ok=True, ignore=ignore)
+            os.chmod(self.folder, 0o700)  # plans and what Terraform says are the user's own
             where = [f"-backend-config=bucket={self.environment.state}"]
             where += [f"-backend-config=prefix={self.environment.prefix}"]
             self._run("init", ["-reconfigure", self._lock, *where], quiet=True)
