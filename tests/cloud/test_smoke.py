@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,7 +16,8 @@ import pytest
 import yaml
 from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
-from in_process import Cli
+from google_cloud.terraform_world import TerraformWorld, why_not
+from in_process import Cli, Result
 
 from maskwright.cloud import smoke
 from maskwright.cloud.environment import build_environment
@@ -146,3 +150,46 @@ def test_it_says_what_it_costs_and_that_nobody_ran_it_and_asks(cli: Cli, tmp_pat
         < drawn.out.index("env down")
         < drawn.out.index("env audit")
     )
+
+
+@pytest.mark.slow
+def test_all_but_the_job_for_real_on_the_fake_cloud(
+    cloud: Cloud, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real Terraform. What runs on machines is stood in for: the seeder by its result, the job by its code."""
+    if reason := why_not():
+        pytest.skip(reason)
+    planned, ran = smoke.plan(BASE, "tpu", "image:1", str(tmp_path / "smoke")), []
+    seeder = "compute/projects/lab-proj/zones/us-east5-b/instances/laboratory-nu-smoke-seeder"
+
+    def fill() -> None:
+        while not over.is_set():
+            if seeder in cloud.resources:
+                items = {one["key"]: one["value"] for one in cloud.resources[seeder]["metadata"]["items"]}
+                done = {"ok": True, "files": 3, "bytes": 99, "manifest_sha256": "0" * 64, "seconds": 1.0}
+                cloud.put(items["maskwright-seed-result"], json.dumps(done))
+            time.sleep(0.05)
+
+    def run(words: Sequence[str]) -> int:
+        ran.append((" ".join(words), Result(0, "", "") if words[0] == "submit" else cli(*words)))
+        if words[0] == "submit":
+            assert "compute/projects/lab-proj/zones/us-east5-b/instanceGroupManagers/laboratory-nu-smoke-slice" in (
+                cloud.resources
+            )
+        return ran[-1][1].code
+
+    over = threading.Event()
+    with TerraformWorld(tmp_path / "terraform", cloud=cloud.url).served() as world:
+        for name, value in {**world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
+            monkeypatch.setenv(name, value)
+        thread = threading.Thread(target=fill)
+        thread.start()
+        try:
+            smoke.smoke(planned, image=False, run=run)
+        finally:
+            over.set()
+            thread.join()
+            for words, result in ran:
+                print(f"$ {words}: {result.code}\n{result.out[-1500:]}{result.err[-1500:]}")
+    assert [result.code for _, result in ran] == [0] * len(ran)
+    assert ran[-1][1].out.startswith("kept, and costs money:\n  bucket lab-proj-maskwright-state")

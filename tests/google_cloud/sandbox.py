@@ -35,7 +35,8 @@ class Host:
         for name in STUBS:
             self.add_tool(name)
         for name in REAL:
-            if path := shutil.which(name):
+            # Not whatever `python3` is on the path: a version manager's is a script that needs tools of its own.
+            if path := os.path.realpath(sys.executable) if name == "python3" else shutil.which(name):
                 (self.bin / name).symlink_to(path)
         self.write("variables", json.dumps(variables))
         self.write("gcloud", os.path.realpath(shutil.which("gcloud") or ""))

@@ -136,7 +136,7 @@ def _blind_to_buckets(found: Inventory) -> bool:
 def judged(google: Google, one: Found, reasons: Mapping[tuple[str, str], str], price: FindPrice | None) -> Item:
     if one.kind == "bucket":
         one = _with_size(google, one)
-    why = reasons.get((one.kind, one.name)) or reasons.get(("part", one.part)) or ""
+    why = reasons.get((one.kind, one.name)) or reasons.get(("part", one.part)) or reasons.get(("kind", one.kind)) or ""
     return Item(one, why, usd_per_hour(one, price))
 
 
@@ -150,7 +150,7 @@ def _with_size(google: Google, one: Found) -> Found:
 
 
 def kept(environment: Environment, wanted: Mapping[str, Any], queued: bool) -> dict[tuple[str, str], str]:
-    """(kind, name) or ("part", part) -> why it is there."""
+    """(kind, name), ("part", part) or ("kind", kind) -> why it is there."""
     reasons: dict[tuple[str, str], str] = {}
     for part in ("slice", "group"):
         if wanted.get(part) or (part == "slice" and queued):
@@ -167,7 +167,7 @@ def kept(environment: Environment, wanted: Mapping[str, Any], queued: bool) -> d
             reasons["bucket", bucket] = data
         reasons["repository", environment.name] = "kept on purpose: images; `env down --delete-data` takes it away"
         if wanted.get("nat"):
-            reasons["part", "network"] = "the gateway by which hosts reach the internet"
+            reasons["kind", "router"] = "the gateway by which hosts reach the internet"
         reasons["part", "vertex"] = "a job that was submitted; `maskwright stop` ends it"
     return reasons
 
