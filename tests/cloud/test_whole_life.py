@@ -156,6 +156,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert moved[-1] == ("delete", "resource_policy")
     assert life.cloud.resources[f"{ZONE}/instanceGroupManagers/lab1-slice"]["targetSize"] == 16
 
+    Desk(str(life.folder / "lab.yaml")).folder.remove("wanted.json")  # by hand
     said = life.env("down", "--yes")
     assert life.exists("instanceGroupManagers") == [] and life.exists("disks") == ["lab1-data-1"]
     for stays in ("lab1-data-1", "lab1-nfs", "lab-proj-lab1-runs"):

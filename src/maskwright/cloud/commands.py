@@ -277,7 +277,8 @@ def take_away(desk: Desk, terraform: Terraform, target: dict[str, Any], confirm:
     """Makes nothing that holds data, and replaces nothing of it, whatever an `up` before this one did not get to: disk
     and NFS are left as they are. Makes nothing at all where nothing is to go."""
     drawn = terraform.plan(target)
-    found = {part: _entry(drawn, type_, "create", "replace") for part, type_ in variables.DATA.items()}
+    kinds = ("create", "replace") if delete_data else ("create", "replace", "delete")
+    found = {part: _entry(drawn, type_, *kinds) for part, type_ in variables.DATA.items()}
     if any(found.values()):
         as_it_is = {part: variables.as_it_is(part, one.before) for part, one in found.items() if one}
         target = {**target, **as_it_is}
