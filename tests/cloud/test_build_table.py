@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from maskwright.cli import run
 from maskwright.cloud import build_table
 from maskwright.cloud.build_table import commands, row_of
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, StoppedEarly
 
 D, T = "default", "true"
 SEED = "seed e.yaml --yes"
@@ -141,3 +143,27 @@ def test_roles_that_refusals_name_are_on_their_page() -> None:
 
     page = (Path(__file__).parents[2] / "docs" / "google-cloud-roles.md").read_text()
     assert [role for _, role in ROLES if role not in page] == []
+
+
+def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seeding machine would be left, and a lock on the state."""
+    program = tmp_path / "python"
+    program.write_text(
+        f"#!/bin/bash\ntrap 'sleep 0.5; echo yes >{tmp_path}/clean; exit 75' TERM\necho yes >{tmp_path}/begun\n"
+        "for _ in $(seq 100); do sleep 0.1; done\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    def stop(number: int, frame: object) -> None:
+        raise StoppedEarly("by SIGTERM")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        with pytest.raises(StoppedEarly):
+            build_table.run([["seed", "lab.yaml"]])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert (tmp_path / "begun").exists() and (tmp_path / "clean").exists()

@@ -19,7 +19,10 @@ from google_cloud.terraform_world import TerraformWorld, why_not
 
 from maskwright.cli import run
 from maskwright.cloud import groups
+from maskwright.cloud.commands import Desk
 from maskwright.cloud.rest import Google
+from maskwright.cloud.seed import _checked
+from maskwright.core.errors import MaskwrightError
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
@@ -135,6 +138,11 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert [disk["mode"] for disk in disks if disk.get("deviceName") == "shared-pd"] == ["READ_ONLY"]
     life.env("plan", "--detailed-exitcode", code=0)
 
+    life.write(disk={**LAB["disk"], "size_gb": 200})
+    life.env("plan", "--only", "slice", "--detailed-exitcode", code=0)  # hosts keep the disk that there is
+    life.env("up", "--only", "slice", "--yes")
+    assert "is another disk than lab1-data-1" in life.env("seed", "--yes", code=2)
+
     life.world.forget()
     life.write(slice={**LAB["slice"], "topology": "8x8"})
     shown = life.env("plan")
@@ -148,11 +156,18 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert moved[-1] == ("delete", "resource_policy")
     assert life.cloud.resources[f"{ZONE}/instanceGroupManagers/lab1-slice"]["targetSize"] == 16
 
+    Desk(str(life.folder / "lab.yaml")).folder.remove("wanted.json")  # by hand
     said = life.env("down", "--yes")
     assert life.exists("instanceGroupManagers") == [] and life.exists("disks") == ["lab1-data-1"]
     for stays in ("lab1-data-1", "lab1-nfs", "lab-proj-lab1-runs"):
         assert stays in said, "what stays is listed"
     assert "holds data" in life.env("down", "--only", "disk", "--yes", code=2)
+
+    del life.cloud.resources[f"{ZONE}/disks/lab1-data-1"]  # by hand, as it costs money
+    assert "lab1-data-1: was seeded, and is not there" in life.env("up", "--yes", code=2)
+    life.env("down", "--yes")
+    assert life.exists("disks") == [], "nothing is made by taking away"
+    life.env("plan", "--only", "disk", "--detailed-exitcode", code=2)  # another one, not seeded
 
     life.env("down", "--delete-data", "--yes")
     assert (
@@ -186,6 +201,16 @@ def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> 
     life.env("up", "--yes", code=1)
     life.env("down", "--delete-data", "--yes")
     assert life.exists("b") == ["lab-proj-maskwright-state"] and life.exists("networks") == []
+    life.write(disk=None, slice=None)
+    life.cloud.fault("terraform.google_storage_bucket.create", 409, "", "the name is somebody else's", times=9)
+    life.env("up", "--yes", code=1)
+    assert life.exists("instances") == ["lab1-nfs"]
+    assert "nothing to take away" in life.env("down", "--yes")
+    life.write(disk=None, slice=None, nfs={"tier": "BASIC_SSD", "capacity_gb": 2560})
+    said = life.env("up", "--yes", "--delete-data", code=2)
+    assert "google_filestore_instance.nfs[0]" in said and "env down --only nfs --delete-data" in said
+    life.env("down", "--delete-data", "--yes")
+    assert life.exists("instances") == [] and life.exists("networks") == []
 
 
 @pytest.mark.slow
@@ -203,6 +228,9 @@ def test_seeding_that_fails_leaves_no_machine(life: Life) -> None:
     assert life.exists("instances") == []
     with seeder(life.cloud, SEEDED):
         life.env("seed", "--yes", "--poll-seconds", "0.1")
+    life.cloud.fault("terraform.google_compute_disk.create", 403, "", "Quota exceeded")
+    assert "Quota exceeded" in life.env("seed", "--again", "--yes", code=1)
+    assert "was seeded" in life.env("seed", "--yes"), "the old disk is as good as before"
     with seeder(life.cloud, SEEDED):
         life.env("seed", "--again", "--yes", "--poll-seconds", "0.1")
     assert life.exists("disks") == ["lab1-data-2"]
@@ -233,3 +261,54 @@ def test_environments_stand_side_by_side(life: Life) -> None:
 def test_without_init_the_fix_is_named(life: Life) -> None:
     life.write()
     assert "maskwright env init" in life.env("plan", code=2)
+
+
+def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
+    life.write()
+    life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
+    assert "nothing to take away" in life.env("down", "--yes")
+    assert "nothing to take away" in life.env("down", "--delete-data", "--yes")
+    assert "nobody is there to say yes" in life.env("seed", code=2)
+    assert life.exists("b") == ["lab-proj-maskwright-state"] and not life.exists("networks") + life.exists("disks")
+
+
+@pytest.mark.slow
+def test_a_queued_slice_is_asked_for_after_a_yes_and_never_forgotten(life: Life) -> None:
+    v5e = {"accelerator": "v5e", "topology": "4x4", "provisioning_model": "SPOT"}
+    life.write(nfs=None, disk=None, slice=None)
+    life.env("init")
+    life.env("up", "--yes")
+    life.write(nfs=None, disk=None, slice=v5e)
+    assert "queued resource lab1-slice (v5litepod-16, SPOT, in us-east5-b) will be asked for" in life.env("plan")
+    assert "nobody is there to say yes" in life.env("up", code=2) and not life.exists("queuedResources")
+    life.cloud.fault("tpu.projects.locations.queuedResources.create", 403, "PERMISSION_DENIED", "no", times=9)
+    life.env("up", "--yes", code=1)
+    record = json.loads(life.cloud.text("gs://lab-proj-maskwright-state/env/lab1/record.json"))
+    assert record["queued_zone"] == "us-east5-b", "should it be there after all, down looks for it"
+    life.cloud.faults.clear()
+    life.env("up", "--only", "slice", "--yes")
+    assert life.exists("queuedResources") == ["lab1-slice"]
+    life.env("plan", "--detailed-exitcode", code=0)
+    life.write(nfs=None, disk=None)
+    life.env("up", "--only", "slice", "--yes")
+    assert life.exists("queuedResources") == [] and life.exists("instanceGroupManagers") == ["lab1-slice"]
+
+
+def test_of_two_commands_at_once_neither_forgets_what_the_other_did(life: Life) -> None:
+    path = life.write()
+    life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
+    one, other = Desk(path), Desk(path)
+    one.want(one.asked_for())
+    with pytest.raises(MaskwrightError, match="another command has changed the environment"):
+        other.want({})
+    one.want({**one.asked_for(), "nfs": None})
+    Desk(path).want({})
+    life.cloud.put("gs://lab-proj-maskwright-state/env/lab1/wanted.json", "{")
+    with pytest.raises(MaskwrightError, match="cannot be read"):
+        Desk(path)
+
+
+def test_only_a_result_that_is_one_counts() -> None:
+    assert _checked(SEEDED) == SEEDED
+    for wrong in ({"ok": True}, {**SEEDED, "files": "3"}, {**SEEDED, "ok": "yes"}):
+        assert _checked(wrong)["ok"] is not True

@@ -16,6 +16,8 @@ from maskwright.core.errors import InputError
 PARTS = ("nfs", "slice", "group")
 """Of an environment, that `create` makes where its YAML has them. Disks are seeded on their own."""
 FLAGS = {"true": True, "false": False, "default": False, "": False}
+LEAVE_SECONDS = 1200.0
+"""Twice what terraform is given: a seeding that is stopped has it run once more."""
 DISK_HAS_NO_PART = "_DISK=true has no part in this row, as before; give it alone"
 
 
@@ -123,5 +125,12 @@ def run(listed: Sequence[Sequence[str]], call: Callable[[list[str]], int] | None
 
 
 def _call(words: list[str]) -> int:
-    code = subprocess.run([sys.executable, "-m", "maskwright", "env", *words], check=False).returncode
+    """Whoever stops this one stops it too, and waits: it takes its machines away, and Terraform saves the state."""
+    with subprocess.Popen([sys.executable, "-m", "maskwright", "env", *words]) as process:
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait(LEAVE_SECONDS)
+            raise
     return code if code >= 0 else 128 - code

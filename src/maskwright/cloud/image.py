@@ -128,7 +128,7 @@ def build(
     if google.find("artifactregistry", ours) is None:
         say("first the repository, with the network and the buckets")
         with desk.terraform.ready() as terraform:
-            apply(desk, terraform, only(desk.wanted, desk.asked_for(), ()), confirm, delete_data=False)
+            apply(desk, terraform, only(desk.wanted, desk.asked_for(disk=False), ()), confirm, delete_data=False)
     source = f"{_folder(environment)}/{hashlib.sha256(content).hexdigest()}.tar.gz"
     Folder(f"gs://{environment.state}").put(source, content)
     chosen = accelerator or accelerator_of(environment)

@@ -7,15 +7,15 @@ and a test compares the two.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud import machines, queued_resource, variables
-from maskwright.cloud.environment import Environment
+from maskwright.cloud.environment import Environment, Fallback
 from maskwright.cloud.record import Record
 from maskwright.cloud.rest import Google
-from maskwright.cloud.terraform_cli import CONFIGURATION
+from maskwright.cloud.terraform_cli import CONFIGURATION, Change
 from maskwright.core.console import say
 
 
@@ -23,16 +23,44 @@ def name(environment: Environment) -> str:
     return f"{environment.name}-slice"
 
 
+def change(google: Google, environment: Environment, record: Record) -> Change | None:
+    """What `ensure`, or `absent` where the YAML has none, would do: Terraform's plan does not show it."""
+    if environment.slice is None or not environment.slice.queued:
+        return Change(name(environment), "queued_resource", "delete") if record.queued_zone else None
+    zone = _place(environment, record).zone or environment.zone
+    if record.queued_zone not in (None, zone):
+        return Change(name(environment), "queued_resource", "replace")
+    found = queued_resource.describe(google, zone, name(environment))
+    if found is not None and found.phase not in ("lost", "going"):
+        return None
+    return Change(name(environment), "queued_resource", "create" if found is None else "replace")
+
+
+def in_words(environment: Environment, record: Record, what: Change) -> str:
+    hosts, place = environment.slice, _place(environment, record)
+    if what.kind == "delete" or hosts is None:
+        return f"queued resource {what.address} in {record.queued_zone} will be taken away"
+    again = "asked for again" if what.kind == "replace" else "asked for"
+    machines = f"{hosts.machine()}, {place.provisioning_model}, in {place.zone}"
+    return f"queued resource {what.address} ({machines}) will be {again}"
+
+
 def ensure(
-    google: Google, environment: Environment, record: Record, values: Mapping[str, Any], outputs: Mapping[str, Any]
-) -> Record:
-    """Asks for it; it may be long in Google's queue. `values` and `outputs`: Terraform's variables and outputs."""
+    google: Google,
+    environment: Environment,
+    record: Record,
+    values: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    remember: Callable[[Record], None],
+) -> None:
+    """Asks for it; it may be long in Google's queue. `values` and `outputs`: Terraform's variables and outputs. What is
+    remembered is remembered first: should this process die, `down` knows where to look."""
     wanted = describe(environment, record, values, outputs)
     if record.queued_zone not in (None, wanted.zone):
         absent(google, environment, record)
+    remember(replace(record, queued_zone=wanted.zone))
     found = queued_resource.ensure(google, wanted)
     say(f"{wanted.name}: {wanted.accelerator_type} in {wanted.zone} is {found.state}")
-    return replace(record, queued_zone=wanted.zone)
 
 
 def absent(google: Google, environment: Environment, record: Record) -> Record:
@@ -46,8 +74,7 @@ def describe(
 ) -> queued_resource.Wanted:
     wished = environment.slice
     assert wished is not None and wished.queued
-    places = wished.placements(environment.zone)
-    place = places[record.placement["slice"] % len(places)]
+    place = _place(environment, record)
     zone = place.zone or environment.zone
     project = f"projects/{environment.project}"
     attached = bool(values["disk"]) and values["disk"]["seeded"]
@@ -66,6 +93,13 @@ def describe(
         metadata=metadata(environment, values, outputs, attached),
         labels=environment.all_labels(),
     )
+
+
+def _place(environment: Environment, record: Record) -> Fallback:
+    if environment.slice is None:
+        return Fallback(zone=record.queued_zone or environment.zone)
+    places = environment.slice.placements(environment.zone)
+    return places[record.placement["slice"] % len(places)]
 
 
 def metadata(

@@ -10,15 +10,17 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from maskwright.cloud import variables
+from maskwright.cloud import commands, variables
 from maskwright.cloud.commands import Confirm, Desk, apply
 from maskwright.cloud.environment import beside
 from maskwright.cloud.terraform_cli import Terraform
 from maskwright.core.console import human_bytes, say, warn
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.launch.folder import Folder
 
 POLL_SECONDS = 10.0
+DEAF_SECONDS = 900.0
+"""That bucket and API may be out of reach: a laptop that slept, a network that changed."""
 GONE_LOOKS = 3
 """So often in a row the machine has to be away, and no result there, before it is given up."""
 
@@ -36,22 +38,41 @@ def seed(
     desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
     if desk.environment.disk is None:
         raise InputError("has no disk", where=location, fix="write a section `disk:` with size_gb and source")
-    under_way = bool((desk.wanted or {}).get("seeder"))
+    desk.asked_for()  # a disk of another size is another one
+    there, name = (desk.wanted or {}).get("disk"), desk.environment.disk_name(desk.record.generation)
     if desk.record.seeded is not None and not again:
         said = desk.record.seeded
         say(f"the disk was seeded {said['time']}: {said['files']:,} files. --again seeds a new one")
         return desk
+    if there and there["name"] != name and not again:
+        what = f"is another disk than {there['name']}, which it would take the place of"
+        raise InputError(what, where=name, fix="--again, once nothing on the old one is needed")
+    before = desk.record
     if desk.record.seeded is not None:
-        hosts = [kind for kind in ("slice", "group") if (desk.wanted or {}).get(kind)]
-        if hosts:
-            fix = "`maskwright env down` first; it leaves the data"
-            raise InputError(f"the {hosts[0]} has the disk attached", where=location, fix=fix)
         desk.record = replace(desk.record, generation=desk.record.generation + 1, seeded=None)
+        name = desk.environment.disk_name(desk.record.generation)
+    if there and there["name"] != name:
+        _refuse_attached(desk, location)
     _say_who_reads(desk)
     with desk.terraform.ready() as terraform:
-        result = _with_machine(desk, terraform, confirm, under_way, again, poll_seconds)
+        try:
+            result = _with_machine(desk, terraform, confirm, again, poll_seconds)
+        except BaseException:
+            if before.seeded and (desk.wanted or {}).get("disk") == there:  # no new disk was made, the old one is good
+                desk.remember(before)
+            raise
         _flip(desk, terraform, result)
     return desk
+
+
+def _refuse_attached(desk: Desk, location: str) -> None:
+    before = desk.wanted or {}
+    hosts = [kind for kind in ("slice", "group") if (before.get(kind) or {}).get("attach_disk")]
+    if desk.record.queued_zone is not None and before["disk"]["seeded"]:
+        hosts.append("slice")
+    if hosts:
+        fix = "`maskwright env down` first; it leaves the data"
+        raise InputError(f"the {hosts[0]} has the disk attached", where=location, fix=fix)
 
 
 def _say_who_reads(desk: Desk) -> None:
@@ -70,7 +91,7 @@ def _base(desk: Desk) -> dict[str, Any]:
 
 
 def _with_machine(
-    desk: Desk, terraform: Terraform, confirm: Confirm, under_way: bool, again: bool, poll_seconds: float
+    desk: Desk, terraform: Terraform, confirm: Confirm, again: bool, poll_seconds: float
 ) -> dict[str, Any]:
     prepare = beside(desk.location, desk.environment.disk.prepare if desk.environment.disk else None)
     place = Folder(variables.seed_result(desk.environment, desk.record).rpartition("/")[0])
@@ -80,16 +101,22 @@ def _with_machine(
     if prepare is not None:
         place.put(f"{prepare[0]}.sh", prepare[1])
         address = f"{place.location}/{prepare[0]}.sh"
-    if not under_way and desk.has_runs_bucket():
+    machine = variables.seeder(desk.environment, desk.record, address)
+    left = (desk.wanted or {}).get("seeder")
+    if left and left != machine:
+        say("the seeding machine that is there was told something else, and goes first")
+        mine = desk.record
+        _take_away(desk, terraform)
+        desk.record = mine
+    if left != machine and desk.has_runs_bucket():
         place.put_json("result.json", {})  # of an earlier try
     try:
-        machine = variables.seeder(desk.environment, desk.record, address)
         apply(desk, terraform, {**_base(desk), "seeder": machine}, confirm, delete_data=again)
         result = _wait(desk, place, poll_seconds)
     except BaseException:
         _take_away(desk, terraform)
         raise
-    if not result.get("ok"):
+    if result.get("ok") is not True:
         _take_away(desk, terraform)
         what = f"seeding failed at {result.get('step', '?')}: {result.get('what', 'it says no more')}"
         fix = "correct what it names; the same command begins again on the disk"
@@ -98,20 +125,30 @@ def _with_machine(
 
 
 def _wait(desk: Desk, place: Folder, poll_seconds: float) -> dict[str, Any]:
-    """The machine's result, seen to be of the files that the bucket has now."""
-    name, told, away = f"{desk.environment.name}-seeder", "", 0
+    """The machine's result. It works on without us, so that a network that is away for a while is waited for."""
+    name, told, away, deaf = f"{desk.environment.name}-seeder", "", 0, 0.0
     until = time.monotonic() + variables.SEEDER_HOURS * 3600
     path = f"projects/{desk.environment.project}/zones/{desk.environment.zone}/instances/{name}"
     say(f"{name} copies {desk.environment.disk.source if desk.environment.disk else ''}")
     while time.monotonic() < until:
-        result = place.get_json("result.json")
+        try:
+            result, step = place.get_json("result.json"), (place.get_json("progress.json") or {}).get("step", "")
+            instance = desk.google.find("compute", path) if not result else None
+        except StoppedEarly:
+            raise
+        except MaskwrightError as error:
+            deaf = deaf or time.monotonic()
+            if time.monotonic() - deaf > DEAF_SECONDS:
+                raise
+            warn(f"{error}; looking again")
+            time.sleep(poll_seconds)
+            continue
+        deaf = 0.0
         if result:
-            return result
-        progress = (place.get_json("progress.json") or {}).get("step", "")
-        if progress and progress != told:
-            say(f"{name}: {progress}")
-            told = str(progress)
-        instance = desk.google.find("compute", path)
+            return _checked(result)
+        if step and step != told:
+            say(f"{name}: {step}")
+            told = str(step)
         away = 0 if instance and instance.get("status") not in ("TERMINATED", "STOPPED", "SUSPENDED") else away + 1
         if away >= GONE_LOOKS:
             return {"ok": False, "step": told or "start", "what": f"{name} is gone and left no result"}
@@ -119,17 +156,33 @@ def _wait(desk: Desk, place: Folder, poll_seconds: float) -> dict[str, Any]:
     return {"ok": False, "step": told, "what": f"no result after {variables.SEEDER_HOURS} hours"}
 
 
+def _checked(result: dict[str, Any]) -> dict[str, Any]:
+    """Every host may write there."""
+    numbers = [result.get(key) for key in ("files", "bytes")]
+    whole = all(type(one) is int for one in numbers) and isinstance(result.get("manifest_sha256"), str)
+    if result.get("ok") is True and not whole:
+        return {"ok": False, "step": "result", "what": "it is none that our script writes"}
+    return result
+
+
 def _take_away(desk: Desk, terraform: Terraform) -> None:
-    """Asks nobody: a machine that is left costs money."""
+    """Asks nobody: a machine that is left costs money. Nothing else is changed, and nothing is made."""
     try:
-        apply(desk, terraform, {**_base(desk), "seeder": None}, lambda plan: None, delete_data=False)
+        desk.look()
+        if (desk.wanted or {}).get("seeder"):
+            target = {**(desk.wanted or {}), "seeder": None}
+            commands.take_away(desk, terraform, target, lambda plan: None, delete_data=False)
     except MaskwrightError as error:
         warn(f"{error}; {desk.environment.name}-seeder may be there still, and costs: `env down` takes it away")
 
 
 def _flip(desk: Desk, terraform: Terraform, result: dict[str, Any]) -> None:
     """The machine goes first: no host may read what another one can write."""
+    filled = desk.environment.disk_name(desk.record.generation)
     _take_away(desk, terraform)
+    if ((desk.wanted or {}).get("disk") or {}).get("name") != filled:
+        fix = "`maskwright env seed` begins again"
+        raise MaskwrightError("was replaced while it was seeded", where=filled, fix=fix)
     counts = {key: result[key] for key in ("files", "bytes", "manifest_sha256")}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     desk.record = replace(desk.record, seeded={**counts, "time": now})

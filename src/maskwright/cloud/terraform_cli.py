@@ -15,7 +15,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ OLDEST = (1, 7)
 CONFIGURATION = os.path.join(os.path.dirname(__file__), "terraform")
 LEAVE_SECONDS = 600.0
 """For terraform to finish what it is about after an interrupt, and to save the state."""
+LISTEN_SECONDS = 0.1
 HOLDS_DATA = ("google_compute_disk", "google_filestore_instance", "google_storage_bucket")
 OURS = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)")
 """Variables that would change what is run here; `TF_CLI_ARGS_apply=-lock=false` was somebody's idea before."""
@@ -36,15 +37,18 @@ OURS = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)")
 
 @dataclass(frozen=True)
 class Change:
-    """`kind`: create, update, replace or delete."""
+    """`kind`: create, update, replace or delete. `before`: what there is, in Terraform's words. `deposed`: it was
+    replaced already, which somebody agreed to, and only its removal has failed."""
 
     address: str
     type: str
     kind: str
+    before: Mapping[str, Any] | None = None
+    deposed: bool = False
 
     @property
     def loses_data(self) -> bool:
-        return self.kind in ("replace", "delete") and self.type in HOLDS_DATA
+        return self.kind in ("replace", "delete") and self.type in HOLDS_DATA and not self.deposed
 
 
 @dataclass(frozen=True)
@@ -71,16 +75,19 @@ class Terraform:
     def ready(self) -> Iterator[Terraform]:
         """Inside, the work folder is this process's, and initialized."""
         storage.make_folder(self.folder)
-        with storage.locked(os.path.join(self.folder, ".in-use"), remove=False):
-            for name in os.listdir(self.folder):  # what an older version left
-                if name.endswith((".tf", ".tfplan")):
-                    os.unlink(os.path.join(self.folder, name))
+        with storage.locked(os.path.join(self.folder, ".in-use"), remove=False), _hang_up_stops():
+            self._remove(".tf", ".tfplan")  # what an older version left
+            shutil.rmtree(os.path.join(self.folder, "modules"), ignore_errors=True)
             ignore = shutil.ignore_patterns("tests", ".terraform*")
             shutil.copytree(CONFIGURATION, self.folder, dirs_exist_ok=True, ignore=ignore)
+            os.chmod(self.folder, 0o700)  # plans and what Terraform says are the user's own
             where = [f"-backend-config=bucket={self.environment.state}"]
             where += [f"-backend-config=prefix={self.environment.prefix}"]
             self._run("init", ["-reconfigure", self._lock, *where], quiet=True)
-            yield self
+            try:
+                yield self
+            finally:
+                self._remove(".tfplan")  # it holds what the state holds
 
     def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> Plan:
         storage.write_json(os.path.join(self.folder, "terraform.tfvars.json"), variables)
@@ -92,15 +99,17 @@ class Terraform:
         return Plan(tuple(_changes(shown)), text, file, code == 2)
 
     def apply(self, plan: Plan) -> None:
-        try:
-            self._run("apply", [self._lock, plan.file])
-        finally:
-            os.unlink(plan.file)  # it holds what the state holds
+        self._run("apply", [self._lock, plan.file])
 
     def outputs(self) -> dict[str, Any]:
         return {name: value["value"] for name, value in json.loads(self._read("output", ["-json"])).items()}
 
     # ---- running -------------------------------------------------------------------------------------------------
+
+    def _remove(self, *endings: str) -> None:
+        for name in os.listdir(self.folder):
+            if name.endswith(endings):
+                os.unlink(os.path.join(self.folder, name))
 
     def _words(self, command: str, options: Sequence[str]) -> list[str]:
         input_ = ["-input=false"] if command in ("init", "plan", "apply") else []
@@ -121,20 +130,24 @@ class Terraform:
         return done.stdout
 
     def _run(self, command: str, options: Sequence[str], *, allowed: Sequence[int] = (0,), quiet: bool = False) -> int:
-        """Shows what it prints; `quiet`: only what it complains of. A session of its own: Ctrl-C is passed on once."""
-        process = subprocess.Popen(
-            self._words(command, options),
-            cwd=self.folder,
-            env=_variables(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        """Shows what it prints; `quiet`: only what it complains of. A session of its own: Ctrl-C is passed on once. Its
+        output is a file: by a pipe, it would die with this process and leave what it was making in no state."""
+        log = os.path.join(self.folder, "terraform.log")
+        with suppress(FileNotFoundError):
+            os.unlink(log)
+        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
+            process = subprocess.Popen(
+                self._words(command, options),
+                cwd=self.folder,
+                env=_variables(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         heard: deque[str] = deque(maxlen=400)
-        reader = threading.Thread(target=_hear, args=(process, heard, quiet), daemon=True)
+        over = threading.Event()
+        reader = threading.Thread(target=_hear, args=(log, over, heard, quiet), daemon=True)
         reader.start()
         try:
             code = process.wait()
@@ -147,7 +160,10 @@ class Terraform:
                 process.kill()
             raise
         finally:
+            over.set()
             reader.join(5.0)
+            with suppress(FileNotFoundError):
+                os.unlink(log)
         if code not in allowed:
             if quiet:
                 for line in heard:
@@ -163,7 +179,7 @@ class Terraform:
             what = f"another run holds the state: {held.get('Who', 'somebody')}, since {held.get('Created', 'a while')}"
             fix = f"wait for it; if it is dead: `{os.path.basename(self._binary)} -chdir={self.folder} force-unlock "
             return TerraformError(what, code, where=where, fix=fix + f"{held.get('ID', 'ID')}`")
-        if "bucket doesn't exist" in output or "does not exist" in first:
+        if "bucket doesn't exist" in output:  # `init`, by Google's library
             fix = "`maskwright env init ENV` makes the bucket for the state"
             return TerraformError(f"gs://{self.environment.state} is not there", code, where=where, fix=fix)
         what = redact(first) or f"it ended with {code}"
@@ -193,13 +209,29 @@ def _variables() -> dict[str, str]:
     return {**mine, "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
 
 
-def _hear(process: subprocess.Popen[str], heard: deque[str], quiet: bool) -> None:
-    assert process.stdout
-    with process.stdout:
-        for line in process.stdout:
-            heard.append(line.rstrip("\n"))
-            if not quiet:
-                say(line.rstrip("\n"))
+def _hear(log: str, over: threading.Event, heard: deque[str], quiet: bool) -> None:
+    with open(log, encoding="utf-8", errors="replace") as file:
+        rest, ended = "", False
+        while not ended:
+            ended = over.wait(LISTEN_SECONDS)
+            *lines, rest = (rest + file.read()).split("\n")
+            for line in [*lines, rest] if ended and rest else lines:
+                heard.append(line)
+                if not quiet:
+                    say(line)
+
+
+@contextmanager
+def _hang_up_stops() -> Iterator[None]:
+    """A terminal that is closed ends a command as Ctrl-C does: what must not be left is taken away. Not under nohup."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _changes(shown: dict[str, Any]) -> Iterator[Change]:
@@ -209,4 +241,5 @@ def _changes(shown: dict[str, Any]) -> Iterator[Change]:
         if actions in (["no-op"], ["read"]):
             continue
         kind = "replace" if len(actions) == 2 else actions[0]
-        yield Change(entry["address"], entry["type"], kind)
+        before, deposed = entry["change"].get("before"), bool(entry.get("deposed"))
+        yield Change(entry["address"], entry["type"], kind, before, deposed)

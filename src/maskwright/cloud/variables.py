@@ -6,7 +6,7 @@ targeted: each plan is of the whole environment.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from maskwright import __version__
@@ -17,6 +17,8 @@ from maskwright.cloud.record import Record
 PARTS = ("slice", "group", "disk", "nfs")
 RUNNING = ("slice", "group", "seeder")
 """What `down` takes away; the rest holds data, or costs next to nothing."""
+DATA = {"disk": "google_compute_disk", "nfs": "google_filestore_instance"}
+"""Parts that hold data, and what Terraform calls them."""
 SHARED_DEVICE = "shared-pd"
 SEEDER_IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 SEEDER_HOURS = 12
@@ -99,8 +101,23 @@ def seed_result(environment: Environment, record: Record) -> str:
 def only(before: dict[str, Any] | None, wished: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
     """`wished` in `parts`; the other parts as they were `before`, where nothing was when there is no before."""
     kept = {part: (before or {}).get(part) for part in (*PARTS, "seeder") if part not in parts}
-    return {**wished, **kept}
+    hosts: list[dict[str, Any]] = [one for kind in ("slice", "group") if (one := kept.get(kind))]
+    # What hosts that stay live in stays too, though nothing in the YAML needs it any more.
+    regions = [*wished["regions"], *(one["zone"].rpartition("-")[0] for one in hosts)]
+    nat = wished["nat"] or bool(hosts and before and before.get("nat"))
+    return {**wished, **kept, "regions": list(dict.fromkeys(regions)), "nat": nat}
 
 
 def without(before: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
     return {**before, **dict.fromkeys(parts)}
+
+
+def as_it_is(part: str, there: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """disk or nfs, as Terraform's state has it; None where there is none."""
+    if there is None:
+        return None
+    if part == "disk":
+        seeded = there["type"] != "hyperdisk-ml" or there.get("access_mode") == "READ_ONLY_MANY"
+        return {"name": there["name"], "type": there["type"], "size_gb": there["size"], "seeded": seeded}
+    share = there["file_shares"][0]
+    return {"tier": there["tier"], "capacity_gb": share["capacity_gb"], "share": share["name"]}

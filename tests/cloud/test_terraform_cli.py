@@ -1,0 +1,108 @@
+"""How the terraform binary is run: with a script in its place that notes what it was given."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from maskwright.cloud import variables
+from maskwright.cloud.environment import build_environment
+from maskwright.cloud.record import Record
+from maskwright.cloud.terraform_cli import Terraform, _changes
+
+ENVIRONMENT = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}
+BINARY = """#!/bin/bash
+case $1 in
+  version) echo '{"terraform_version": "1.11.4"}' ;;
+  init) env >"$NOTES/environment" ;;
+  plan) touch next.tfplan; exit 2 ;;
+  show) echo '{"resource_changes": []}' ;;
+  apply)
+    trap 'echo stopping; told=yes' INT
+    echo creating
+    echo yes >"$NOTES/begun"
+    for _ in $(seq 10); do sleep 0.1; echo still creating; done
+    echo "${told:-undisturbed}" >"$NOTES/saved" ;;
+esac
+"""
+RUN = """
+import signal
+from maskwright.cli import _stop
+signal.signal(signal.SIGTERM, _stop)
+from maskwright.cloud.environment import build_environment
+from maskwright.cloud.terraform_cli import Terraform
+with Terraform(build_environment({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}, "")).ready() as made:
+    made.apply(made.plan({}))
+"""
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    binary = tmp_path / "bin" / "terraform"
+    binary.parent.mkdir()
+    binary.write_text(BINARY)
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{binary.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NOTES", str(tmp_path))
+    return tmp_path
+
+
+def appears(path: Path) -> str:
+    until = time.monotonic() + 20
+    while not path.exists() or not (text := path.read_text()):
+        assert time.monotonic() < until, f"{path} does not appear"
+        time.sleep(0.02)
+    return text
+
+
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGKILL, "undisturbed"), (signal.SIGHUP, "yes")])
+def test_terraform_saves_the_state_when_we_are_killed(notes: Path, number: int, said: str) -> None:
+    """It must neither die of a pipe that nobody reads nor, when the terminal goes, be left to run on unasked."""
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen([sys.executable, "-c", RUN], cwd=root, stderr=subprocess.PIPE) as ours:
+        appears(notes / "begun")
+        ours.send_signal(number)
+        assert appears(notes / "saved").strip() == said
+
+
+def test_what_is_left_in_the_work_folder(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CLI_ARGS_apply", "-lock=false")
+    monkeypatch.setenv("TF_VAR_name", "other")
+    terraform = Terraform(build_environment(ENVIRONMENT, ""))
+    folder = Path(terraform.folder)
+    old = folder / "modules" / "hosts" / "of_an_older_version.tf"
+    old.parent.mkdir(parents=True)
+    old.write_text("")
+    with terraform.ready() as made:
+        made.plan({})
+        assert (folder / "next.tfplan").exists() and not old.exists()
+    assert not list(folder.glob("*.tfplan")), "it holds what the state holds"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    given = (notes / "environment").read_text()
+    assert "lock=false" not in given and "TF_VAR_name" not in given
+
+
+def test_what_was_replaced_already_loses_nothing_more() -> None:
+    disk = {"address": "google_compute_disk.data[0]", "type": "google_compute_disk"}
+    entries = [{**disk, "change": {"actions": ["delete"], "before": {}}, **more} for more in ({}, {"deposed": "a1b2"})]
+    assert [change.loses_data for change in _changes({"resource_changes": entries})] == [True, False]
+
+
+def test_only_leaves_hosts_what_they_live_in() -> None:
+    """Their region's network and their gateway, though the YAML does not name them any more."""
+    far = {"accelerator": "v6e", "topology": "4x4", "zone": "us-east1-d"}
+    before = variables.variables(build_environment({**ENVIRONMENT, "slice": far}, ""), Record(), None)
+    group = {"machine_type": "g2-standard-12"}
+    wished = variables.variables(build_environment({**ENVIRONMENT, "group": group}, ""), Record(), None)
+    assert before["nat"] and not wished["nat"]
+    both = variables.only(before, wished, ("group",))
+    assert both["nat"] and both["regions"] == ["us-east5", "us-east1"] and both["slice"] == before["slice"]
+    assert variables.only(before, wished, ("slice", "group"))["regions"] == ["us-east5"]
