@@ -15,6 +15,10 @@ resource "google_storage_bucket" "dataset" {
   versioning {
     enabled = true
   }
+  # Versions bring things back; Google's soft delete would keep, and bill, each of them for a week more.
+  soft_delete_policy {
+    retention_duration_seconds = 0
+  }
   # What was overwritten or deleted can be brought back for a month.
   lifecycle_rule {
     action {
@@ -45,6 +49,10 @@ resource "google_storage_bucket" "runs" {
 
   versioning {
     enabled = true
+  }
+  # Versions bring things back; Google's soft delete would keep, and bill, each of them for a week more.
+  soft_delete_policy {
+    retention_duration_seconds = 0
   }
   # A run replaces its checkpoints and its status again and again: a week of what was, not a month.
   lifecycle_rule {

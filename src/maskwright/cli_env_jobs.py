@@ -105,8 +105,8 @@ def is_environment(run: str) -> bool:
 def status(location: str, as_json: bool) -> None:
     from maskwright.cloud import job_status
 
-    for found in job_status.look_all(location):
-        print_result(found.report(), found.to_json(), as_json)
+    found = list(job_status.look_all(location))
+    print_result("\n".join(one.report() for one in found), [one.to_json() for one in found], as_json)
 
 
 def logs(location: str, follow: bool, lines: int | None) -> None:

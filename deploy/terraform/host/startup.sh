@@ -321,6 +321,10 @@ main() {
   attribute setup maskwright-setup
   attribute worker agent-worker-number
   [ -n "$worker" ] || attribute worker worker-id
+  case $instance in
+    "$environment-$kind"-*) ;;
+    *) [ -z "$worker" ] || instance=$environment-$kind-w-$worker ;;  # a TPU node's hosts have names of Google's own
+  esac
   mounts=$root$mount_point
   # Container-Optimized OS has a root that cannot be written: the container sees the same paths all the same.
   mkdir -p "$mounts" 2>/dev/null || { mounts=$state/mnt; mkdir -p "$mounts"; }

@@ -12,6 +12,7 @@ from typing import Any
 
 from maskwright.cloud import queued_slice, record, variables
 from maskwright.cloud.environment import beside, read_environment
+from maskwright.cloud.init import foreign
 from maskwright.cloud.record import Record
 from maskwright.cloud.rest import Google
 from maskwright.cloud.terraform_cli import Change, Plan, Terraform
@@ -32,7 +33,11 @@ class Desk:
         self.location = location
         self.environment = read_environment(location)
         self.google = Google(self.environment.project)
-        if self.google.find("storage", f"b/{self.environment.state}") is None:
+        bucket = self.google.find("storage", f"b/{self.environment.state}")
+        if bucket is not None and foreign(self.google, bucket):
+            fix = "set state_bucket in the YAML to a name of your own; do not use this one"
+            raise InputError("is of another project", where=f"gs://{self.environment.state}", fix=fix)
+        if bucket is None:
             fix = f"`maskwright env init {location}` makes it"
             raise InputError("there is no such bucket, for the state", where=f"gs://{self.environment.state}", fix=fix)
         self.folder = record.folder(self.environment)

@@ -241,6 +241,7 @@ class Environment(Section):
 
     def _disk_fits(self, disk: Disk, hosts: Slice | Group) -> None:
         kind = hosts.accelerator if isinstance(hosts, Slice) else machines.family(hosts.machine_type)
+        kind = "a4" if hosts.machine().startswith("a3-ultragpu") else kind  # which takes what that one takes
         fitting = machines.DATA_DISKS.get(kind, machines.SHARED_DISKS)
         if disk.type not in fitting:
             raise ValueError(f"hosts of {kind} cannot attach {disk.type}; disk.type is one of {', '.join(fitting)}")

@@ -23,7 +23,7 @@ FLEX_PATIENCE_SECONDS = 7 * 86_400.0
 STOPPED = {"STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
 AT_IT = {"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING", "REFRESHING", "RESTARTING", "RESUMING", "STARTING"}
 STOPPED_NODES = {"PREEMPTED", "STOPPED", "TERMINATED"}
-LOCKS = ("another run holds the state", "is in use by")
+LOCKS = ("another run holds the state", "is in use by", "another command has changed the environment")
 
 
 class EnvironmentGround:
@@ -135,7 +135,7 @@ class EnvironmentGround:
             wanted=wanted,
             placement=placement,
             exists=True,
-            names=tuple(f"{name}-{host.number}" for host in found.hosts if host.state not in STOPPED_NODES),
+            names=tuple(f"{name}-w-{host.number}" for host in found.hosts if host.state not in STOPPED_NODES),
             running=len(found.hosts) if ready else 0,
             making=found.phase in ("waiting", "ready"),
             trouble=found.trouble if found.phase == "lost" else "",

@@ -163,10 +163,15 @@ def _make(google: Google, environment: Environment) -> Check:
     return Check("bucket", f"gs://{environment.state}", "ok", detail)
 
 
+def foreign(google: Google, bucket: dict[str, Any]) -> bool:
+    """Names of buckets are everybody's: somebody else may have taken this one first."""
+    number = str(google.call("cloudresourcemanager", "GET", f"projects/{google.project}")["name"]).rpartition("/")[2]
+    return str(bucket.get("projectNumber", number)) != number
+
+
 def _check_bucket(google: Google, environment: Environment, found: dict[str, Any]) -> Check:
     what, access = f"gs://{environment.state}", found.get("iamConfiguration") or {}
-    number = str(google.call("cloudresourcemanager", "GET", f"projects/{google.project}")["name"]).rpartition("/")[2]
-    if str(found.get("projectNumber", number)) != number:
+    if foreign(google, found):
         detail = f"is of another project (number {found['projectNumber']})"
         return Check("bucket", what, "missing", detail, "set state_bucket in the YAML to a name of your own")
     wrong = {

@@ -19,6 +19,10 @@ locals {
     ct5p  = ["hyperdisk-ml", "pd-balanced"]
     g2    = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
     a3    = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
+    n1    = ["pd-balanced", "pd-ssd", "pd-standard"]
+    n2    = ["pd-balanced", "pd-ssd", "pd-standard"]
+    n2d   = ["pd-balanced", "pd-ssd", "pd-standard"]
+    e2    = ["pd-balanced", "pd-ssd", "pd-standard"]
     other = ["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"]
   }
   # Of the a3 machines, a3-ultragpu is like a4.
