@@ -147,7 +147,7 @@ def test_quickstart_on_own_text(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) -> None:
-    command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--minutes", "0.4"]
+    command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--minutes", "0.1"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics = tmp_path / "qs" / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120

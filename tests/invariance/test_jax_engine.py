@@ -117,6 +117,7 @@ def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path, optim
     assert "changed: engine.kind: torch -> jax" in (tmp_path / "mixed/log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: Path) -> None:
     """With dropout, which is drawn for each virtual worker, and a masking rate that moves."""
     keys = {
