@@ -19,7 +19,7 @@ HOST = Path(__file__).resolve().parents[2] / "deploy" / "terraform" / "host"
 STUBS = ("mount", "umount", "mountpoint", "mount.nfs", "blkid", "wipefs", "mkfs.ext4", "docker", "shutdown", "apt-get")
 STUBS += ("cos-extensions", "gcloud")
 REAL = ("bash", "sh", "curl", "sed", "tr", "cut", "head", "tail", "tee", "cat", "wc", "date", "uname", "mkdir", "chmod")
-REAL += ("rm", "mv", "ls", "dirname", "sleep", "sha256sum", "grep", "flock", "sync", "env", "python3")
+REAL += ("rm", "mv", "ls", "dirname", "sleep", "sha256sum", "grep", "flock", "sync", "env", "find", "python3")
 """All that the scripts need of a system besides; the stubs of tools that are not named here do not exist."""
 
 
