@@ -268,10 +268,15 @@ copy() {
   mkdir -p "$target"
   # Of a copy that was killed: gcloud 528 takes them up and deletes them as unmatched, in either order.
   find "$target" -type f -name '*_.gstmp' -exec rm -f {} +
-  if ! gcloud storage rsync --recursive --delete-unmatched-destination-objects --exclude="$own" --no-user-output-enabled \
-    "$source" "$target" 2>"$run/log"; then
-    fail "$(complaint "$run/log")" "see that the disk is large enough (disk.size_gb), and that $environment-train may read the source"
-  fi
+  local tries=1
+  until gcloud storage rsync --recursive --delete-unmatched-destination-objects --exclude="$own" --no-user-output-enabled \
+    "$source" "$target" 2>"$run/log"; do
+    [ "$tries" -lt 3 ] ||
+      fail "$(complaint "$run/log")" "see that the disk is large enough (disk.size_gb), and that $environment-train may read the source"
+    tries=$((tries + 1))
+    say "$(complaint "$run/log"): once more"
+    sleep "$pause"
+  done
 }
 copy_and_check() {
   local bad
