@@ -150,19 +150,24 @@ def asking(yes: bool) -> Confirm:
 
     def confirm(drawn: Plan) -> None:
         from maskwright.core.console import say
-        from maskwright.core.errors import InputError, StoppedEarly
 
         for line in [*drawn.text.rstrip().splitlines(), *replaced(drawn)]:
             say(line)
-        if yes:
-            return
-        if not sys.stdin.isatty():
-            raise InputError("nobody is there to say yes", where="env", fix="--yes does not ask")
-        print("Do this? Only 'yes' is a yes: ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip() != "yes":
-            raise StoppedEarly("nothing was changed")
+        if not yes:
+            require_yes("Do this?", "env", "nothing was changed")
 
     return confirm
+
+
+def require_yes(question: str, where: str, otherwise: str) -> None:
+    """Raises `InputError` when nobody is there to answer, and `StoppedEarly` for every other answer."""
+    from maskwright.core.errors import InputError, StoppedEarly
+
+    if not sys.stdin.isatty():
+        raise InputError("nobody is there to say yes", where=where, fix="--yes does not ask")
+    print(f"{question} Only 'yes' is a yes: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != "yes":
+        raise StoppedEarly(otherwise)
 
 
 def replaced(drawn: Plan) -> list[str]:

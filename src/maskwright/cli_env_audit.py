@@ -13,14 +13,13 @@ def audit(location: EnvironmentFile, json: AsJson = False, prices: Prices = None
     """List all that exists, what costs money, and why. Exit code 1 when something is left over that does."""
     from maskwright.cloud import audit as task
     from maskwright.cloud import record
-    from maskwright.cloud.commands import WANTED
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.prices import read_prices
     from maskwright.cloud.rest import Google
 
     environment = read_environment(location)
     google, price = Google(environment.project), read_prices(prices).find
-    wanted, queued = record.folder(environment).get_json(WANTED), record.read(environment).queued_zone is not None
+    wanted, queued = record.wanted(environment), record.read(environment).queued_zone is not None
     found = task.audit(google, environment, wanted=wanted, queued=queued, price=price)
     print_result(found.report(), found.to_json(), json)
     if not found.clean:

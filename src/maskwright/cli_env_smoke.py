@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 import typer
 
-from maskwright.cli_env import EnvironmentFile, Prices, Yes, env
+from maskwright.cli_env import EnvironmentFile, Prices, Yes, env, require_yes
 
 
 @env.command("smoke")
@@ -26,7 +25,6 @@ def smoke(
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.prices import read_prices, table
     from maskwright.core.console import say
-    from maskwright.core.errors import InputError, StoppedEarly
 
     planned, image = task.plan(read_environment(location), on, container), container is None
     if dry_run:
@@ -40,9 +38,5 @@ def smoke(
     more = ", and Cloud Build for the image" if image else ""
     say(f"About {usd:,.2f} USD if it takes {task.MOST_HOURS:g} h, by that table{more}; at the end all is taken away.")
     if not yes:
-        if not sys.stdin.isatty():
-            raise InputError("nobody is there to say yes", where="env smoke", fix="--yes does not ask")
-        print("Spend that? Only 'yes' is a yes: ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip() != "yes":
-            raise StoppedEarly("nothing was made")
+        require_yes("Spend that?", "env smoke", "nothing was made")
     task.smoke(planned, image=image)

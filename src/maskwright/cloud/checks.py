@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from maskwright.cloud import machines
-from maskwright.cloud.environment import Disk, Environment, Fallback, Group, Slice
+from maskwright.cloud.environment import Disk, Environment, Fallback, Group, Slice, region_of
 from maskwright.cloud.prices import BOOT_DISK_GIB, boot_disk
 from maskwright.cloud.rest import Google
 from maskwright.core.console import human_seconds
@@ -62,7 +62,7 @@ class Wish:
 
     @property
     def region(self) -> str:
-        return self.zone.rpartition("-")[0]
+        return region_of(self.zone)
 
 
 def wishes(environment: Environment) -> list[Wish]:

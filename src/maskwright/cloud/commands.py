@@ -20,7 +20,6 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, TerraformError
 from maskwright.launch.folder import Folder
 
-WANTED = "wanted.json"
 GOING = ("replace", "delete")
 Confirm = Callable[[Plan], None]
 """Raises what ends the command when the user does not want the plan."""
@@ -52,10 +51,10 @@ class Desk:
             self.record = _without_disk(self.record)  # it went, and whoever had it go could not say so any more
 
     def _stored(self) -> tuple[Record, dict[str, Any] | None]:
-        wanted = self.folder.get_json(WANTED)
-        if wanted is None and self.folder.get(WANTED) is not None:
+        wanted = self.folder.get_json(record.WANTED)
+        if wanted is None and self.folder.get(record.WANTED) is not None:
             fix = "restore the object's last version (gcloud storage ls --all-versions)"
-            raise MaskwrightError("cannot be read", where=f"{self.folder.location}/{WANTED}", fix=fix)
+            raise MaskwrightError("cannot be read", where=f"{self.folder.location}/{record.WANTED}", fix=fix)
         return record.read(self.environment), wanted
 
     def asked_for(self, *, disk: bool = True) -> dict[str, Any]:
@@ -63,9 +62,8 @@ class Desk:
         changes nothing in what is remembered of the one that is there."""
         if disk:
             self.record = self.record.for_disk(self.environment)
-        setup = beside(self.location, self.environment.host.setup)
-        address = f"gs://{self.environment.runs_bucket}/setup/{setup[0]}.sh" if setup else None
-        return variables.variables(self.environment, self.record, address)
+        setup = variables.setup_address(self.environment, self.location)
+        return variables.variables(self.environment, self.record, setup)
 
     def want(self, values: Mapping[str, Any]) -> None:
         """Raises `MaskwrightError` when somebody else wanted something meanwhile: it would be forgotten."""
@@ -74,7 +72,7 @@ class Desk:
             what = "another command has changed the environment meanwhile"
             raise MaskwrightError(what, where=self.environment.name, fix=fix)
         self.wanted = dict(values)
-        self.folder.put_json(WANTED, self.wanted)
+        self.folder.put_json(record.WANTED, self.wanted)
         record.write(self.environment, self.record)
         self._found = self.record, json.loads(json.dumps(self.wanted))
 

@@ -100,6 +100,11 @@ class Hosts(Section):
         others = [Fallback(zone=f.zone or home, provisioning_model=f.provisioning_model) for f in self.fallbacks]
         return [own, *others]
 
+    def place(self, zone: str, number: int) -> Fallback:
+        """The one in use; numbers go round. Its zone is always given."""
+        places = self.placements(zone)
+        return places[number % len(places)]
+
     def models(self) -> set[str]:
         return {self.provisioning_model, *(place.provisioning_model for place in self.fallbacks)}
 
@@ -235,7 +240,7 @@ class Environment(Section):
                 zone = place.zone or ""
                 if self.disk is not None and zone != self.zone:
                     raise ValueError(f"hosts in {zone} cannot attach the disk, which is in {self.zone}")
-                if self.nfs is not None and _region(zone) != self.region:
+                if self.nfs is not None and region_of(zone) != self.region:
                     raise ValueError(f"hosts in {zone} are in another region than NFS, in {self.zone}")
         return self
 
@@ -248,7 +253,7 @@ class Environment(Section):
 
     @property
     def region(self) -> str:
-        return _region(self.zone)
+        return region_of(self.zone)
 
     @property
     def state(self) -> str:
@@ -277,7 +282,7 @@ class Environment(Section):
     def regions(self) -> list[str]:
         """Of all places that hosts may be in; its own first."""
         places = [p.zone or "" for hosts in (self.slice, self.group) if hosts for p in hosts.placements(self.zone)]
-        return list(dict.fromkeys([self.region, *(_region(zone) for zone in places)]))
+        return list(dict.fromkeys([self.region, *(region_of(zone) for zone in places)]))
 
     @property
     def nat(self) -> bool:
@@ -299,7 +304,7 @@ class Environment(Section):
         return self.slice if kind == "slice" else self.group
 
 
-def _region(zone: str) -> str:
+def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 

@@ -9,6 +9,7 @@ from maskwright.cloud import commands, failures, groups, queued_resource, record
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment
 from maskwright.cloud.failures import Refusal
 from maskwright.cloud.prices import estimate, read_prices
+from maskwright.cloud.record import Record
 from maskwright.cloud.rest import Google
 from maskwright.cloud.watch import Rules
 from maskwright.cloud.watcher import Locked, Machines, Refused
@@ -80,14 +81,12 @@ class EnvironmentGround:
             raise InputError(what, where="--max-cost", fix=fix)
         return sum(mine) / hosts.hosts
 
-    def _zone(self, environment: Environment, hosts: Slice | Group) -> str:
+    def _zone(self, environment: Environment, hosts: Slice | Group, known: Record) -> str:
         """Where they are: as was asked for last, whatever the YAML says since; else by the record."""
-        known = record.read(environment)
-        places = hosts.placements(environment.zone)
-        wished = places[known.placement[self._kind] % len(places)].zone or environment.zone
+        wished = hosts.place(environment.zone, known.placement[self._kind]).zone or environment.zone
         if isinstance(hosts, Slice) and hosts.queued:
             return known.queued_zone or wished
-        wanted = record.folder(environment).get_json(commands.WANTED) or {}
+        wanted = record.wanted(environment) or {}
         return str((wanted.get(self._kind) or {}).get("zone") or wished)
 
     # ---- looking -------------------------------------------------------------------------------------------------
@@ -96,9 +95,9 @@ class EnvironmentGround:
         environment = self._environment()
         hosts = environment.hosts_of(self._kind)
         assert hosts is not None
-        places = hosts.placements(environment.zone)
-        placement = record.read(environment).placement[self._kind] % len(places)
-        zone, name = self._zone(environment, hosts), f"{environment.name}-{self._kind}"
+        known = record.read(environment)
+        placement = known.placement[self._kind] % len(hosts.placements(environment.zone))
+        zone, name = self._zone(environment, hosts, known), f"{environment.name}-{self._kind}"
         self._at = zone
         with _refusals():
             if isinstance(hosts, Slice) and hosts.queued:
@@ -168,7 +167,7 @@ class EnvironmentGround:
         if isinstance(hosts, Slice) or hosts is None:
             return False
         with _refusals():
-            zone, name = self._zone(environment, hosts), f"{environment.name}-{self._kind}"
+            zone, name = self._zone(environment, hosts, record.read(environment)), f"{environment.name}-{self._kind}"
             group = groups.describe(self._google, zone, name)
             if group is None or not group.dead or len(group.members) != hosts.hosts:
                 return False
@@ -180,7 +179,7 @@ class EnvironmentGround:
         hosts = environment.hosts_of(self._kind)
         assert hosts is not None
         try:
-            zone = self._zone(environment, hosts)
+            zone = self._zone(environment, hosts, record.read(environment))
         except MaskwrightError:
             if self._at is None:
                 raise

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from maskwright.cloud import machines, record
-from maskwright.cloud.environment import ENVIRONMENT_LABEL, Environment
+from maskwright.cloud.environment import ENVIRONMENT_LABEL, Environment, region_of
 from maskwright.cloud.failures import unknown_caller
 from maskwright.cloud.rest import UNREACHED, Google
 from maskwright.core.errors import CloudError, MaskwrightError
@@ -305,7 +305,7 @@ def part_of(environment: Environment, kind: str, name: str) -> Part:
 
 
 def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, float] | None:
-    region = place.rpartition("-")[0] if re.fullmatch(r".+-[a-z]", place) else place
+    region = region_of(place) if re.fullmatch(r".+-[a-z]", place) else place
     if kind == "instance":
         machine = str(body.get("machineType", "")).rpartition("/")[2]
         model = str((body.get("scheduling") or {}).get("provisioningModel", "STANDARD"))

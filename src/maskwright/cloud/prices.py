@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from maskwright.cloud.environment import Environment, Group, Slice
+from maskwright.cloud.environment import Environment, Group, Slice, region_of
 from maskwright.cloud.machines import TPUS, family
 from maskwright.core.errors import ConfigError
 from maskwright.core.settings import Section, explain, read_yaml
@@ -172,9 +172,8 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
         hosts: Slice | Group | None = environment.hosts_of(part)
         if hosts is None:
             continue
-        places = hosts.placements(environment.zone)
-        place = places[placement.get(part, 0) % len(places)]
-        home = (place.zone or environment.zone).rpartition("-")[0]
+        place = hosts.place(environment.zone, placement.get(part, 0))
+        home = region_of(place.zone or environment.zone)
         what, count = (hosts.accelerator, hosts.chips) if isinstance(hosts, Slice) else (hosts.machine(), hosts.size)
         asked.append((part, what, home, place.provisioning_model, count))
         if not (isinstance(hosts, Slice) and hosts.queued):

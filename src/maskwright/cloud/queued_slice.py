@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud import machines, queued_resource, variables
-from maskwright.cloud.environment import Environment, Fallback
+from maskwright.cloud.environment import Environment, Fallback, region_of
 from maskwright.cloud.record import Record
 from maskwright.cloud.rest import Google
 from maskwright.cloud.terraform_cli import CONFIGURATION, Change
@@ -86,7 +86,7 @@ def describe(
         runtime_version=wished.runtime_version or machines.TPUS[wished.accelerator].runtime_version,
         model=place.provisioning_model,
         network=f"{project}/global/networks/{environment.name}-net",
-        subnetwork=f"{project}/regions/{zone.rpartition('-')[0]}/subnetworks/{environment.name}-{zone.rpartition('-')[0]}",
+        subnetwork=f"{project}/regions/{region_of(zone)}/subnetworks/{environment.name}-{region_of(zone)}",
         service_account=str(outputs["service_account"]),
         reservation=wished.reservation if place.provisioning_model == "RESERVATION_BOUND" else None,
         data_disk=disk,
@@ -98,8 +98,7 @@ def describe(
 def _place(environment: Environment, record: Record) -> Fallback:
     if environment.slice is None:
         return Fallback(zone=record.queued_zone or environment.zone)
-    places = environment.slice.placements(environment.zone)
-    return places[record.placement["slice"] % len(places)]
+    return environment.slice.place(environment.zone, record.placement["slice"])
 
 
 def metadata(

@@ -15,6 +15,8 @@ from maskwright.launch.folder import Folder
 
 FORMAT = 1
 NAME = "record.json"
+WANTED = "wanted.json"
+"""What was asked for last, as Terraform's variables."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,22 @@ def folder(environment: Environment) -> Folder:
 
 def read(environment: Environment) -> Record:
     """A new one where there is none. Raises `MaskwrightError` for one of another format."""
-    location = f"gs://{environment.state}/{environment.prefix}/{NAME}"
-    content = folder(environment).get(NAME)
-    if content is None:
+    place = folder(environment)
+    values = place.get_json(NAME)
+    if values is None and place.get(NAME) is None:
         return Record()
-    values = folder(environment).get_json(NAME)
     if values is None or values.get("format") != FORMAT:
         fix = "use the version that wrote it, or restore the object's last version"
-        raise MaskwrightError(f"is no record of format {FORMAT}", where=location, fix=fix)
+        raise MaskwrightError(f"is no record of format {FORMAT}", where=f"{place.location}/{NAME}", fix=fix)
     disk = values["disk"]
     known = {key: disk.get(key) for key in ("generation", "seeded", "disk_gb", "disk_type")}
     placement = {**Record().placement, **values["placement"]}
     return Record(placement=placement, queued_zone=values.get("queued_zone"), **known)
+
+
+def wanted(environment: Environment) -> dict[str, Any] | None:
+    """None when nothing was asked for yet, or it cannot be read."""
+    return folder(environment).get_json(WANTED)
 
 
 def write(environment: Environment, record: Record) -> None:

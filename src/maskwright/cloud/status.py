@@ -8,9 +8,8 @@ from typing import Any
 
 from maskwright.cloud import host_health, job_status, record, variables
 from maskwright.cloud.audit import HOURS_A_MONTH, Audit, FindPrice, audit, total
-from maskwright.cloud.commands import WANTED
 from maskwright.cloud.drift import differences
-from maskwright.cloud.environment import Environment, beside, read_environment
+from maskwright.cloud.environment import Environment, read_environment
 from maskwright.cloud.host_health import HostHealth
 from maskwright.cloud.inventory import Inventory
 from maskwright.cloud.job_status import Found as Job
@@ -83,13 +82,11 @@ def read(location: str, price: FindPrice | None = None) -> Status:
     environment = read_environment(location)
     google = Google(environment.project)
     remembered = record.read(environment).for_disk(environment)
-    setup = beside(location, environment.host.setup)
-    address = f"gs://{environment.runs_bucket}/setup/{setup[0]}.sh" if setup else None
     return status(
         google,
         environment,
-        asked=variables.variables(environment, remembered, address),
-        wanted=record.folder(environment).get_json(WANTED),
+        asked=variables.variables(environment, remembered, variables.setup_address(environment, location)),
+        wanted=record.wanted(environment),
         remembered=remembered,
         jobs=job_status.look_all(location),
         price=price,
@@ -125,7 +122,7 @@ def _hosts(
     zone = remembered.queued_zone if queued else (order or {}).get("zone")
     if hosts is None or zone is None:
         return None
-    place = hosts.placements(environment.zone)[remembered.placement[kind] % len(hosts.placements(environment.zone))]
+    place = hosts.place(environment.zone, remembered.placement[kind])
     topology = f" {environment.slice.topology}" if kind == "slice" and environment.slice else ""
     what = f"{hosts.machine()}{topology} {place.provisioning_model} in {zone}"
     try:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from maskwright.cloud import machines
-from maskwright.cloud.environment import Environment, build_environment
+from maskwright.cloud.environment import Environment, build_environment, region_of
 from maskwright.cloud.shell_file import Variable
 from maskwright.core.errors import ConfigError
 from maskwright.core.settings import parse_yaml
@@ -138,7 +138,7 @@ class _Import:
         self.mapped("PROJECT_ID", "project", self.needed("PROJECT_ID"))
         self.mapped("ZONE", "zone", self.needed("ZONE"))
         if "REGION" in self.given:
-            region = self.values["zone"].rpartition("-")[0]
+            region = region_of(self.values["zone"])
             if self.text("REGION") in ("", region):
                 self.defaulted("REGION", f"is the zone's: {region}")
             else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from maskwright import __version__
 from maskwright.cloud import machines
-from maskwright.cloud.environment import Disk, Environment, Group, Slice
+from maskwright.cloud.environment import Disk, Environment, Group, Slice, beside, region_of
 from maskwright.cloud.record import Record
 
 PARTS = ("slice", "group", "disk", "nfs")
@@ -56,6 +56,12 @@ def variables(environment: Environment, record: Record, setup: str | None) -> di
     }
 
 
+def setup_address(environment: Environment, location: str) -> str | None:
+    """Where hosts read the set-up script that the YAML at `location` names; its content decides the name."""
+    setup = beside(location, environment.host.setup)
+    return f"gs://{environment.runs_bucket}/setup/{setup[0]}.sh" if setup else None
+
+
 def _disk(environment: Environment, disk: Disk, record: Record, seeded: bool) -> dict[str, Any]:
     name = environment.disk_name(record.generation)
     return {"name": name, "type": disk.type, "size_gb": disk.size_gb, "seeded": seeded}
@@ -68,8 +74,7 @@ def _hosts(
     if hosts is None or (isinstance(hosts, Slice) and hosts.queued):
         return None
     kind = "slice" if isinstance(hosts, Slice) else "group"
-    places = hosts.placements(environment.zone)
-    place = places[record.placement[kind] % len(places)]
+    place = hosts.place(environment.zone, record.placement[kind])
     common = {
         "machine_type": hosts.machine(),
         "zone": place.zone,
@@ -103,7 +108,7 @@ def only(before: dict[str, Any] | None, wished: dict[str, Any], parts: Collectio
     kept = {part: (before or {}).get(part) for part in (*PARTS, "seeder") if part not in parts}
     hosts: list[dict[str, Any]] = [one for kind in ("slice", "group") if (one := kept.get(kind))]
     # What hosts that stay live in stays too, though nothing in the YAML needs it any more.
-    regions = [*wished["regions"], *(one["zone"].rpartition("-")[0] for one in hosts)]
+    regions = [*wished["regions"], *(region_of(one["zone"]) for one in hosts)]
     nat = wished["nat"] or bool(hosts and before and before.get("nat"))
     return {**wished, **kept, "regions": list(dict.fromkeys(regions)), "nat": nat}
 
