@@ -207,7 +207,6 @@ def test_files_of_a_bucket(tmp_path: Path) -> None:
 
 
 def test_files_of_a_bucket_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     pytest.importorskip("gcsfs", reason="needs the gcs extra")
     import fsspec
     from fake_gcs import fake_gcs

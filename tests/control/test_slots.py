@@ -33,7 +33,6 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     if request.param == "file":
         yield f"file://{tmp_path}/jobs"
         return
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     pytest.importorskip("gcsfs", reason="needs the gcs extra")
     import fsspec
 
@@ -72,7 +71,6 @@ def test_silent_host_is_replaced_and_learns_of_it(location: str) -> None:
 
 
 def test_create_of_which_the_answer_was_lost_has_won(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     pytest.importorskip("gcsfs", reason="needs the gcs extra")
     import fsspec
 
@@ -84,7 +82,6 @@ def test_create_of_which_the_answer_was_lost_has_won(monkeypatch: pytest.MonkeyP
 
 
 def test_configuration_in_a_bucket_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     pytest.importorskip("gcsfs", reason="needs the gcs extra")
     import fsspec
 

@@ -7,7 +7,6 @@ idle/INSTANCE.json                    why it stopped itself
 
 from __future__ import annotations
 
-import calendar
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 from maskwright.cloud import groups, queued_resource
 from maskwright.cloud.environment import Environment
-from maskwright.cloud.rest import Google
+from maskwright.cloud.rest import Google, seconds_of
 from maskwright.core.console import human_seconds
 from maskwright.core.errors import CloudError
 from maskwright.launch.folder import Folder
@@ -117,15 +116,10 @@ def _notes(google: Google, bucket: str, kind: str) -> dict[str, dict[str, Note]]
                 continue
             content = folder.get_json(f"{part}/{name}.json")
             if content is not None:
-                found[part][name] = Note(content, max(0.0, time.time() - _time(str(one.get("updated", "")))))
+                found[part][name] = Note(
+                    content, max(0.0, time.time() - (seconds_of(str(one.get("updated", ""))) or 0.0))
+                )
     return found
-
-
-def _time(text: str) -> float:
-    try:
-        return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
-    except ValueError:
-        return 0.0
 
 
 def _health(

@@ -7,6 +7,7 @@ own variables, CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE and so on; without TLS on
 
 from __future__ import annotations
 
+import calendar
 import importlib.util
 import os
 import random
@@ -206,6 +207,14 @@ class Google:
 def unsure(error: CloudError) -> bool:
     """Nobody said no: there was no answer, or Google's service failed. Asked again later, it may be another one."""
     return error.reason == "other" and not error.what.startswith("refused")
+
+
+def seconds_of(timestamp: str) -> float | None:
+    """Unix time of Google's UTC timestamps, to the second; None for what is none."""
+    try:
+        return float(calendar.timegm(time.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        return None
 
 
 def operation_path(operation: dict[str, Any]) -> str:

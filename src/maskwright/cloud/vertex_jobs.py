@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from maskwright.cloud import vertex
-from maskwright.cloud.rest import Google, unsure
+from maskwright.cloud.rest import Google, seconds_of, unsure
 from maskwright.core.console import say
 from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
@@ -217,9 +217,8 @@ def line_of(entry: Mapping[str, Any]) -> tuple[int | None, str]:
 
 def _earlier(timestamp: str) -> str:
     """`LATE_SECONDS` before, to the second."""
-    try:
-        seconds = time.mktime(time.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
-    except ValueError:
+    seconds = seconds_of(timestamp)
+    if seconds is None:
         return ""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds - LATE_SECONDS))
 
