@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from maskwright.cloud import machines, page, variables
+from maskwright.cloud import machines, page
 from maskwright.cloud.environment import KEYS, Environment, build_environment, read_environment
+from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
 from maskwright.core.errors import ConfigError
 

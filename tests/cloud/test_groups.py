@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from google_cloud.fake import Cloud
 
-from maskwright.cloud import groups
-from maskwright.cloud.rest import Google
+from maskwright.cloud.google import groups
+from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError
 
 ZONE, NAME = "us-east5-b", "lab1-slice"

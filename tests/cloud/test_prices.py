@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from maskwright.cli import run
+from maskwright.cli.main import run
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.machines import GPUS, TPUS
 from maskwright.cloud.prices import BOOT_DISK_GIB, BOOT_FROM_HYPERDISK, TABLE, estimate, read_prices, table

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from google_cloud.fake import Cloud
 
-from maskwright.cloud import queued_resource
-from maskwright.cloud.queued_resource import Wanted, absent, describe, ensure, wait
-from maskwright.cloud.rest import Google
+from maskwright.cloud.google import queued_resource
+from maskwright.cloud.google.queued_resource import Wanted, absent, describe, ensure, wait
+from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError
 
 ZONE, NAME = "us-east5-b", "lab1-slice"

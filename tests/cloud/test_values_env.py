@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from maskwright.cli import run
-from maskwright.cloud import values_env
+from maskwright.cli.main import run
 from maskwright.cloud.environment import read_environment
-from maskwright.cloud.shell_file import Variable, parse_variables
-from maskwright.cloud.values_env import Imported, import_values
+from maskwright.cloud.old_setup import values_env
+from maskwright.cloud.old_setup.shell_file import Variable, parse_variables
+from maskwright.cloud.old_setup.values_env import Imported, import_values
 from maskwright.core.errors import ConfigError
 
 DEFAULTS = {

@@ -19,17 +19,17 @@ import pytest
 import yaml
 from command_line import COMMAND
 
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.data.store import TokenStore
-from maskwright.tasks.verify_resume import compare
+from maskwright.drills.verify_resume import compare
+from maskwright.run.directory import RunDirectory
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 
 NO_JAX = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
 STEP = {
-    "jax": "maskwright.engines.jax_engine:JaxEngine.step",
-    "torch": "maskwright.engines.torch_engine:TorchEngine.step",
+    "jax": "maskwright.engines.jax.engine:JaxEngine.step",
+    "torch": "maskwright.engines.torch.engine:TorchEngine.step",
 }
 LONG_ENOUGH_SECONDS = 60.0
 CONFIG: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ class Hosts:
     def start(
         self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
     ) -> list[Ended]:
-        """`own`: arguments of each process alone; `fault`: what process 1 meets (`maskwright.tasks.injection`)."""
+        """`own`: arguments of each process alone; `fault`: what process 1 meets (`maskwright.drills.injection`)."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
@@ -75,7 +75,7 @@ class Hosts:
         for rank, arguments in enumerate(own):
             command = COMMAND
             if fault and rank == 1:
-                command = [sys.executable, "-m", "maskwright.tasks.injection", json.dumps(fault)]
+                command = [sys.executable, "-m", "maskwright.drills.injection", json.dumps(fault)]
             (self.folder / f"host{rank}").mkdir(exist_ok=True)
             several = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
             processes.append(self._start([*command, *self._pretrain(run), *both, *arguments], f"host{rank}", several))

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
 
 # ---- text and tokens -----------------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from command_line import maskwright, write_config
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError
 from maskwright.data.store import TokenStore
+from maskwright.drills import drill_save
 from maskwright.engines.base import TrainState
-from maskwright.tasks import drill_save
 from maskwright.training import checkpoint
 
 # Another test of this process may have started JAX, which warns of every fork. The child writes files and ends.

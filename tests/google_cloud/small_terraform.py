@@ -10,8 +10,9 @@ from typing import Any
 from google_cloud import compute, storage
 from google_cloud.fake import Cloud
 
-from maskwright.cloud import record, variables
+from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment
+from maskwright.cloud.provision import variables
 
 
 @dataclass

@@ -15,7 +15,7 @@ import pytest
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError
-from maskwright.engines.jax_ahead import SETTINGS, Request, Result
+from maskwright.engines.jax.ahead import SETTINGS, Request, Result
 from maskwright.tasks import plan as task
 
 pytestmark = pytest.mark.skipif(

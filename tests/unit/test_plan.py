@@ -15,9 +15,9 @@ import pytest
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.data.store import TokenStore
-from maskwright.engines.jax_ahead import Request, Result
+from maskwright.engines.jax.ahead import Request, Result
 from maskwright.model.config import model_config
-from maskwright.model.hf_config import to_hf_config
+from maskwright.model.hf.config import to_hf_config
 from maskwright.tasks import plan as task
 
 GIB = 2**30

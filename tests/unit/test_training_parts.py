@@ -15,10 +15,10 @@ from maskwright.core import hardware
 from maskwright.core.config import Schedule
 from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
-from maskwright.core.run_directory import RunDirectory, Status
 from maskwright.core.storage import atomic_writer
 from maskwright.engines.base import TrainState
 from maskwright.engines.schedules import learning_rate
+from maskwright.run.directory import RunDirectory, Status
 from maskwright.training import checkpoint
 from maskwright.training.metrics import TensorBoard
 

@@ -14,9 +14,9 @@ import torch
 from maskwright.core import storage
 from maskwright.core.console import human_count, say
 from maskwright.core.errors import InputError, VerificationError
-from maskwright.core.run_directory import RunDirectory
-from maskwright.model.hf_config import to_hf_config
-from maskwright.model.networks import build
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.torch.networks import build
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models import TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer
 

@@ -13,12 +13,12 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.console import Progress, note, progress, warn
 from maskwright.core.errors import HealthError, StoppedEarly
-from maskwright.core.run_directory import Phase, RunDirectory, Status
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import Engine, EvalStats, StepStats, TrainState
 from maskwright.engines.schedules import learning_rate
 from maskwright.model.config import ModelConfig, training_flops
+from maskwright.run.directory import Phase, RunDirectory, Status
 from maskwright.training import checkpoint
 from maskwright.training.beats import Beats
 from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback, Rollbacks

@@ -15,10 +15,10 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from maskwright.core import storage
-from maskwright.core.run_directory import RunDirectory, step_folder
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
+from maskwright.run.directory import RunDirectory, step_folder
 
 
 @dataclass(frozen=True)
