@@ -333,7 +333,7 @@ def test_an_api_that_cannot_be_reached_is_tried_once(
 ) -> None:
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "http://127.0.0.1:9/compute/v1/")
     tried: list[float] = []
-    monkeypatch.setattr("maskwright.cloud.rest.time.sleep", tried.append)
+    monkeypatch.setattr("maskwright.cloud.google.rest.time.sleep", tried.append)
     found = look(environment)
     assert len(tried) == rest.TRIES - 1
     assert {one.kind for one in found.blind} >= {kind.name for kind in KINDS if kind.api == "compute"}

@@ -37,7 +37,7 @@ import signal
 from maskwright.cli import _stop
 signal.signal(signal.SIGTERM, _stop)
 from maskwright.cloud.environment import build_environment
-from maskwright.cloud.terraform_cli import Terraform
+from maskwright.cloud.provision.terraform_cli import Terraform
 with Terraform(build_environment({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}, "")).ready() as made:
     made.apply(made.plan({}))
 """

@@ -39,7 +39,7 @@ from maskwright.training import beats
 given = json.loads(sys.argv.pop(1))
 beats.EVERY_SECONDS, beats.WINDOW_SECONDS = given["every"], 2.0
 if given["fault"]:
-    from maskwright.tasks.injection import install
+    from maskwright.drills.injection import install
     install(**given["fault"])
 from maskwright.cli import main
 main()
