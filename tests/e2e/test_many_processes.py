@@ -252,7 +252,7 @@ def die_once():
 from maskwright.cli import main; main()
 """
 DIES_BEFORE_THE_GROUP = """
-import maskwright.engines.torch_processes as module
+import maskwright.engines.torch.processes as module
 store = module._store
 def found(launch):
     made = store(launch)
@@ -263,7 +263,7 @@ def found(launch):
 module._store = found
 """
 DIES_AT_THE_FIRST_MEETING = """
-import maskwright.engines.torch_processes as module
+import maskwright.engines.torch.processes as module
 gather = module.Peers.gather
 def meet(self, data):
     if self.number == 1:

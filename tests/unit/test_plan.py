@@ -23,7 +23,7 @@ from maskwright.tasks import plan as task
 GIB = 2**30
 MADE_UP_SLICE = """
 from types import SimpleNamespace
-from maskwright.engines import jax_ahead
+from maskwright.engines.jax import ahead as jax_ahead
 devices = [SimpleNamespace(process_index=i // 4, id=i) for i in range(16)]
 jax_ahead.topology = lambda name: SimpleNamespace(devices=devices)
 jax_ahead.main()
