@@ -82,7 +82,7 @@ def _hosts(
         "hosts": hosts.hosts,
         "accelerator": family.accelerator,
         "boot_disk": family.boot_disk,
-        "data_disks": family.data_disks,
+        "data_disks": list(family.data_disks),
         "zone": place.zone,
         "region": region_of(str(place.zone)),
         "provisioning_model": place.provisioning_model,
