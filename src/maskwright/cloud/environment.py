@@ -120,7 +120,7 @@ class Hosts(Section):
 
 
 class Slice(Hosts):
-    accelerator: Literal["v4", "v5e", "v5p", "v6e", "tpu7x"]
+    accelerator: machines.TpuKind
     """Kind of TPU. v4 and v5e are queued resources of the TPU API; later kinds are instance groups."""
     topology: str
     """Chips along each side, such as 4x4 or 2x2x4."""
@@ -184,7 +184,7 @@ class Group(Hosts):
 
     @model_validator(mode="after")
     def _is_known(self) -> Group:
-        if machines.family(self.machine_type) in machines.GPU_FAMILIES and not self.gpus:
+        if machines.family_of(self.machine_type).accelerator == "gpu" and not self.gpus:
             raise ValueError(f"{self.machine_type} is no machine type that is known here; see cloud/machines.py")
         return self
 
@@ -246,10 +246,9 @@ class Environment(Section):
         return self
 
     def _disk_fits(self, disk: Disk, hosts: Slice | Group) -> None:
-        kind = hosts.accelerator if isinstance(hosts, Slice) else machines.family(hosts.machine_type)
-        kind = "a4" if hosts.machine().startswith("a3-ultragpu") else kind  # which takes what that one takes
-        fitting = machines.DATA_DISKS.get(kind, machines.SHARED_DISKS)
+        fitting = machines.family_of(hosts.machine()).data_disks
         if disk.type not in fitting:
+            kind = hosts.accelerator if isinstance(hosts, Slice) else hosts.machine_type
             raise ValueError(f"hosts of {kind} cannot attach {disk.type}; disk.type is one of {', '.join(fitting)}")
 
     @property
