@@ -35,6 +35,8 @@ def find_processes(engine: run.Engine) -> Processes:
         return connect(engine)[2]
     if "WORLD_SIZE" not in os.environ:
         return Alone()
+    # torch warns of each lost connection with a C++ stack of thirty lines; what matters comes as an error.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from maskwright.engines.torch import engine as torch_engine
 
     return torch_engine.connect(engine, torch_engine.choose_device(engine.device))
