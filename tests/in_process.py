@@ -35,7 +35,7 @@ class Result:
             "encoding ",
             "validate ",
         )
-        assert all(line.startswith((*known, "merging", "prepare ", "step ")) for line in before), self.err
+        assert all(line.startswith((*known, "merging", "prepare ", "pretrain ", "step ")) for line in before), self.err
         assert ". Fix: " in last or self.code != 2, last
         return last.removeprefix("error: ")
 

@@ -255,7 +255,7 @@ def test_commands_in_the_readme_exist(line: str) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_every_error_in_the_input_says_how_to_fix_it(path: Path) -> None:
     kinds = {"InputError", "ConfigError", "SourceError", "StoreError", "TokenizerError", "ModelError"}
-    kinds |= {"CheckpointError", "HealthError", "CloudError"}
+    kinds |= {"CheckpointError", "HealthError", "CloudError", "Refused"}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds:
             named = {keyword.arg for keyword in node.keywords}

@@ -77,8 +77,9 @@ def pretrain(
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        print(preflight.describe(preflight.dry_run(resolved, run)))
-        for doubt in preflight.doubts(resolved):
+        ready = preflight.dry_run(resolved, run)
+        print(preflight.describe(ready))
+        for doubt in preflight.doubts(resolved, ready):
             warn(doubt)
     else:
         request = StopRequest(max_hours=max_hours, max_steps=max_steps, profile_steps=profile_steps)

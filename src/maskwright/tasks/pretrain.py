@@ -116,7 +116,7 @@ def _lead(
             _begin(job, beginning, config_file)
         update_status(job, "starting")
         say(describe(ready))
-        for doubt in doubts(config):
+        for doubt in doubts(config, ready):
             warn(doubt)
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
