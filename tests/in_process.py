@@ -34,6 +34,8 @@ class Result:
             "engine: ",
             "encoding ",
             "validate ",
+            "pretrain ",
+            "evaluate ",
         )
         assert all(line.startswith((*known, "merging", "prepare ", "pretrain ", "step ")) for line in before), self.err
         assert ". Fix: " in last or self.code != 2, last
