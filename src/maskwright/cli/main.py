@@ -33,6 +33,7 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
 from maskwright.cli.options import app
 from maskwright.core.console import say
 from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.extras import explain_import
 from maskwright.core.secrets import print_exception
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -109,6 +110,7 @@ def _misused(error: Any, words: list[str]) -> int:
 
 def _explain(error: Exception) -> int:
     """Says what went wrong in one line, and returns the exit code."""
+    error = explain_import(error) or error
     if isinstance(error, MaskwrightError):
         say(f"{'stopped' if isinstance(error, StoppedEarly) else 'error'}: {error}")
         return error.exit_code

@@ -15,10 +15,12 @@ INTRODUCTION = """\
 
 <!-- Made by `maskwright schema --markdown > docs/configuration.md`; a test compares the two. -->
 
-One YAML file describes a run; [recipes/](../recipes) holds examples. `--set section.key=value` overrides a key. Unknown
-keys are refused with the nearest name, and wrong types with their path. Keys marked *resumable* may change when a run
-is continued; a change of any other key is refused. `maskwright schema` prints the JSON schema, for completion in an
-editor. The [glossary](glossary.md) says what a row, a sequence and a virtual worker are.
+One YAML file describes a run. The package brings some in [recipes/](../recipes), which go by their names, as in
+`maskwright pretrain small …`. `maskwright schema --recipe small` prints one, to begin your own with.
+`--set section.key=value` overrides a key. Unknown keys are refused with the nearest name, and wrong types with their
+path. Keys marked *resumable* may change when a run is continued; a change of any other key is refused. `maskwright
+schema` prints the JSON schema, for completion in an editor. The [glossary](glossary.md) says what a row, a sequence and
+a virtual worker are.
 
 `data.store` and `schedule.steps` have no default.
 """

@@ -11,14 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.extras import EXTRAS, missing
 
 FIRST_CONTACT_SECONDS = 8.0
 """For the store's host to be found and to take a connection: TCP asks again after 1, 3 and 7. gcsfs alone tries six
 times with growing pauses, and again for each question: 5:35 minutes and 16 tracebacks without a network (measured)."""
 NOISY = ("gcsfs", "google", "urllib3", "asyncio", "aiohttp")
 """They log tracebacks and warnings of failures that reach us as exceptions too."""
-EXTRAS = {"gcsfs": "gcs"}
-"""Packages that one of our extras brings."""
 
 
 def filesystem(location: str, *, reach: bool = True) -> tuple[Any, str]:
@@ -72,10 +71,9 @@ def fault(error: Exception, verb: str, location: str) -> MaskwrightError:
     if isinstance(error, ImportError):
         known = known_implementations.get(protocol, {})
         package = known.get("class", error.name or protocol).partition(".")[0]
-        extra = f", which the extra [{EXTRAS[package]}] brings" if package in EXTRAS else ""
-        return InputError(
-            f"{protocol}:// needs the package {package}", where=location, fix=f"pip install {package}{extra}"
-        )
+        if package in EXTRAS:
+            return missing(package, location)
+        return InputError(f"{protocol}:// needs the package {package}", where=location, fix=f"pip install {package}")
     message = " ".join(str(error).split()).rstrip(" .") or type(error).__name__
     if _has_no_connection(error):
         return MaskwrightError(f"cannot be {verb}: {message}", where=location, fix="check the network and the address")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.metadata
-import importlib.util
 import os
 import re
 import subprocess
@@ -22,6 +21,7 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.core.extras import require
 from maskwright.data.masking import slots_per_row
 from maskwright.data.store import TokenStore
 from maskwright.engines.jax.ahead import SETTINGS, Request, Result
@@ -106,8 +106,7 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
         raise ConfigError(
             f"'{on}' is no slice of a TPU, and `plan` compiles for no other machine", where="--on", fix=fix
         )
-    if importlib.util.find_spec("libtpu") is None or importlib.util.find_spec("jax") is None:
-        raise ConfigError("Google's TPU compiler is not installed", where="--on", fix="install maskwright[tpu]")
+    require("libtpu", "--on")
     model = _model(config, vocab_size)
     tokens = config.data.seq_len
     masking = config.masking
