@@ -33,6 +33,7 @@ from maskwright import (
 from maskwright.cli_options import app
 from maskwright.core.console import say
 from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.extras import explain_import
 from maskwright.core.secrets import print_exception
 
 
@@ -86,6 +87,9 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        if absent := explain_import(error):
+            say(f"error: {absent}")
+            return absent.exit_code
         say(f"error: {type(error).__name__}: {' '.join(str(error).split())}. This is a bug: --debug shows where")
         return 1
     return 0

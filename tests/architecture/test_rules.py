@@ -62,7 +62,6 @@ HEAVY = {
     "tokenizers": {"text/tokenizer.py"},
     "gigatoken": {"text/encoder.py"},
     "pyarrow": {"text/sources.py"},
-    "tensorboard": {"training/metrics.py"},
     "jax": {
         "model/attention_jax.py",
         "model/modernbert_jax.py",

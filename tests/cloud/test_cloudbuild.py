@@ -164,6 +164,7 @@ def test_gcloud_submits_it(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / "src/maskwright/cloud/terraform").symlink_to("../../../deploy/terraform")
+    (folder / "src/maskwright/recipes").symlink_to("../../recipes")
     for name in ("deploy/terraform/main.tf", ".venv/secret", "deploy/terraform/.terraform/x", "my-credentials.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)

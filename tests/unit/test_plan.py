@@ -162,7 +162,9 @@ def test_without_the_compiler_it_says_what_to_install(
     config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="TPU compiler is not installed.*maskwright.tpu."):
+    with pytest.raises(
+        ConfigError, match=r"--on: the package libtpu is not installed. Fix: .*scripts/install --tpu;.*\[tpu\]"
+    ):
         task.plan(config(), "v6e:4x4")
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
+from maskwright.core.recipes import find_config
 from maskwright.core.settings import Section, explain, parse_yaml, read_yaml
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -226,7 +227,8 @@ class RunConfig(Section):
 
 
 def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
-    """Reads a run's YAML and applies `--set a.b=value` overrides. Raises `ConfigError` (exit 2)."""
+    """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
+    location = find_config(location)
     values = read_yaml(location, "start with `data:` and `schedule:`")
     for override in overrides or []:
         _apply(values, override)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from maskwright.core.errors import InputError
+from maskwright.core.extras import require
 
 READ_BYTES = 1 << 20
 
@@ -37,8 +38,15 @@ def without_query(location: str) -> str:
     return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location
 
 
+def require_package(location: str) -> None:
+    """Raises `ConfigError` where the file system of a URL takes an extra that is not installed."""
+    if location.startswith(("gs://", "gcs://")):
+        require("gcsfs", location)
+
+
 def open_binary(location: str) -> BinaryIO:
     """Opens for reading. Raises `InputError` naming the location when it is absent or unreadable."""
+    require_package(location)
     try:
         if is_url(location):
             import fsspec
@@ -112,6 +120,7 @@ def _files_below(root: str) -> list[str]:
 def _expand_url(pattern: str) -> list[str]:
     import fsspec
 
+    require_package(pattern)
     try:
         filesystem, path = fsspec.core.url_to_fs(pattern)
         if glob.has_magic(without_query(path)):

@@ -23,6 +23,7 @@ class Folder:
         if redact(location) != location:
             fix = "leave it out: file systems find credentials in the environment or their own configuration"
             raise InputError("holds a secret", where="--spec", fix=fix)
+        storage.require_package(location)
         try:
             self._files, self._root = fsspec.core.url_to_fs(self.location)
         except Exception as error:  # whatever a file system makes of a strange address

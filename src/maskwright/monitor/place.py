@@ -23,6 +23,7 @@ class Place:
         if self.local:
             self.location = os.path.abspath(location)
             return
+        storage.require_package(location)
         try:
             import fsspec
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import importlib.util
 import os
 import re
 import subprocess
@@ -21,6 +20,7 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.core.extras import require
 from maskwright.data.masking import slots_per_row
 from maskwright.data.store import TokenStore
 from maskwright.engines.jax_ahead import SETTINGS, Request, Result
@@ -101,8 +101,7 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
         raise ConfigError(
             f"'{on}' is no slice", where="--on", fix=f"write KIND:TOPOLOGY, as v6e:4x4; kinds: {', '.join(KINDS)}"
         )
-    if importlib.util.find_spec("libtpu") is None or importlib.util.find_spec("jax") is None:
-        raise ConfigError("Google's TPU compiler is not installed", where="--on", fix="install maskwright[tpu]")
+    require("libtpu", "--on")
     model = _model(config, vocab_size)
     tokens = config.data.seq_len
     masking = config.masking

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -27,6 +26,8 @@ from maskwright.core.errors import (
     StoppedEarly,
     StoreError,
 )
+from maskwright.core.extras import installed
+from maskwright.core.recipes import find_config
 from maskwright.core.run_directory import FORMAT, RunDirectory, Status, step_folder
 from maskwright.core.secrets import redact
 from maskwright.data.loader import validation_batches
@@ -298,8 +299,9 @@ def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
     job.engine.write(TrainState(0, parameters))
     copy_tokenizer(os.path.join(job.config.data.store, "tokenizer"), directory.path("tokenizer"))
     copy = directory.path("config.yaml")
-    if config_file and not (os.path.exists(copy) and os.path.samefile(config_file, copy)):
-        with storage.open_binary(config_file) as given, storage.atomic_writer(copy) as kept:
+    source = config_file and find_config(config_file)
+    if source and not (os.path.exists(copy) and os.path.samefile(source, copy)):
+        with storage.open_binary(source) as given, storage.atomic_writer(copy) as kept:
             kept.write(redact(given.read().decode()).encode())
     storage.write_json(directory.path("environment.json"), environment())
     # Last: with it, the folder is a run.
@@ -383,8 +385,8 @@ def _validation(ready: Prepared) -> list[Any]:
 
 def environment() -> dict[str, Any]:
     """Versions, hardware and code revision, for the record."""
-    packages = ["torch", "numpy", "tokenizers", "safetensors", "transformers"]
-    packages += [name for name in ("jax", "jaxlib", "libtpu") if importlib.util.find_spec(name)]
+    names = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "jax", "jaxlib", "libtpu")
+    packages = [name for name in names if installed(name)]
     return {
         "maskwright": maskwright.__version__,
         "revision": _revision(),

@@ -51,6 +51,7 @@ class Copies:
                 fix="leave it out: file systems find credentials in the environment or their own configuration",
             )
         self.location, self._sleep = location.rstrip("/"), sleep
+        storage.require_package(location)
         try:
             self._files, self._root = fsspec.core.url_to_fs(self.location)
         except Exception as error:  # whatever a file system makes of a strange address
