@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -11,9 +12,9 @@ import yaml
 COMMAND = [sys.executable, "-m", "maskwright"]
 
 
-def maskwright(*arguments: object, cwd: Path, code: int = 0) -> str:
+def maskwright(*arguments: object, cwd: Path, code: int = 0, command: Sequence[str] = COMMAND) -> str:
     result = subprocess.run(
-        [*COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=600, check=False
+        [*command, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=600, check=False
     )
     assert result.returncode == code, result.stdout + result.stderr
     return result.stdout

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from maskwright.core import config as c
+from maskwright.core import recipes
 from maskwright.core.errors import ConfigError
 from maskwright.tasks.preflight import doubts
 
@@ -119,6 +120,20 @@ def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) ->
     assert doubts(c.build_config(values, "x")) == []
     (found,) = doubts(c.build_config(values | {section: {name: value}}, "x"))
     assert f"{value:g}" in found
+
+
+def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert c.read_config("small", ["schedule.steps=700"]).model.size == "small"
+    assert recipes.read("small") == Path(recipes.find_config("small")).read_text()
+    with pytest.raises(ConfigError, match="smal: is neither a file nor a recipe.*did you mean small"):
+        c.read_config("smal")
+    with pytest.raises(ConfigError, match="x: is no recipe. Fix: give one of the recipes continue, modern"):
+        recipes.read("x")
+    for typed in ("runs/small", "small.yaml", "gs://bucket/small"):
+        assert recipes.find_config(typed) == typed  # for whoever opens it
+    (tmp_path / "small").write_text("data: {store: s}\nschedule: {steps: 100}\n")
+    assert c.read_config("small").model.size == "base"  # the file that is here
 
 
 def test_words_are_words_and_numbers_numbers(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ INTRODUCTION = """\
 
 <!-- Made by `maskwright schema --markdown > docs/configuration.md`; a test compares the two. -->
 
-One YAML file describes a run; [recipes/](../recipes) holds examples. `--set section.key=value` overrides a key. Unknown
-keys and wrong types are refused with the nearest name. Keys marked *resumable* may change when a run is continued, all
-others are refused then. `maskwright schema` prints the JSON schema, for completion in an editor.
+One YAML file describes a run; The package brings some in [recipes/](../recipes), which go by their
+names: `maskwright pretrain small …`. `maskwright schema --recipe small` prints one, to begin your own with.
+`--set section.key=value` overrides a key. Unknown keys and wrong types are refused with the nearest name. Keys marked
+*resumable* may change when a run is continued, all others are refused then. `maskwright schema` prints the JSON schema,
+for completion in an editor.
 
 `data.store` and `schedule.steps` have no default.
 """

@@ -99,7 +99,7 @@ class Speed:
 
 
 class TensorBoard:
-    """Scalars as a TensorBoard event file, written without TensorBoard's package. What goes wrong there is said once, and
+    """Scalars as an event file of TensorBoard, written without its package. What goes wrong there is said once, and
     training goes on without.
 
     The file is a TFRecord of `Event` messages in protocol buffers' wire format:
