@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from maskwright.engines.gradients import Gradients
 from maskwright.engines.processes import Alone
+from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.tree import Node, most_kept, summed, sums_after, whole_nodes
 
 SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"
