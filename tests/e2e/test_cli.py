@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from command_line import COMMAND, maskwright, write_config
 from conftest import SHARED
-from maskwright.cloud.image import pack
 
+from maskwright.cloud.provision.image import pack
 from maskwright.training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
