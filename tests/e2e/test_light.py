@@ -28,7 +28,7 @@ class Absent:
 absent = set(sys.argv[1].split(","))
 sys.meta_path.insert(0, Absent())
 import json, shlex
-from maskwright import cli
+from maskwright.cli import main as cli
 print(json.dumps([cli.run(shlex.split(line)) for line in sys.argv[2:]]))
 """
 
