@@ -114,9 +114,6 @@ def _explain(error: Exception) -> int:
     if isinstance(error, MaskwrightError):
         say(f"{'stopped' if isinstance(error, StoppedEarly) else 'error'}: {error}")
         return error.exit_code
-    if absent := explain_import(error):
-        say(f"error: {absent}")
-        return absent.exit_code
     if isinstance(error, MemoryError):
         fix = "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
         say(f"error: out of memory. Fix: {fix}")
