@@ -366,7 +366,7 @@ def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> N
     assert host.files_with_token() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_start_up_killed_at_random_moments(world: World) -> None:
     host, generator = world.host("lab1-slice-a"), random.Random(7)
     plan(host, "exit 0")

@@ -81,7 +81,7 @@ def machines(cloud: Cloud) -> list[str]:
     return [key for key in cloud.resources if "/instances/" in key or "/instanceGroupManagers/" in key]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path: Path) -> None:
     words = ["--on", "lab.yaml", "--up", "--max-cost", "12", "--prices", "prices.yaml", "--grace-seconds", "30"]

@@ -159,7 +159,7 @@ def test_killed_at_any_point_and_begun_again(
     assert ("1 files differ from the bucket's, such as a.txt" in seeder.host.output) == (more.get("KILL_AT") == "8")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_random_moments(tmp_path: Path, cloud: Cloud, stack: ExitStack) -> None:
     seeder, generator = Seeder(tmp_path, cloud, stack), random.Random(11)
     for _ in range(8):

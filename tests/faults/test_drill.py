@@ -23,7 +23,7 @@ from maskwright.training import checkpoint
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_drill_passes(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location)
     found = json.loads(maskwright("drill", "run.yaml", "--work", "work", "--json", cwd=tmp_path))
