@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 import types
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -36,7 +37,7 @@ SMALL = ((64, 64, 64),)
 
 
 def begin(words: list[str], cwd: str, environment: dict[str, str], kept: dict[int, int], session: bool) -> NoReturn:
-    """Becomes `python *words` in a process that was just forked. `kept`: its descriptors, by those they come from."""
+    """Becomes `python *words` in a process that was just forked. `kept`: its descriptors, and what each is now."""
     code = 1
     try:
         if session:
@@ -62,6 +63,8 @@ def begin(words: list[str], cwd: str, environment: dict[str, str], kept: dict[in
         sys.stdout.reconfigure(write_through=bool(environment.get("PYTHONUNBUFFERED")))
         subprocess.Popen = Forked  # type: ignore[misc]
         code = run(words)
+    except BaseException:
+        traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
@@ -90,12 +93,17 @@ def run(words: list[str]) -> int:
 
 def ours(arguments: Any, executable: Any, shell: Any, environment: dict[str, str]) -> bool:
     """Whether this is a command of Python's that can be forked."""
-    if shell or not isinstance(arguments, (list, tuple)) or len(arguments) < 3:
+    if sys.platform != "linux" or shell or not isinstance(arguments, (list, tuple)) or len(arguments) < 3:
         return False
     if arguments[0] != sys.executable or executable != sys.executable or arguments[1] not in ("-m", "-c"):
         return False
     now, before = ({k: v for k, v in e.items() if k.startswith(AT_LOADING)} for e in (environment, os.environ))
     return now == before
+
+
+def native_threads() -> int:
+    """Threads of libraries, which a fork would not have, though their locks may be held."""
+    return len(os.listdir("/proc/self/task")) - threading.active_count()
 
 
 class Forked(Started):  # type: ignore[type-arg]
@@ -105,8 +113,7 @@ class Forked(Started):  # type: ignore[type-arg]
         args, executable, preexec_fn, _, pass_fds, *rest = given
         cwd, env, _, _, shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *others = rest
         environment = dict(os.environ if env is None else env)
-        threads = len(os.listdir("/proc/self/task")) - threading.active_count()
-        if threads > 0 or not ours(args, executable or args[0], shell, environment):
+        if not ours(args, executable or args[0], shell, environment) or native_threads():
             super()._execute_child(*given)  # type: ignore[misc]
             return
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

@@ -24,7 +24,7 @@ from maskwright.training import checkpoint
     ("recipe", "steps"),
     [
         pytest.param({}, 1300, id="roberta", marks=pytest.mark.long),
-        pytest.param({"model.architecture": "modernbert", "optimizer.kind": "muon"}, 400, id="modernbert"),
+        pytest.param({"model.architecture": "modernbert", "optimizer.kind": "muon"}, 800, id="modernbert"),
     ],
 )
 def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: Path, tmp_path: Path) -> None:

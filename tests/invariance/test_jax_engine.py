@@ -130,6 +130,7 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
     assert furthest(straight[0], moved[0]) < 1e-4
 
 
+@pytest.mark.long
 def test_dropout_is_drawn_by_seed_step_and_virtual_worker(config: Make, store: TokenStore) -> None:
     keys = {"model.hidden_dropout": 0.2, "model.attention_dropout": 0.2, "batch.virtual_workers": 4, **JAX}
     one, loader = make(JaxEngine, config, store, **keys)
@@ -205,6 +206,7 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
     assert json.loads(json.dumps(engine.report()))["compiles"][-1]["what"] == "update"
 
 
+@pytest.mark.long
 def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, store: TokenStore) -> None:
     keys = {"batch.virtual_workers": 8, "engine.devices": 4, "engine.sharding": "fsdp", "optimizer.kind": "muon"}
     engine, _ = make(JaxEngine, config, store, **keys, **JAX)
