@@ -19,7 +19,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.model.config import model_config, training_flops
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
 
 
 def main() -> None:

@@ -137,13 +137,13 @@ class Forked(Started):  # type: ignore[type-arg]
 
 def serve(control: socket.socket) -> None:
     """Forks whenever it is asked, and tells each end to who asked, until nobody can ask any more."""
-    import maskwright.cli
+    import maskwright.cli.main
+    import maskwright.drills.injection
     import maskwright.engines.ceiling
-    import maskwright.engines.torch_processes
+    import maskwright.engines.torch.processes
     import maskwright.tasks.evaluate
-    import maskwright.tasks.injection
     import maskwright.tasks.pretrain
-    import maskwright.engines.torch_engine  # isort: skip
+    import maskwright.engines.torch.engine  # isort: skip
 
     maskwright.engines.ceiling.SHAPES = SMALL  # type: ignore[assignment]
     waking, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -26,11 +26,11 @@ from maskwright.core.config import build_config
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.torch_engine import choose_dtype
-from maskwright.engines.torch_processes import connect
+from maskwright.engines.torch.engine import choose_dtype
+from maskwright.engines.torch.processes import connect
 from maskwright.model.config import NEVER_PREDICTED, model_config
-from maskwright.model.hf_names import initial_parameters
-from maskwright.model.networks import assign, make_network, masked_lm_loss
+from maskwright.model.initial import initial_parameters
+from maskwright.model.torch.networks import assign, make_network, masked_lm_loss
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import yaml
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.terraform_world import TerraformWorld, why_not
 
-from maskwright.cli import run
+from maskwright.cli.main import run
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ import fsspec
 import pytest
 from google_cloud.fake import Cloud
 
-from maskwright.cloud import groups, queued_resource
-from maskwright.cloud.rest import Google
+from maskwright.cloud.google import groups, queued_resource
+from maskwright.cloud.google.rest import Google
 
 needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="`gcloud` is not on the path")
 ZONE = "us-east5-b"

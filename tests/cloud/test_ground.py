@@ -12,13 +12,14 @@ from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
 from google_cloud.terraform_world import TerraformWorld, why_not
 
-from maskwright.cloud import ground as ground_module
-from maskwright.cloud import queued_resource, record
+from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment
-from maskwright.cloud.ground import EnvironmentGround
-from maskwright.cloud.queued_resource import Wanted
-from maskwright.cloud.rest import Google
-from maskwright.cloud.watcher import Locked, Refused
+from maskwright.cloud.google import queued_resource
+from maskwright.cloud.google.queued_resource import Wanted
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.jobs import hosts as ground_module
+from maskwright.cloud.jobs.hosts import EnvironmentGround
+from maskwright.cloud.jobs.watcher import Locked, Refused
 from maskwright.core.errors import InputError, MaskwrightError, TerraformError
 
 LAB = """
@@ -46,7 +47,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
 
 @pytest.fixture
 def terraform(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> SmallTerraform:
-    from maskwright.cloud import commands
+    from maskwright.cloud.provision import commands
 
     small = SmallTerraform(cloud)
     monkeypatch.setattr(commands, "up", small.up)

@@ -16,9 +16,9 @@ import pytest
 from google_cloud.fake import Cloud, fake_cloud
 
 from maskwright import __version__
-from maskwright.cli import run
-from maskwright.cloud import image
+from maskwright.cli.main import run
 from maskwright.cloud.environment import build_environment
+from maskwright.cloud.provision import image
 from maskwright.core.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,11 +12,11 @@ import yaml
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
 
-from maskwright import cli_env
-from maskwright.cli import run
-from maskwright.cloud import commands
-from maskwright.cloud.watcher import Refused
-from maskwright.launch.folder import Folder
+from maskwright.cli import env
+from maskwright.cli.main import run
+from maskwright.cloud.jobs.watcher import Refused
+from maskwright.cloud.provision import commands
+from maskwright.core.folder import Folder
 
 SLICE = {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"}
 GROUP = {"machine_type": "g2-standard-24", "size": 2}
@@ -191,7 +191,7 @@ def test_detached_job_that_will_never_have_hosts_is_no_success(cloud: Cloud, say
 def test_env_down_ends_the_job_so_that_no_watcher_brings_the_hosts_back(
     cloud: Cloud, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_env, "closing_audit", lambda *_: None)  # of the real `down`
+    monkeypatch.setattr(env, "closing_audit", lambda *_: None)  # of the real `down`
     say(*submit("--up", "--detach"))
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
     assert "this ends the job that runs on its slice (submission 1)" in say(

@@ -15,8 +15,9 @@ from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
 from in_process import Cli
 
-from maskwright.cloud import record, variables
+from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, build_environment
+from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
 from maskwright.launch.job import JobSpec
 
@@ -72,12 +73,12 @@ def lab(cloud: Cloud, environment: Environment) -> Cloud:
 
 def run(cloud: Cloud) -> list[str]:
     """All hosts come up; their names."""
-    from maskwright.cloud import groups
-    from maskwright.cloud.rest import Google
+    from maskwright.cloud.google import groups
+    from maskwright.cloud.google.rest import Google
 
     for _ in range(4):
         found = groups.describe(Google("lab-proj"), "us-east5-b", "lab1-slice")
-    assert found is not None and found.whole
+    assert found is not None and all(member.running for member in found.members)
     return [member.name for member in found.members]
 
 

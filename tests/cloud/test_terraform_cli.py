@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.cloud import variables
 from maskwright.cloud.environment import build_environment
+from maskwright.cloud.provision import variables
+from maskwright.cloud.provision.terraform_cli import Terraform, _changes
 from maskwright.cloud.record import Record
-from maskwright.cloud.terraform_cli import Terraform, _changes
 
 ENVIRONMENT = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}
 BINARY = """#!/bin/bash
@@ -37,7 +37,7 @@ import signal
 from maskwright.cli import _stop
 signal.signal(signal.SIGTERM, _stop)
 from maskwright.cloud.environment import build_environment
-from maskwright.cloud.terraform_cli import Terraform
+from maskwright.cloud.provision.terraform_cli import Terraform
 with Terraform(build_environment({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}, "")).ready() as made:
     made.apply(made.plan({}))
 """

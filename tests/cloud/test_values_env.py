@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from maskwright.cli import run
-from maskwright.cloud import values_env
+from maskwright.cli.main import run
 from maskwright.cloud.environment import read_environment
-from maskwright.cloud.shell_file import Variable, parse_variables
-from maskwright.cloud.values_env import Imported, import_values
+from maskwright.cloud.old_setup import values_env
+from maskwright.cloud.old_setup.shell_file import Variable, parse_variables
+from maskwright.cloud.old_setup.values_env import Imported, import_values
 from maskwright.core.errors import ConfigError
 
 DEFAULTS = {
@@ -212,7 +212,7 @@ def test_disk_type_is_one_that_hosts_attach() -> None:
     assert type_of({}, accelerator="v6e") == ("hyperdisk-ml", "defaulted")
     assert type_of({}, accelerator="v4") == ("pd-balanced", "defaulted")
     assert type_of({}, accelerator="v5e", with_group=True) == ("pd-balanced", "defaulted")
-    told = "SHARED_PD_DISK_TYPE fits no host of v6e and n1. Fix: leave --with-group out"  # N1 takes no Hyperdisk
+    told = "SHARED_PD_DISK_TYPE fits no host of v6e and n1-standard-64."  # N1 takes no Hyperdisk
     assert told in fails({}, accelerator="v6e", with_group=True)
     assert type_of({"TPU_ACCELERATOR_TYPE": None}) == ("pd-ssd", "mapped")  # a group alone: n1 machines take it
 

@@ -23,10 +23,11 @@ from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
 from in_process import Cli, Result
 
-from maskwright.cloud import machines, rest, vertex, vertex_jobs
+from maskwright.cloud import machines
+from maskwright.cloud.google import rest
+from maskwright.cloud.vertex import jobs, node, request
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
-from maskwright.launch import vertex_node
 
 IMAGE = "us-central1-docker.pkg.dev/lab-proj/lab1/maskwright:0.1.0"
 PLACE = ("--project", "lab-proj", "--region", "us-central1", "--image", IMAGE, "--staging", "gs://lab-staging/vertex")
@@ -38,7 +39,7 @@ JOBS = "aiplatform/projects/lab-proj/locations/us-central1/customJobs"
 
 @pytest.fixture
 def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    monkeypatch.setattr(vertex_jobs, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.02)
     with command_line(capfd) as call:
         yield call
 
@@ -87,7 +88,7 @@ def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
     assert (first["replicaCount"], others["replicaCount"]) == ("1", "3")
     container = first["containerSpec"]
     assert container["imageUri"] == IMAGE and container["command"] == ["python"]
-    assert container["args"][:4] == ["-m", "maskwright.launch.vertex_node", "maskwright", "pretrain"]
+    assert container["args"][:4] == ["-m", "maskwright.cloud.vertex.node", "maskwright", "pretrain"]
     assert container["args"][4].startswith("gs://lab-staging/vertex/run-")
     assert container["args"][-4:] == ["--set", "engine.device=cuda", "--processes", "2"]
     assert "--max-hours 3.0" in " ".join(container["args"])
@@ -99,7 +100,7 @@ def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
 
 def test_on_cpus_and_a_gpu_of_n1(submit: Cli) -> None:
     (pool,) = pools(drawn(submit))
-    assert pool["machineSpec"] == {"machineType": vertex.CPU_MACHINE}
+    assert pool["machineSpec"] == {"machineType": request.CPU_MACHINE}
     assert pool["containerSpec"]["args"][-4:] == ["--set", "engine.device=cpu", "--processes", "1"]
     words = ("--gpus-per-worker", 1, "--machine-type", "n1-standard-8", "--accelerator", "NVIDIA_TESLA_T4")
     (pool,) = pools(drawn(submit, *words, "--restarts", 0))
@@ -138,11 +139,11 @@ def test_flex_start_nfs_and_setup(submit: Cli, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_setup_runs_first_and_its_failure_ends_the_container(tmp_path: Path) -> None:
-    place = vertex.Place("lab-proj", "us-central1", "base-1", IMAGE)
+    place = request.Place("lab-proj", "us-central1", "base-1", IMAGE)
     for setup, code, said in (("echo first", 0, "first\nsecond 'x y'\n"), ("exit 4", 4, "")):
         from maskwright.launch.job import JobSpec
 
-        words = vertex._command(place, JobSpec(("x",), setup=setup), [])
+        words = request._command(place, JobSpec(("x",), setup=setup), [])
         show = [sys.executable, "-c", "import sys; print('second', repr(sys.argv[1]))", "x y"]
         done = subprocess.run([*words["command"], *show], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (code, said)
@@ -391,19 +392,19 @@ def told(pool: str, index: int, cluster: dict[str, list[str]]) -> str:
 
 def test_every_replica_knows_its_number_and_where_they_meet() -> None:
     places = [("workerpool0", 0), ("workerpool1", 0), ("workerpool1", 1)]
-    ranks = [vertex_node.words(told(pool, index, CLUSTER)) for pool, index in places]
+    ranks = [node.words(told(pool, index, CLUSTER)) for pool, index in places]
     assert [words[3] for words in ranks] == ["0", "1", "2"]
     assert all(words[:2] == ["--nodes", "3"] and words[-1] == "a-0:2222" for words in ranks)
-    assert vertex_node.words(told("workerpool0", 0, {"workerpool0": ["a-0:2222"]})) == vertex_node.words(None) == []
+    assert node.words(told("workerpool0", 0, {"workerpool0": ["a-0:2222"]})) == node.words(None) == []
     for text in ("{}", "not JSON", told("workerpool3", 0, CLUSTER), told("workerpool1", 2, CLUSTER)):
         with pytest.raises(InputError, match="CLUSTER_SPEC"):
-            vertex_node.words(text)
+            node.words(text)
 
 
 def test_the_command_gets_the_words_and_its_code_is_the_containers() -> None:
     show = [sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "pretrain"]
     done = subprocess.run(
-        [sys.executable, "-m", "maskwright.launch.vertex_node", *show],
+        [sys.executable, "-m", "maskwright.cloud.vertex.node", *show],
         env={**os.environ, "CLUSTER_SPEC": told("workerpool1", 1, CLUSTER)},
         capture_output=True,
         text=True,
@@ -424,7 +425,7 @@ def test_two_machines_of_a_job_train_as_one(tmp_path: Path, store: TokenStore) -
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     cluster = {"workerpool0": [address], "workerpool1": ["127.0.0.2:2222"]}
-    words = [sys.executable, "-m", "maskwright.launch.vertex_node", *COMMAND, *alone, "--processes", "1"]
+    words = [sys.executable, "-m", "maskwright.cloud.vertex.node", *COMMAND, *alone, "--processes", "1"]
     both = [
         subprocess.Popen(
             [*words, "--run", str(tmp_path / "shared")],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from maskwright.cloud.watch import Action, History, Rules, Seen, backoff, decide, metered, read_history, spent
+from maskwright.cloud.jobs.policy import Action, History, Rules, Seen, backoff, decide, metered, read_history, spent
 
 RULES = Rules(patience_seconds=(600.0, 600.0, 600.0), seed="table")
 GOING = Seen(wanted=4, job="going", submission=1)

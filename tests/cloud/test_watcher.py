@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.cloud import lease as lease_module
-from maskwright.cloud import watcher as module
-from maskwright.cloud.lease import Lease
-from maskwright.cloud.watch import Action, Rules
-from maskwright.cloud.watcher import HISTORY, Limits, Locked, Machines, Refused, Watcher
+from maskwright.cloud.jobs import lease as lease_module
+from maskwright.cloud.jobs import watcher as module
+from maskwright.cloud.jobs.lease import Lease
+from maskwright.cloud.jobs.policy import Action, Rules
+from maskwright.cloud.jobs.watcher import HISTORY, Limits, Locked, Machines, Refused, Watcher
 from maskwright.core.errors import MaskwrightError
-from maskwright.launch.folder import Folder
+from maskwright.core.folder import Folder
 from maskwright.launch.job import JobSpec
 
 Killed = KeyboardInterrupt

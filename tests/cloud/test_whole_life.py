@@ -17,11 +17,11 @@ import yaml
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.terraform_world import TerraformWorld, why_not
 
-from maskwright.cli import run
-from maskwright.cloud import groups
-from maskwright.cloud.commands import Desk
-from maskwright.cloud.rest import Google
-from maskwright.cloud.seed import _checked
+from maskwright.cli.main import run
+from maskwright.cloud.google import groups
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.provision.commands import Desk
+from maskwright.cloud.provision.seed import _checked
 from maskwright.core.errors import MaskwrightError
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))

@@ -23,9 +23,9 @@ import yaml
 from command_line import COMMAND
 from private_network import PrivateNetwork, processes, wait_until, why_not
 
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.store import TokenStore
-from maskwright.tasks.verify_resume import compare
+from maskwright.drills.verify_resume import compare
+from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
 pytestmark = [
@@ -231,7 +231,7 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     name = ended.out.strip()
     assert name.startswith("stopped-") and f"maskwright stop ray:{name}" in ended.last
     (worker,) = cluster.until_saved("stopped")
-    follow = f"from maskwright.launch.ray_jobs import logs; logs({name!r}, follow_it=True)"
+    follow = f"from maskwright.launch.ray.jobs import logs; logs({name!r}, follow_it=True)"
     with halted(worker):
         ended = cluster.ended(cluster.submit("stopped"))
         assert ended.code == 2 and f"is being trained by ray:{name}, RUNNING" in ended.last

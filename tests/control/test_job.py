@@ -17,13 +17,13 @@ from fake_tpu import Hosts
 
 from maskwright.core.config import build_config
 from maskwright.core.errors import InputError, JobError, StoppedEarly
-from maskwright.launch import host as host_module
-from maskwright.launch import slice as slice_module
 from maskwright.launch.cluster import sizes
-from maskwright.launch.host import Attempt
 from maskwright.launch.job import JobSpec, parse_spec, parse_target
 from maskwright.launch.outcome import ASKED, End, Verdict, judge, report
-from maskwright.launch.script import first_command, script_for
+from maskwright.launch.ssh import host as host_module
+from maskwright.launch.ssh import slice as slice_module
+from maskwright.launch.ssh.host import Attempt
+from maskwright.launch.ssh.script import first_command, script_for
 from maskwright.training.stop import StopRequest
 
 SPEC = JobSpec(("maskwright", "pretrain", "a.yaml", "--run", "runs/a"), folder="maskwright", grace_seconds=3.0)

@@ -17,9 +17,9 @@ import pytest
 from fake_tpu import Hosts, metadata_server
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.launch import agent as agent_module
-from maskwright.launch import leader, machine, pull
-from maskwright.launch.folder import Folder
+from maskwright.core.folder import Folder
+from maskwright.launch.bucket import agent as agent_module
+from maskwright.launch.bucket import leader, machine, queue
 from maskwright.launch.job import JobSpec
 
 COMMAND = [sys.executable, "-m", "maskwright"]
@@ -185,7 +185,7 @@ def test_agent_needs_a_place_and_a_number(monkeypatch: pytest.MonkeyPatch, tmp_p
         agent_module.run_agent(f"file://{tmp_path}/job.json", None, None, once=True, poll_seconds=1)
     for wrong in ("gs://bucket/jobs/", "job.json"):
         with pytest.raises(InputError, match=r"is not job\.json in a folder"):
-            pull.spec_folder(wrong)
+            queue.spec_folder(wrong)
     with pytest.raises(InputError, match="holds a secret"):
         Folder("https://me:hunter2@host/jobs")
     with pytest.raises(InputError, match="cannot be opened"):
@@ -234,10 +234,10 @@ def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for _ in range(5):
         agent._speak_with_the_bucket()
-    assert pull.last_attempt(folder, 1) == 0
+    assert queue.last_attempt(folder, 1) == 0
     folder.put_json("hosts/worker-1.json", {**agent._self, "beat": 10, "submission": 1, "idle": True})
     agent._speak_with_the_bucket()
-    assert pull.last_attempt(folder, 1) == 1
+    assert queue.last_attempt(folder, 1) == 1
 
 
 def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_spec_of_another_version_is_refused(tmp_path: Path) -> None:
     text = JobSpec(("a",)).to_json().replace('"format": 1', '"format": 2')
     (tmp_path / "job.json").write_text(text)
     with pytest.raises(InputError, match="format 2, this version reads 1"):
-        pull.submit_spec(f"file://{tmp_path}/job.json", JobSpec(("a",)))
+        queue.submit_spec(f"file://{tmp_path}/job.json", JobSpec(("a",)))
 
 
 def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
@@ -291,14 +291,14 @@ def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
 
     monkeypatch.setattr(Folder, "get_json", failing)
     rounds = []
-    pull.follow(folder, 1, 0.01, lambda: rounds.append(1))
+    queue.follow(folder, 1, 0.01, lambda: rounds.append(1))
     said = capsys.readouterr()
     assert said.out.count("worker 0 | once") == 1 and said.err.count("the network is down") == 1
     assert len(rounds) >= 5  # what else is to be done goes on meanwhile
     monkeypatch.setattr(Folder, "get_json", lambda self, name: (_ for _ in ()).throw(MaskwrightError("may not")))
     with pytest.raises(MaskwrightError, match="may not"):
-        pull.follow(folder, 1, 0.01)
+        queue.follow(folder, 1, 0.01)
 
 
 def test_terminal_is_not_steered_by_what_lies_in_a_bucket() -> None:
-    assert pull.plain("loss 1.5\t\x1b]0;title\x07\x1b[2J ü") == "loss 1.5\t]0;title[2J ü"
+    assert queue.plain("loss 1.5\t\x1b]0;title\x07\x1b[2J ü") == "loss 1.5\t]0;title[2J ü"

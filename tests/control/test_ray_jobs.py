@@ -15,12 +15,13 @@ from command_line import maskwright, write_config
 from private_network import processes, wait_until
 
 from maskwright.core.errors import InputError, JobError, StoppedEarly
-from maskwright.launch import ray_gang, ray_jobs, ray_submit
 from maskwright.launch.job import parse_target
-from maskwright.launch.ray_gang import Gang, choose, require_lasting
-from maskwright.launch.ray_jobs import RayJob, conclude, find_address, parse_id
-from maskwright.launch.ray_member import Member
-from maskwright.launch.ray_submit import Submission
+from maskwright.launch.ray import gang as ray_gang
+from maskwright.launch.ray import jobs, submit
+from maskwright.launch.ray.gang import Gang, choose, require_lasting
+from maskwright.launch.ray.jobs import RayJob, conclude, find_address, parse_id
+from maskwright.launch.ray.member import Member
+from maskwright.launch.ray.submit import Submission
 
 CPU = {"CPU": 8.0}
 BIG, SMALL = {"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0, "GPU": 4.0}
@@ -139,7 +140,7 @@ def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
-    assert ray_jobs._run_of(entrypoint) == run
+    assert jobs._run_of(entrypoint) == run
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str,
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plain = Submission(("pretrain", "a b.yaml", "--run", "/runs/a"), "/runs/a", "a b.yaml", b"seed: 1\n")
     assert plain.entrypoint == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
-    assert plain.name().startswith("a-") and ray_jobs.ID.fullmatch(plain.name())
+    assert plain.name().startswith("a-") and jobs.ID.fullmatch(plain.name())
     plain.check()
     for changed, said in [
         ({"id": "a/b"}, "is no ID"),
@@ -183,12 +184,12 @@ def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch
     for name in (".gitignore", "words.bin"):
         (folder / name).write_text("*\n")
     (folder / ".git").mkdir()
-    with ray_submit._packed(Submission((), "/runs/a", "a.yaml", b"x", working_dir=str(folder))) as packed:
+    with submit._packed(Submission((), "/runs/a", "a.yaml", b"x", working_dir=str(folder))) as packed:
         assert sorted(os.listdir(packed)) == [".gitignore", "a.yaml", "words.bin"]
-    monkeypatch.setattr(ray_submit, "LARGEST_FOLDER_BYTES", 3)
+    monkeypatch.setattr(submit, "LARGEST_FOLDER_BYTES", 3)
     with (
         pytest.raises(InputError, match="more than 100 MiB"),
-        ray_submit._packed(Submission((), "/runs/a", "a.yaml", b"x", working_dir=str(folder))),
+        submit._packed(Submission((), "/runs/a", "a.yaml", b"x", working_dir=str(folder))),
     ):
         pass
 

@@ -17,7 +17,7 @@ import pytest
 from fake_tpu import PROJECT, ZONE, FakeCloud, Hosts, fake_cloud, gcloud_environment
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.launch.slice import Slice
+from maskwright.launch.ssh.slice import Slice
 
 needs_gcloud = pytest.mark.skipif(not shutil.which("gcloud"), reason="needs gcloud on the path")
 
@@ -190,7 +190,7 @@ def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp
 def test_bad_usage_is_one_line(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from maskwright.cli import run
+    from maskwright.cli.main import run
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
     assert run(["submit", "a.yaml", "--run", "runs/a", *arguments]) == 2
@@ -201,7 +201,7 @@ def test_bad_usage_is_one_line(
 def test_limits_of_a_run_are_in_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from maskwright.cli import run
+    from maskwright.cli.main import run
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
     words = ["submit", "a.yaml", "--run", "runs/a", "--spec", "gs://b/job.json", "--dry-run"]

@@ -19,11 +19,11 @@ from fake_tpu import Hosts
 
 from maskwright.core.config import read_config
 from maskwright.core.errors import InputError
-from maskwright.launch import agent as agent_module
-from maskwright.launch import leader, machine, pull
-from maskwright.launch.folder import Folder
+from maskwright.core.folder import Folder
+from maskwright.launch.bucket import agent as agent_module
+from maskwright.launch.bucket import leader, machine, queue
+from maskwright.launch.bucket.slots import Slot, Slots
 from maskwright.launch.job import JobSpec
-from maskwright.launch.slots import Slot, Slots
 
 COMMAND = [sys.executable, "-m", "maskwright"]
 
@@ -286,12 +286,12 @@ def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytes
     for beat in range(3):
         folder.put_json("hosts/worker-1.json", {**other, "beat": beat})
         agent._speak_with_the_bucket()
-    assert pull.last_attempt(folder, 1) == 0
+    assert queue.last_attempt(folder, 1) == 0
     said = capsys.readouterr().err
     assert said.count("worker 1 runs") == 1 and "sha256:other" in said
     folder.put_json("hosts/worker-1.json", {**other, "beat": 4, "software": agent._self["software"]})
     agent._speak_with_the_bucket()
-    assert pull.last_attempt(folder, 1) == 1
+    assert queue.last_attempt(folder, 1) == 1
 
 
 def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:

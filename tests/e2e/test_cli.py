@@ -14,9 +14,9 @@ import warm
 from command_line import COMMAND, maskwright, write_config
 from conftest import SHARED
 
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.store import TokenStore
-from maskwright.tasks.verify_resume import compare
+from maskwright.drills.verify_resume import compare
+from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
 

@@ -21,11 +21,11 @@ import pytest
 import warm
 from command_line import COMMAND
 
-from maskwright.core.beat import Beat
 from maskwright.core.config import RunConfig
-from maskwright.core.judge import hung
-from maskwright.core.run_directory import RunDirectory
-from maskwright.tasks.verify_resume import compare
+from maskwright.drills.verify_resume import compare
+from maskwright.run.directory import RunDirectory
+from maskwright.run.heartbeat import Beat
+from maskwright.run.liveness import hung
 from maskwright.training import checkpoint
 
 LONG_ENOUGH_SECONDS = 300.0
@@ -215,7 +215,7 @@ def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine) -> 
     """As `supervise` does, but with less patience."""
     script = (
         "import sys; from maskwright.launch import local; local.HUNG_SECONDS = 2.0; local.LOOK_EVERY_SECONDS = 0.5; "
-        "from maskwright.cli import main; main()"
+        "from maskwright.cli.main import main; main()"
     )
     process = machine.start("hung", 2, command=[sys.executable, "-c", script], **LONG)
     directory = machine.directory("hung")
@@ -243,7 +243,7 @@ def die_once():
 from maskwright.cli import main; main()
 """
 DIES_BEFORE_THE_GROUP = """
-import maskwright.engines.torch_processes as module
+import maskwright.engines.torch.processes as module
 store = module._store
 def found(launch):
     made = store(launch)
@@ -254,7 +254,7 @@ def found(launch):
 module._store = found
 """
 DIES_AT_THE_FIRST_MEETING = """
-import maskwright.engines.torch_processes as module
+import maskwright.engines.torch.processes as module
 gather = module.Peers.gather
 def meet(self, data):
     if self.number == 1:
@@ -305,7 +305,7 @@ def test_who_waits_for_process_0_to_save_does_not_hang() -> None:
 def test_a_step_longer_than_the_grace_period_is_given_up_by_all(machine: Machine) -> None:
     """Each micro-batch takes a second, so a step four; SIGTERM comes early in one."""
     slow = (
-        "import time; from maskwright.engines.torch_engine import TorchEngine as E; whole = E._accumulate\n"
+        "import time; from maskwright.engines.torch.engine import TorchEngine as E; whole = E._accumulate\n"
         "def accumulate(*a, **k):\n    time.sleep(1.0 if a[0]._step >= 3 else 0.0)\n    return whole(*a, **k)\n"
         "E._accumulate = accumulate\n"
     )

@@ -24,11 +24,11 @@ import warm
 import yaml
 from command_line import COMMAND, maskwright, write_config
 
-from maskwright.core import judge
-from maskwright.core.beat import local_beats, states_here
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.store import TokenStore
 from maskwright.monitor.status import Report, look
+from maskwright.run import liveness
+from maskwright.run.directory import RunDirectory
+from maskwright.run.heartbeat import local_beats, states_here
 from maskwright.training import beats as writer
 from maskwright.training.beats import Beats
 
@@ -40,16 +40,16 @@ from maskwright.training import beats
 given = json.loads(sys.argv.pop(1))
 beats.EVERY_SECONDS, beats.WINDOW_SECONDS = given["every"], 2.0
 if given["fault"]:
-    from maskwright.tasks.injection import install
+    from maskwright.drills.injection import install
     install(**given["fault"])
 from maskwright.cli import main
 main()
 """
 STEPS = {
-    "jax": "maskwright.engines.jax_engine:JaxEngine.step",
-    "torch": "maskwright.engines.torch_engine:TorchEngine.step",
+    "jax": "maskwright.engines.jax.engine:JaxEngine.step",
+    "torch": "maskwright.engines.torch.engine:TorchEngine.step",
 }
-NEEDS = {"jax": "jax", "torch": "maskwright.engines.torch_processes"}
+NEEDS = {"jax": "jax", "torch": "maskwright.engines.torch.processes"}
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 32},
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
@@ -71,8 +71,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "STALE_SECONDS", 4.0)
-    monkeypatch.setattr(judge, "HUNG_SECONDS", 4.0)
+    monkeypatch.setattr(liveness, "STALE_SECONDS", 4.0)
+    monkeypatch.setattr(liveness, "HUNG_SECONDS", 4.0)
 
 
 @dataclass
@@ -180,7 +180,7 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     printed = json.loads(maskwright("status", team.run, "--json", cwd=team.folder))
     assert printed["state"] == "hung" and printed["ranks"][1]["verdict"] == "hung"
     team.wait_for(lambda found: found.ranks[1].seconds > 5.0)
-    assert judge.hung(local_beats(str(team.run)), time.time()) == 1  # by the files alone, as on another machine
+    assert liveness.hung(local_beats(str(team.run)), time.time()) == 1  # by the files alone, as on another machine
     os.kill(rank_1, signal.SIGCONT)
     team.trains()
 
@@ -215,7 +215,7 @@ def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
         assert "cannot tell whom they wait for" in found.report()  # the whole step is one program
     else:
         assert verdicts(found) == {0: "fine", 1: "hung"} and "the others wait for it" in found.report()
-        assert judge.hung(local_beats(str(team.run)), time.time()) == 1
+        assert liveness.hung(local_beats(str(team.run)), time.time()) == 1
 
 
 def test_a_rank_that_is_slow(team: Team, kind: str) -> None:
@@ -263,7 +263,7 @@ def test_three_processes_of_which_one_is_slow_then_gone(tmp_path: Path) -> None:
 
     def judged() -> dict[int, str]:
         beats = local_beats(run)
-        return {one.beat.rank: one.verdict for one in judge.judge(beats, time.time(), states_here(beats))}
+        return {one.beat.rank: one.verdict for one in liveness.judge(beats, time.time(), states_here(beats))}
 
     def becomes(expected: dict[int, str]) -> None:
         deadline = time.monotonic() + 300.0

@@ -14,11 +14,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, StoppedEarly
-from maskwright.core.run_directory import RunDirectory
+from maskwright.drills.drill import tiny
+from maskwright.drills.verify_resume import shortened
 from maskwright.engines.base import TrainState
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
-from maskwright.tasks.drill import tiny
-from maskwright.tasks.verify_resume import shortened
 from maskwright.training import checkpoint
 from maskwright.training.copies import TRIES, Copies
 from maskwright.training.stop import StopRequest

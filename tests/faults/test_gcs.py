@@ -17,8 +17,8 @@ pytest.importorskip("gcsfs", reason="needs the gcs extra")
 from fake_gcs import FakeGcs, fake_gcs
 
 from maskwright.core.errors import CheckpointError
-from maskwright.core.run_directory import RunDirectory
 from maskwright.engines.base import TrainState
+from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
 

@@ -17,8 +17,8 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.torch_engine import TorchEngine
-from maskwright.model.hf_names import initial_parameters
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.model.initial import initial_parameters
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.preflight import prepare_run
 from maskwright.training import checkpoint

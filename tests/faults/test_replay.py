@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import HealthError, InputError
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.replay import replay
 

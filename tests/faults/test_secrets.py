@@ -140,7 +140,7 @@ def test_a_comment_of_the_configuration(mine: Mine, tokenizer: str) -> None:
 
 
 def test_an_error_in_the_middle_of_a_run(mine: Mine, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from maskwright.core.run_directory import RunDirectory, Status
+    from maskwright.run.directory import RunDirectory, Status
 
     directory = RunDirectory(str(mine.folder))
     text = f"failed: 403 for {ADDRESS}/a{SIGNED}"

@@ -18,15 +18,15 @@ from reference import parity
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import HealthError, MaskwrightError, StoppedEarly
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.jax_engine import JaxEngine
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.jax.engine import JaxEngine
+from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.replay import replay
 from maskwright.training import checkpoint

@@ -13,7 +13,7 @@ import pytest
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import StoppedEarly
-from maskwright.core.run_directory import RunDirectory
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.training import checkpoint, loop
 from maskwright.training.stop import StopRequest

@@ -15,7 +15,7 @@ from maskwright.core.errors import HealthError, StoppedEarly
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import StepStats
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.torch.engine import TorchEngine
 from maskwright.tasks import pretrain as task
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest

@@ -12,8 +12,8 @@ import pytest
 import torch
 import warm
 
-from maskwright.engines.gradients import Gradients
 from maskwright.engines.processes import Alone
+from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.tree import Node, most_kept, summed, sums_after, whole_nodes
 
 SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"

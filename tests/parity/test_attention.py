@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from maskwright.model.attention import (
+from maskwright.model.torch.attention import (
     PLAIN_UP_TO_TOKENS,
     Borders,
     attention,

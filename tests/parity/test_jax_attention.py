@@ -11,8 +11,8 @@ jax.config.update("jax_platforms", "cpu")
 
 import jax.numpy as jnp  # noqa: E402
 
-from maskwright.model import attention_jax  # noqa: E402
-from maskwright.model.attention_jax import attention, choose_way, dense  # noqa: E402
+from maskwright.model.jax import attention as attention_jax  # noqa: E402
+from maskwright.model.jax.attention import attention, choose_way, dense  # noqa: E402
 
 Floats = NDArray[np.float64]
 

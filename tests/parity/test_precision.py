@@ -14,9 +14,9 @@ from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
-from maskwright.engines.torch_engine import TorchEngine, choose_compile
+from maskwright.engines.torch.engine import TorchEngine, choose_compile
 from maskwright.model.config import model_config
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
 
 
 def losses(store: TokenStore, run: RunConfig, steps: int = 12) -> list[float]:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from maskwright.core.config import Engine
-from maskwright.engines import gradients as module
-from maskwright.engines.gradients import Gradients
-from maskwright.engines.optimizers import numel, views
-from maskwright.engines.torch_processes import connect
+from maskwright.engines.torch import gradients as module
+from maskwright.engines.torch.gradients import Gradients
+from maskwright.engines.torch.optimizers import numel, views
+from maskwright.engines.torch.processes import connect
 
 
 def slow_tree(leaves: list[np.ndarray]) -> np.ndarray:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from maskwright.core import beat as module
-from maskwright.core.beat import Beat, local_beats, parse_beat, pid_started, state_of
 from maskwright.core.errors import StoppedEarly
-from maskwright.core.run_directory import RunDirectory
+from maskwright.run import heartbeat as module
+from maskwright.run.directory import RunDirectory
+from maskwright.run.heartbeat import Beat, local_beats, parse_beat, pid_started, state_of
 from maskwright.training import beats as writer
 from maskwright.training.beats import Beats
 

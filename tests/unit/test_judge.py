@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from maskwright.core.beat import Beat
-from maskwright.core.judge import GONE, hung, judge, missing
-from maskwright.core.run_directory import Status
 from maskwright.engines import processes
 from maskwright.monitor.status import whole
+from maskwright.run.directory import Status
+from maskwright.run.heartbeat import Beat
+from maskwright.run.liveness import GONE, hung, judge, missing
 
 NOW = 1_000_000.0
 

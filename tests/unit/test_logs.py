@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.core.beat import Beat, pid_started, this_pid_space, write_beat
 from maskwright.core.errors import InputError
-from maskwright.core.judge import GONE
-from maskwright.core.run_directory import Status
 from maskwright.monitor.logs import RESTART_SECONDS, Tail, follow, show
 from maskwright.monitor.status import look
+from maskwright.run.directory import Status
+from maskwright.run.heartbeat import Beat, pid_started, this_pid_space, write_beat
+from maskwright.run.liveness import GONE
 
 
 def test_whole_lines_as_they_come(tmp_path: Path) -> None:

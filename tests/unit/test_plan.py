@@ -15,15 +15,15 @@ import pytest
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.data.store import TokenStore
-from maskwright.engines.jax_ahead import Request, Result
+from maskwright.engines.jax.ahead import Request, Result
 from maskwright.model.config import model_config
-from maskwright.model.hf_config import to_hf_config
+from maskwright.model.hf.config import to_hf_config
 from maskwright.tasks import plan as task
 
 GIB = 2**30
 MADE_UP_SLICE = """
 from types import SimpleNamespace
-from maskwright.engines import jax_ahead
+from maskwright.engines.jax import ahead as jax_ahead
 devices = [SimpleNamespace(process_index=i // 4, id=i) for i in range(16)]
 jax_ahead.topology = lambda name: SimpleNamespace(devices=devices)
 jax_ahead.main()

@@ -139,7 +139,7 @@ mount_nfs() {
   mkdir -p "$mounts/nfs_share"
   ! mountpoint -q "$mounts/nfs_share" || return 0
   # nolock: what a host that was taken away had locked stays locked on an NFS 3 server, for ever, and its run could not go
-  # on. One writer at a time of a run's folder is a matter of its lease (core/lease.py).
+  # on. One writer at a time of a run's folder is a matter of its lease (run/lease.py).
   local options=hard,timeo=600,retrans=3,vers=3,nolock
   if ! command -v mount.nfs >/dev/null && ! install_package nfs-common; then
     # The kernel can do without its helper when the address is a number.

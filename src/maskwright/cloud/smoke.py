@@ -25,7 +25,7 @@ from maskwright.cloud.prices import Estimate, Prices, estimate
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import JobError, StoppedEarly
-from maskwright.launch.folder import Folder
+from maskwright.core.folder import Folder
 
 Kind = Literal["vm", "tpu"]
 RUN_HOURS = 0.5

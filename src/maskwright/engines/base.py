@@ -10,7 +10,7 @@ from typing import Protocol, SupportsFloat
 from maskwright.core.errors import HealthError, MaskwrightError
 from maskwright.data.batch import Batch
 from maskwright.engines.processes import Processes
-from maskwright.model.hf_names import Parameters
+from maskwright.model.hf.names import Parameters
 
 DROPOUT_PURPOSE = 7
 """Of the keys that dropout is drawn by."""

@@ -18,10 +18,10 @@ def make_engine(
     """`run_flops`: see `TorchEngine`. Raises `ConfigError` where a device or a framework is absent."""
     if engine.kind == "jax":
         require_jax()
-        from maskwright.engines.jax_engine import JaxEngine
+        from maskwright.engines.jax.engine import JaxEngine
 
         return JaxEngine(model, optimizer, engine, seed)
-    from maskwright.engines.torch_engine import TorchEngine
+    from maskwright.engines.torch.engine import TorchEngine
 
     return TorchEngine(model, optimizer, engine, seed, run_flops=run_flops)
 
@@ -30,12 +30,14 @@ def find_processes(engine: run.Engine) -> Processes:
     """The others that train this run, on all hosts. With jax, what must come before anything else that uses it."""
     if engine.kind == "jax":
         require_jax()
-        from maskwright.engines.jax_processes import connect
+        from maskwright.engines.jax.processes import connect
 
         return connect(engine)[2]
     if "WORLD_SIZE" not in os.environ:
         return Alone()
-    from maskwright.engines import torch_engine
+    # torch warns of each lost connection with a C++ stack of thirty lines; what matters comes as an error.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from maskwright.engines.torch import engine as torch_engine
 
     return torch_engine.connect(engine, torch_engine.choose_device(engine.device))
 

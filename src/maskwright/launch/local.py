@@ -25,14 +25,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-from maskwright.core.beat import local_beats, states_here
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError
-from maskwright.core.judge import hung, missing, stale_after
-from maskwright.core.run_directory import RunDirectory, Status, step_of
 from maskwright.core.secrets import redact
 from maskwright.launch.group import Group
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
+from maskwright.run.directory import RunDirectory, Status, step_of
+from maskwright.run.heartbeat import local_beats, states_here
+from maskwright.run.liveness import hung, missing, stale_after
 
 COMMAND = [sys.executable, "-m", "maskwright"]
 PARENT = "MASKWRIGHT_PARENT"

@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.beat import read_local
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.run.heartbeat import read_local
 
 SIGNS = ("config.resolved.json", "status.json", "log.txt", "lock", "checkpoints")
 """Of a run directory, from its first second on."""

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from maskwright.core.beat import FOLDER, Beat, State, read_beats, state_of, states_here
 from maskwright.core.console import human_count, human_seconds
 from maskwright.core.errors import InputError
-from maskwright.core.judge import GONE, Judgement, judge, missing
-from maskwright.core.lease import this_machine
-from maskwright.core.run_directory import Status, parse_status, step_of
 from maskwright.monitor.place import SIGNS, Place
+from maskwright.run.directory import Status, parse_status, step_of
+from maskwright.run.heartbeat import FOLDER, Beat, State, read_beats, state_of, states_here
+from maskwright.run.lease import this_machine
+from maskwright.run.liveness import GONE, Judgement, judge, missing
 
 Whole = Literal[
     "never started", "starting", "running", "hung", "lost", "silent", "done", "stopped", "failed", "only checkpoints"

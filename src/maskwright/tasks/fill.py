@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from maskwright.core.errors import InputError
-from maskwright.model.networks import build
+from maskwright.model.torch.networks import build
 from maskwright.tasks.models import TrainedModel
 from maskwright.text.tokenizer import load_tokenizer
 

@@ -15,11 +15,11 @@ from typing import Any
 from maskwright.core.config import ALL_KEYS, RunConfig, flat
 from maskwright.core.console import only_warnings, say
 from maskwright.core.errors import ConfigError, StoppedEarly, StoreError
-from maskwright.core.run_directory import RunDirectory
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Agree, Processes, together
-from maskwright.tasks import pretrain
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks.preflight import Prepared, prepare_run
+from maskwright.tasks.start import BEGIN, make_job, start_engine
 from maskwright.training.beats import Beats
 from maskwright.training.loop import FROM_PROCESS_0, restore, train
 from maskwright.training.stop import StopRequest, stop_on_signals
@@ -40,17 +40,17 @@ def follow(config: RunConfig, run: str, request: StopRequest, processes: Process
     if before is None:
         ready.store.verify()
     request.max_steps = told["max_steps"]
-    engine = pretrain.start_engine(ready, before, told["threads"])
+    engine = start_engine(ready, before, told["threads"])
     agree()
     directory = RunDirectory(run)
     mine = Beats(directory, processes.number, processes.count, told["start"])
     with stop_on_signals(request) as stop, mine as beats:
-        job = pretrain.make_job(ready, directory, engine, {}, saver=None)
+        job = make_job(ready, directory, engine, {}, saver=None)
         job.rollbacks.all = []  # a folder of that name on this host is not the run's
         stop.when_grace_ends = partial(_grace_ended, beats)
         job.beats = beats.begin(engine)
         agree(last=True)
-        if processes.share(b"") == pretrain.BEGIN:
+        if processes.share(b"") == BEGIN:
             engine.write(TrainState(0, {}))
         else:
             restore(job, *FROM_PROCESS_0)

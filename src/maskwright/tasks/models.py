@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from maskwright.core.errors import CheckpointError, InputError
-from maskwright.core.run_directory import RunDirectory
 from maskwright.model.config import ModelConfig, recorded_config
-from maskwright.model.hf import read_model_folder
-from maskwright.model.hf_names import Parameters
+from maskwright.model.hf.folder import read_model_folder
+from maskwright.model.hf.names import Parameters
+from maskwright.run.directory import RunDirectory
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
 

@@ -23,7 +23,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.data.masking import slots_per_row
 from maskwright.data.store import TokenStore
-from maskwright.engines.jax_ahead import SETTINGS, Request, Result
+from maskwright.engines.jax.ahead import SETTINGS, Request, Result
 from maskwright.model.config import ModelConfig, model_config, training_flops
 from maskwright.tasks.preflight import continued_model
 
@@ -279,7 +279,7 @@ def _compile(request: Request) -> Result:
         wanted, made = (os.path.join(folder, name) for name in ("request.json", "result.json"))
         storage.write_json(wanted, asdict(request))
         ended = subprocess.run(
-            [sys.executable, "-m", "maskwright.engines.jax_ahead", wanted, made],
+            [sys.executable, "-m", "maskwright.engines.jax.ahead", wanted, made],
             env={**os.environ, **SETTINGS},
             capture_output=True,
             text=True,

@@ -8,17 +8,18 @@ from typing import Any
 
 from maskwright.core import config as run
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig
+from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, note
 from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import is_out_of_memory
 from maskwright.engines.processes import launch_variables
 from maskwright.engines.tree import most_kept
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
-from maskwright.model.hf_config import read_hf_config
+from maskwright.model.hf.config import read_hf_config
+from maskwright.model.hf.folder import read_hf_parameters
+from maskwright.run.directory import RunDirectory
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
 
@@ -57,6 +58,20 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prep
             fix="train one with `maskwright tokenizer train`",
         )
     return Prepared(config, model, store, Loader(config, store))
+
+
+def dry_run(config: RunConfig, run: str) -> Prepared:
+    """Raises what a start would raise before it makes anything. The store's checksums and the device are left to it."""
+    directory = RunDirectory(run)
+    before = directory.read_config() if directory.exists() else None
+    ready = prepare_run(config, before)
+    if before is not None:
+        refuse_changes(before["config"], flat(config), directory.location)
+        return ready
+    directory.require_fresh()
+    if config.model.init_from is not None:
+        read_hf_parameters(config.model.init_from, ready.model)
+    return ready
 
 
 def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
@@ -143,7 +158,7 @@ def compiles(config: RunConfig) -> bool:
     """Whether the run of this configuration compiles its layers, or everything."""
     if config.engine.kind == "jax":
         return True
-    from maskwright.engines.torch_engine import choose_compile, choose_device
+    from maskwright.engines.torch.engine import choose_compile, choose_device
 
     flops = run_flops(prepare_run(config))
     return choose_compile(config.engine.compile, choose_device(config.engine.device), flops)
@@ -166,7 +181,7 @@ def exact_threads(config: RunConfig, before: dict[str, Any] | None) -> int | Non
     """
     if config.engine.kind != "torch" or config.engine.reproducibility != "exact":
         return None
-    from maskwright.engines.torch_engine import choose_device, cpu_threads
+    from maskwright.engines.torch.engine import choose_device, cpu_threads
 
     if choose_device(config.engine.device) != "cpu":
         return None

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import os
-import subprocess
 import time
-import uuid
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import maskwright
-from maskwright.core import hardware, storage
+from maskwright.core import storage
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import say, warn
 from maskwright.core.errors import (
@@ -25,27 +20,32 @@ from maskwright.core.errors import (
     MaskwrightError,
     ProcessLost,
     StoppedEarly,
-    StoreError,
 )
-from maskwright.core.run_directory import FORMAT, RunDirectory, Status, step_folder
 from maskwright.core.secrets import redact
-from maskwright.data.loader import validation_batches
-from maskwright.engines.base import Engine, TrainState
-from maskwright.engines.choose import find_processes, make_engine
+from maskwright.engines.base import TrainState
+from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Processes, starting, together
 from maskwright.engines.schedules import learning_rate
-from maskwright.model.hf import read_hf_parameters
-from maskwright.model.hf_names import Parameters, initial_parameters
+from maskwright.model.hf.folder import weight_digests
+from maskwright.model.hf.names import Parameters
+from maskwright.run.directory import FORMAT, RunDirectory, step_folder
+from maskwright.tasks.follow import follow
 from maskwright.tasks.preflight import (
     Prepared,
     describe,
     doubts,
-    engine_config,
     exact_threads,
     prepare_run,
     require_room,
-    run_flops,
-    too_large,
+)
+from maskwright.tasks.start import (
+    BEGIN,
+    RESTORE,
+    environment,
+    known_to_all,
+    make_job,
+    start_engine,
+    starting_parameters,
 )
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training import checkpoint
@@ -55,9 +55,6 @@ from maskwright.training.loop import Job, restore, save, train, update_status
 from maskwright.training.replay import write_bundle
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, stop_on_signals
-
-BEGIN, RESTORE = b"begin", b"restore"
-"""What process 0 tells the others to do first."""
 
 
 def pretrain(
@@ -71,8 +68,6 @@ def pretrain(
     with starting(processes) as agree:
         if processes.number == 0:
             return _lead(config, run, config_file, request, processes, agree)
-        from maskwright.tasks.follow import follow
-
         return follow(config, run, request, processes, agree)
 
 
@@ -89,13 +84,14 @@ def _lead(
         ready.store.verify()
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
+    base = _base_weights(config, before)
     require_room(ready, directory)
     threads = exact_threads(config, before)
     told = {**known_to_all(ready, request, before), "threads": threads}
     agree()
     processes.share(json.dumps(told).encode())
     engine = start_engine(ready, before, threads)
-    record = _record(ready, dtype=engine.dtype_name) | {"threads": threads}
+    record = _record(ready, dtype=engine.dtype_name) | base | {"threads": threads}
     agree()  # before the folder is made
     with (
         stop_on_signals(request) as stop,
@@ -126,30 +122,6 @@ def _lead(
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
         saver.copy_newest()
         _run(job, stop, ready)
-
-
-def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] | None) -> dict[str, Any]:
-    """What process 0 tells the others of the run."""
-    return {
-        "before": before,
-        "config": flat(ready.config),
-        "model": asdict(ready.model),
-        "store_fingerprint": ready.store.fingerprint,
-        "max_steps": request.max_steps,
-        "start": uuid.uuid4().hex,
-    }
-
-
-def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | None) -> Engine:
-    """`threads`: see `exact_threads`."""
-    config = ready.config
-    decided = engine_config(config, before, threads)
-    try:
-        engine = make_engine(ready.model, config.optimizer, decided, config.seed, run_flops=run_flops(ready))
-    except (RuntimeError, MemoryError) as error:
-        raise too_large(ready, error) from None
-    engine.workers(config.batch.virtual_workers)
-    return engine
 
 
 def _fetched(config: RunConfig, directory: RunDirectory) -> Copies | None:
@@ -265,31 +237,12 @@ def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
     }
 
 
-def make_job(
-    ready: Prepared, directory: RunDirectory, engine: Engine, record: dict[str, Any], saver: Saver | None
-) -> Job:
-    return Job(
-        config=ready.config,
-        model=ready.model,
-        directory=directory,
-        engine=engine,
-        loader=ready.loader,
-        validation=_validation(ready),
-        ceiling=engine.ceiling(),
-        record=record,
-        saver=saver,
-        status=Status(of=ready.config.schedule.steps),
-    )
-
-
-def starting_parameters(ready: Prepared) -> Parameters:
-    """Of step 0: read from `model.init_from`, or drawn. Raises `ModelError`."""
-    folder = ready.config.model.init_from
-    if folder is None:
-        return initial_parameters(ready.model, ready.config.seed)
-    parameters = read_hf_parameters(folder, ready.model)
-    say(f"continuing from {folder}")
-    return parameters
+def _base_weights(config: RunConfig, before: dict[str, Any] | None) -> dict[str, Any]:
+    """For the record of a run that began from a folder: the checksums of its weights, as they were then."""
+    if before is not None:
+        return {key: before[key] for key in ("base_weights",) if key in before}
+    folder = config.model.init_from
+    return {} if folder is None else {"base_weights": weight_digests(folder)}
 
 
 def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
@@ -362,48 +315,3 @@ def _continue(job: Job, state: TrainState, record: dict[str, Any]) -> None:
 
 def _short(value: Any) -> str:
     return str(value)[:12] if isinstance(value, str) else str(value)
-
-
-def _validation(ready: Prepared) -> list[Any]:
-    config = ready.config
-    try:
-        return validation_batches(
-            ready.store,
-            seq_len=config.data.seq_len,
-            packing=config.data.packing,
-            max_rows=config.evaluation.max_rows,
-            micro_batch_rows=config.batch.micro_batch_rows,
-        )
-    except StoreError as error:
-        if not ready.store.split("valid").documents:
-            warn(f"{error}. This run has no validation")
-            return []
-        raise
-
-
-def environment() -> dict[str, Any]:
-    """Versions, hardware and code revision, for the record."""
-    packages = ["torch", "numpy", "tokenizers", "safetensors", "transformers"]
-    packages += [name for name in ("jax", "jaxlib", "libtpu") if importlib.util.find_spec(name)]
-    return {
-        "maskwright": maskwright.__version__,
-        "revision": _revision(),
-        "packages": {name: importlib.metadata.version(name) for name in packages},
-        "hardware": hardware.describe(),
-    }
-
-
-def _revision() -> str | None:
-    """Commit of the source checkout that runs, if it is one."""
-    folder = os.path.dirname(os.path.abspath(maskwright.__file__))
-    try:
-        result = subprocess.run(
-            ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip() or None

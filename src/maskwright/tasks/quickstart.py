@@ -18,8 +18,8 @@ import yaml
 from maskwright.core import storage
 from maskwright.core.console import human_count, human_seconds, say
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
-from maskwright.core.run_directory import RunDirectory
 from maskwright.core.secrets import redact
+from maskwright.run.directory import RunDirectory
 
 DOCSTRING_BYTES = 8_000_000
 VOCABULARY = 4096
@@ -143,7 +143,7 @@ def _steps(place: Place, minutes: float, rows: int) -> int:
     from maskwright.core.config import build_config
     from maskwright.engines.base import TrainState
     from maskwright.engines.choose import make_engine
-    from maskwright.model.hf_names import initial_parameters
+    from maskwright.model.initial import initial_parameters
     from maskwright.tasks.preflight import prepare_run
 
     ready = prepare_run(build_config(_config(place, 1000, rows), place.config))

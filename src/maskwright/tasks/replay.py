@@ -9,13 +9,13 @@ from typing import Any
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
-from maskwright.core.run_directory import RunDirectory, step_folder
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.schedules import learning_rate
+from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.preflight import exact_threads, prepare_run
-from maskwright.tasks.pretrain import start_engine, starting_parameters
+from maskwright.tasks.start import start_engine, starting_parameters
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training import checkpoint
 from maskwright.training.health import Rollbacks

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.core.run_directory import RunDirectory, Status, Wish
+from maskwright.run.directory import RunDirectory, Status, Wish
 from maskwright.training.checkpoint import whole_steps
 
 SILENT_SECONDS = 120.0

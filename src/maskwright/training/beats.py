@@ -14,7 +14,10 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
-from maskwright.core.beat import (
+from maskwright.core.console import warn
+from maskwright.core.errors import MaskwrightError
+from maskwright.run.directory import RunDirectory
+from maskwright.run.heartbeat import (
     FOLDER,
     Beat,
     Doing,
@@ -26,9 +29,6 @@ from maskwright.core.beat import (
     this_pid_space,
     write_beat,
 )
-from maskwright.core.console import warn
-from maskwright.core.errors import MaskwrightError
-from maskwright.core.run_directory import RunDirectory
 
 EVERY_SECONDS = 5.0
 WRITES_PER_SECOND = 16.0

@@ -25,8 +25,8 @@ from safetensors.numpy import load_file
 from maskwright.core import hardware, storage
 from maskwright.core.console import human_bytes, warn
 from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
-from maskwright.core.run_directory import step_folder, step_of
 from maskwright.engines.base import TrainState
+from maskwright.run.directory import step_folder, step_of
 from maskwright.training.tensor_file import write_tensors
 
 FORMAT = 1

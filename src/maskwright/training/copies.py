@@ -26,8 +26,8 @@ from fsspec.implementations.local import LocalFileSystem
 from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
-from maskwright.core.run_directory import RunDirectory, step_folder, step_of
 from maskwright.core.secrets import redact
+from maskwright.run.directory import RunDirectory, step_folder, step_of
 from maskwright.training import checkpoint
 from maskwright.training.checkpoint import MANIFEST, outdated
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
-from maskwright.core.run_directory import RunDirectory
+from maskwright.run.directory import RunDirectory
 
 WINDOW_LINES, FEWEST_LINES, NEW_LEVEL_LINES = 50, 10, 10
 SPIKE_DEVIATIONS, SPIKE_SHARE = 8.0, 0.1

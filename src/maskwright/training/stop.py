@@ -18,7 +18,7 @@ from types import FrameType
 
 from maskwright.core.console import say
 from maskwright.core.errors import StoppedEarly
-from maskwright.core.run_directory import RunDirectory
+from maskwright.run.directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0
 DEFAULT_GRACE_SECONDS = 25.0

@@ -1,0 +1,102 @@
+"""The command table. A command's own modules are imported when it runs, so `--help` stays instant.
+
+Data goes to stdout, messages and progress to stderr. Errors are one line; `--debug` anywhere shows the traceback too.
+Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 stopped by the health check, 75 stopped early and resumable.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from contextlib import suppress
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from maskwright import __version__
+from maskwright.cli import (  # noqa: F401 - each puts its commands into the table
+    data,
+    env,
+    env_audit,
+    env_build,
+    env_import,
+    env_init,
+    env_smoke,
+    models,
+    monitor,
+    ray,
+    submit,
+)
+from maskwright.cli.options import app
+from maskwright.core.console import say
+from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.secrets import print_exception
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(f"maskwright {__version__}")
+        raise typer.Exit()
+
+
+# ---- running -------------------------------------------------------------------------------------------------------
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for further in (signal.SIGTERM, signal.SIGINT):  # a second one must not interrupt the clean-up after the first
+        signal.signal(further, signal.SIG_IGN)
+    raise StoppedEarly(f"by {signal.Signals(number).name}; nothing half-written is left, run the command again")
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command line and returns its exit code; never raises."""
+    debug = "--debug" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks a training run for a checkpoint; would else end a process
+    try:
+        app(args=[argument for argument in arguments if argument != "--debug"], prog_name="maskwright")
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            print_exception(error)
+        return _explain(error)
+    return 0
+
+
+def _explain(error: Exception) -> int:
+    """Says what went wrong in one line, and returns the exit code."""
+    if isinstance(error, MaskwrightError):
+        say(f"{'stopped' if isinstance(error, StoppedEarly) else 'error'}: {error}")
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        fix = "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
+        say(f"error: out of memory. Fix: {fix}")
+    elif isinstance(error, OSError):
+        say(f"error: {error.filename or 'the system'}: {error.strerror or error}")
+    else:
+        say(f"error: {type(error).__name__}: {' '.join(str(error).split())}. This is a bug: --debug shows where")
+    return 1
+
+
+def main() -> NoReturn:
+    end(run(sys.argv[1:]))
+
+
+def end(code: int) -> NoReturn:
+    """Python takes a second to take torch apart, in which a signal or a thread could change the exit code: at once."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # whoever reads has gone
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,94 @@
+"""What the agent of worker 0 does besides running the job: it begins attempts, ends them and says how all ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from maskwright.core.console import say, warn
+from maskwright.core.folder import Folder
+from maskwright.launch.bucket.queue import attempt_folder
+from maskwright.launch.job import JobSpec
+from maskwright.launch.outcome import MOMENTS_SECONDS, End, judge, report
+from maskwright.launch.ssh.host import OTHERS_SECONDS
+
+LOST_SECONDS = 90.0
+"""A host whose beat stands still for so long counts as lost."""
+
+
+class Leader:
+    def __init__(self, folder: Folder, workers: int, poll_seconds: float) -> None:
+        self.folder, self.workers, self.poll_seconds = folder, workers, poll_seconds
+        self._seen: dict[int, tuple[Any, float, bool]] = {}
+        self._failed_at, self._warned = 0.0, ""
+
+    def turn(self, spec: JobSpec, number: int, asked: bool) -> None:
+        """`number` is that of the last attempt, 0 before the first. `asked`: the job is to end."""
+        beats = {worker: self._look_at(worker) for worker in range(self.workers)}
+        place = attempt_folder(spec.submission, number)
+        ends = self._ends(place, beats) if number else []
+        if number and len(ends) < self.workers:
+            if not any(end.code != 0 for end in ends):
+                self._failed_at = 0.0
+                return
+            self._failed_at = self._failed_at or time.monotonic()
+            others = max(MOMENTS_SECONDS, min(OTHERS_SECONDS, 4 * self.poll_seconds))
+            if time.monotonic() - self._failed_at > others:
+                self.folder.put_json(f"{place}/end.json", {"time": time.time()})
+            return
+        verdict = judge(ends, self.workers, asked=asked)
+        again = not number or (verdict.restart and number <= spec.restarts)
+        if asked and not number:
+            self._conclude(spec, 75, "", ["stopped before it began"])
+        elif not again:
+            cause = verdict.cause.describe() if verdict.cause else ""
+            self._conclude(spec, verdict.code, cause, report(ends, verdict) if verdict.code else [])
+        elif self._ready(spec, beats):  # else it waits for hosts to come, or to come back
+            self._failed_at = 0.0
+            addresses = [str((beats[worker] or {}).get("address", "")) for worker in range(self.workers)]
+            start = {"workers": self.workers, "addresses": addresses, "time": time.time()}
+            self.folder.put_json(f"{attempt_folder(spec.submission, number + 1)}/start.json", start)
+
+    def _ready(self, spec: JobSpec, beats: Mapping[int, dict[str, Any] | None]) -> bool:
+        for worker, beat in beats.items():
+            known = beat is not None and self._seen[worker][2]
+            if not (beat and known and beat["idle"] and beat["submission"] == spec.submission):
+                return False
+        made_of = {worker: (beat or {}).get("software") for worker, beat in beats.items()}
+        odd = [worker for worker, found in made_of.items() if found != made_of[0]]
+        text = f"worker {odd[0]} runs {made_of[odd[0]]} and worker 0 runs {made_of[0]}" if odd else ""
+        if text and text != self._warned:
+            warn(f"{text}: no attempt begins before all hosts run the same. Fix: recreate the hosts")
+        self._warned = text
+        return not odd
+
+    def _conclude(self, spec: JobSpec, code: int, cause: str, lines: list[str]) -> None:
+        for line in lines:
+            say(line)
+        result = {"code": code, "cause": cause, "report": lines, "time": time.time()}
+        self.folder.put_json(f"{spec.submission:04d}/result.json", result)
+
+    def _look_at(self, worker: int) -> dict[str, Any] | None:
+        """A host's beat, None when it stands still. Seen by this machine's clock: others may be wrong."""
+        beat, now = self.folder.get_json(f"hosts/worker-{worker}.json"), time.monotonic()
+        if worker not in self._seen:
+            self._seen[worker] = (beat, now, False)  # it may be an old one: a host is there once its beat has moved
+        if beat != self._seen[worker][0]:
+            self._seen[worker] = (beat, now, True)
+        gone = beat is None or beat.get("gone")
+        return beat if not gone and now - self._seen[worker][1] < LOST_SECONDS else None
+
+    def _ends(self, place: str, beats: Mapping[int, Any]) -> list[End]:
+        """Of the hosts that have ended, and that are lost, by the time at which they did."""
+        ends = []
+        for worker, beat in beats.items():
+            said = self.folder.get_json(f"{place}/worker-{worker}/exit.json")
+            if said is not None:
+                tail = tuple(said["tail"])
+                ends.append(End(worker, said["code"], said["told"], said["reason"], tail, said["time"]))
+            elif beat is None:
+                left = (self._seen[worker][0] or {}).get("gone")
+                reason = "its agent was ended" if left else f"no sign of life for {LOST_SECONDS:.0f} s"
+                ends.append(End(worker, None, reason=reason))
+        return sorted(ends, key=lambda end: end.time)

@@ -1,0 +1,128 @@
+"""How every process of a run starts: its engine, its job, what process 0 tells the others, what is recorded of the
+machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import uuid
+from dataclasses import asdict
+from typing import Any
+
+import maskwright
+from maskwright.core import hardware
+from maskwright.core.config import flat
+from maskwright.core.console import say, warn
+from maskwright.core.errors import StoreError
+from maskwright.data.loader import validation_batches
+from maskwright.engines.base import Engine
+from maskwright.engines.choose import make_engine
+from maskwright.model.hf.folder import read_hf_parameters
+from maskwright.model.hf.names import Parameters
+from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory, Status
+from maskwright.tasks.preflight import Prepared, engine_config, run_flops, too_large
+from maskwright.training.loop import Job
+from maskwright.training.saver import Saver
+from maskwright.training.stop import StopRequest
+
+BEGIN, RESTORE = b"begin", b"restore"
+"""What process 0 tells the others to do first."""
+
+
+def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] | None) -> dict[str, Any]:
+    """What process 0 tells the others of the run."""
+    return {
+        "before": before,
+        "config": flat(ready.config),
+        "model": asdict(ready.model),
+        "store_fingerprint": ready.store.fingerprint,
+        "max_steps": request.max_steps,
+        "start": uuid.uuid4().hex,
+    }
+
+
+def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | None) -> Engine:
+    """`threads`: see `exact_threads`."""
+    config = ready.config
+    decided = engine_config(config, before, threads)
+    try:
+        engine = make_engine(ready.model, config.optimizer, decided, config.seed, run_flops=run_flops(ready))
+    except (RuntimeError, MemoryError) as error:
+        raise too_large(ready, error) from None
+    engine.workers(config.batch.virtual_workers)
+    return engine
+
+
+def make_job(
+    ready: Prepared, directory: RunDirectory, engine: Engine, record: dict[str, Any], saver: Saver | None
+) -> Job:
+    return Job(
+        config=ready.config,
+        model=ready.model,
+        directory=directory,
+        engine=engine,
+        loader=ready.loader,
+        validation=_validation(ready),
+        ceiling=engine.ceiling(),
+        record=record,
+        saver=saver,
+        status=Status(of=ready.config.schedule.steps),
+    )
+
+
+def _validation(ready: Prepared) -> list[Any]:
+    config = ready.config
+    try:
+        return validation_batches(
+            ready.store,
+            seq_len=config.data.seq_len,
+            packing=config.data.packing,
+            max_rows=config.evaluation.max_rows,
+            micro_batch_rows=config.batch.micro_batch_rows,
+        )
+    except StoreError as error:
+        if not ready.store.split("valid").documents:
+            warn(f"{error}. This run has no validation")
+            return []
+        raise
+
+
+def starting_parameters(ready: Prepared) -> Parameters:
+    """Of step 0: read from `model.init_from`, or drawn. Raises `ModelError`."""
+    folder = ready.config.model.init_from
+    if folder is None:
+        return initial_parameters(ready.model, ready.config.seed)
+    parameters = read_hf_parameters(folder, ready.model)
+    say(f"continuing from {folder}")
+    return parameters
+
+
+def environment() -> dict[str, Any]:
+    """Versions, hardware and code revision, for the record."""
+    packages = ["torch", "numpy", "tokenizers", "safetensors", "transformers"]
+    packages += [name for name in ("jax", "jaxlib", "libtpu") if importlib.util.find_spec(name)]
+    return {
+        "maskwright": maskwright.__version__,
+        "revision": _revision(),
+        "packages": {name: importlib.metadata.version(name) for name in packages},
+        "hardware": hardware.describe(),
+    }
+
+
+def _revision() -> str | None:
+    """Commit of the source checkout that runs, if it is one."""
+    folder = os.path.dirname(os.path.abspath(maskwright.__file__))
+    try:
+        result = subprocess.run(
+            ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None
