@@ -13,6 +13,7 @@ import array
 import atexit
 import contextlib
 import fcntl
+import importlib
 import json
 import os
 import runpy
@@ -29,6 +30,17 @@ from typing import Any, NoReturn
 
 Started = subprocess.Popen
 AT_LOADING = ("LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH_", "CUDA_")
+LOADED = (
+    "fsspec.implementations.local",
+    "numpy.random",
+    "pydantic.json_schema",
+    "rich.progress",
+    "safetensors.numpy",
+    "tensorboard.summary",
+    "torch.distributed",
+    "typer",
+    "yaml",
+)
 SMALL = ((64, 64, 64),)
 """The product that the speed of this machine is measured with: half a second each time, and no test is about it."""
 
@@ -137,14 +149,12 @@ class Forked(Started):  # type: ignore[type-arg]
 
 def serve(control: socket.socket) -> None:
     """Forks whenever it is asked, and tells each end to who asked, until nobody can ask any more."""
-    import maskwright.cli.main
-    import maskwright.drills.injection
     import maskwright.engines.ceiling
-    import maskwright.engines.torch.processes
-    import maskwright.tasks.evaluate
-    import maskwright.tasks.pretrain
-    import maskwright.engines.torch.engine  # isort: skip
 
+    for name in LOADED:
+        with contextlib.suppress(ImportError):  # of extras
+            importlib.import_module(name)
+    # Nothing else of the product: a script that changes one of its modules does so before others import it.
     maskwright.engines.ceiling.SHAPES = SMALL  # type: ignore[assignment]
     waking, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)

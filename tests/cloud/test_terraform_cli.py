@@ -34,7 +34,7 @@ esac
 """
 RUN = """
 import signal
-from maskwright.cli import _stop
+from maskwright.cli.main import _stop
 signal.signal(signal.SIGTERM, _stop)
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.provision.terraform_cli import Terraform

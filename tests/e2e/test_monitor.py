@@ -42,7 +42,7 @@ beats.EVERY_SECONDS, beats.WINDOW_SECONDS = given["every"], 2.0
 if given["fault"]:
     from maskwright.drills.injection import install
     install(**given["fault"])
-from maskwright.cli import main
+from maskwright.cli.main import main
 main()
 """
 STEPS = {
