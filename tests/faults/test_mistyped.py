@@ -76,7 +76,10 @@ def test_mistakes_are_told_with_their_cure(
 def test_a_package_that_is_not_installed_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """s3fs is not among ours; gcsfs is, in an extra."""
     needs = "s3:// needs the package s3fs. Fix: pip install s3fs"
-    for package, scheme, says in (("s3fs", "s3", needs), ("gcsfs", "gs", "gcsfs is not installed. Fix: in a clone run")):
+    for package, scheme, says in (
+        ("s3fs", "s3", needs),
+        ("gcsfs", "gs", "gcsfs is not installed. Fix: in a clone run"),
+    ):
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
         result = cli("text", "audit", f"{scheme}://bucket/a.txt")

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command_line import write_config
+import warm
+from command_line import COMMAND, write_config
 
 PASSWORD, QUERY = "c4n4ry-password", "c4n4ry-query"
 VARIABLES = {
     name: f"c4n4ry-{name.lower()}"
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "DB_PASSWORD")
 }
+STUB = str(Path(__file__).resolve().parents[1] / "stub_host.py")
+STUB_HOST = [sys.executable, "-c", f"import runpy; runpy.run_path({STUB!r}, run_name='__main__')"]
 ADDRESS = f"https://me:{PASSWORD}@host.example"
 SIGNED = f"?v=1&token={QUERY}&X-Amz-Signature={QUERY}"
 
@@ -27,18 +30,16 @@ class Mine:
 
     def run(self, *arguments: object, code: int = 0, plain: bool = False) -> str:
         """Both streams, after a look for canaries in them and in every file below the folder."""
-        start = ["-m", "maskwright"] if plain else [str(Path(__file__).resolve().parents[1] / "stub_host.py")]
-        result = subprocess.run(
-            [sys.executable, *start, *map(str, arguments)],
+        process = warm.Popen(
+            [*(COMMAND if plain else STUB_HOST), *map(str, arguments)],
             cwd=self.folder,
             env=os.environ | VARIABLES | {"HOST_FOLDER": str(self.folder / "host")},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
-            check=False,
         )
-        output = result.stdout + result.stderr
-        assert result.returncode == code, output
+        output = "".join(process.communicate(timeout=300))
+        assert process.returncode == code, output
         assert "c4n4ry" not in output
         written = [path for path in self.folder.rglob("*") if path.is_file() and path.name != "given.yaml"]
         assert [path for path in written if b"c4n4ry" in path.read_bytes() or "c4n4ry" in path.name] == []
