@@ -106,13 +106,13 @@ def test_secrets_and_addresses_are_refused(cloud: Cloud, say: Say) -> None:
 
 
 def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
-    spec = json.loads(say(*submit("--dry-run", "--env", "HF_TOKEN", "--max-hours", "5", "--max-steps", "7")))
+    spec = json.loads(say(*submit("--dry-run", "--env", "HF_TOKEN", "--stop-after-hours", "5", "--stop-after-steps", "7")))
     assert spec["command"][:2] == ["sh", "-c"] and '--rendezvous "$MASKWRIGHT_RENDEZVOUS"' in spec["command"][2]
     words = spec["command"][4:]
     address = words[2]
     assert address.startswith(f"gs://{BUCKET}/jobs/slice/configs/") and address.endswith(".yaml")
     copies = f"checkpoint.copy_to=gs://{BUCKET}/runs/one"
-    end = ["--run", "runs/one", "--set", copies, "--max-steps", "7"]
+    end = ["--run", "runs/one", "--set", copies, "--stop-after-steps", "7"]
     assert words == ["maskwright", "pretrain", address, *end]  # hours are the watcher's to count
     assert (spec["environment"], spec["folder"], spec["restarts"]) == (["HF_TOKEN"], ".", 100)
     assert json.loads(say(*submit("--dry-run", "--restarts", "3")))["restarts"] == 3
@@ -130,7 +130,7 @@ def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
 
 def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> None:
     assert "nothing was submitted yet" in say("logs", "lab.yaml", code=2)
-    text = say(*submit("--up", "--detach", "--max-hours", "9", "--down-when-done"))
+    text = say(*submit("--up", "--detach", "--stop-after-hours", "9", "--down-when-done"))
     assert "looked after by `maskwright env watch lab.yaml`" in text
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
     spec = folder.get_json("job.json")
@@ -139,14 +139,14 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
     assert folder.get_json("watch/limits.json") == {
         "submission": 1,
         "max_usd": None,
-        "max_hours": 9.0,
+        "stop_after_hours": 9.0,
         "down_when_done": True,
         "rates": [],
     }
     assert [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
     say(*submit("--detach"))  # who takes it up without a limit does not lift it
     limits = folder.get_json("watch/limits.json")
-    assert limits and limits["max_hours"] == 9.0 and limits["down_when_done"]
+    assert limits and limits["stop_after_hours"] == 9.0 and limits["down_when_done"]
 
     at = "0001/attempt-001"
     folder.put_json(f"{at}/start.json", {"workers": 4})

@@ -80,7 +80,7 @@ def pools(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
-    words = ("--num-workers", 4, "--gpus-per-worker", 2, "--machine-type", "g2-standard-24", "--spot", "--max-hours", 3)
+    words = ("--num-workers", 4, "--gpus-per-worker", 2, "--machine-type", "g2-standard-24", "--spot", "--stop-after-hours", 3)
     body = drawn(submit, *words, "--label", "team=nlp", "--service-account", "t@lab-proj.iam.gserviceaccount.com")
     first, others = pools(body)
     machine = {"machineType": "g2-standard-24", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 2}
@@ -91,7 +91,7 @@ def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
     assert container["args"][:4] == ["-m", "maskwright.cloud.vertex.node", "maskwright", "pretrain"]
     assert container["args"][4].startswith("gs://lab-staging/vertex/run-")
     assert container["args"][-4:] == ["--set", "engine.device=cuda", "--processes", "2"]
-    assert "--max-hours 3.0" in " ".join(container["args"])
+    assert "--stop-after-hours 3.0" in " ".join(container["args"])
     scheduling = body["jobSpec"]["scheduling"]
     assert scheduling == {"strategy": "SPOT", "restartJobOnWorkerRestart": True, "timeout": "12600s"}
     assert body["labels"]["team"] == "nlp" and body["jobSpec"]["serviceAccount"].startswith("t@")
@@ -124,7 +124,7 @@ def test_flex_start_nfs_and_setup(submit: Cli, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TEAM", "a $(b)")
     network = "projects/123/global/networks/lab1-net"
     nfs = ("--nfs", "10.1.2.3:/share:/mnt/nfs/share", "--network", network)
-    flex = ("--strategy", "FLEX_START", "--wait-hours", 12, "--max-hours", 24)
+    flex = ("--strategy", "FLEX_START", "--wait-hours", 12, "--stop-after-hours", 24)
     flex += ("--gpus-per-worker", 1, "--machine-type", "g2-standard-12")
     run = ("--run", "/mnt/nfs/share/base-1")
     body = drawn(submit, *nfs, *flex, "--setup", "pip install x", "--env", "TEAM", "--restarts", 0, run=run)
@@ -177,13 +177,13 @@ def test_setup_runs_first_and_its_failure_ends_the_container(tmp_path: Path) -> 
         ),
         ([*GPU, "--accelerator", "NVIDIA_TESLA_T4"], RUN, "--accelerator"),
         (["--label", "team=hf_0123456789abcdef"], RUN, "--label"),
-        (["--strategy", "FLEX_START", "--wait-hours", "1", "--max-hours", "2"], RUN, "--strategy FLEX_START"),
+        (["--strategy", "FLEX_START", "--wait-hours", "1", "--stop-after-hours", "2"], RUN, "--strategy FLEX_START"),
         (["--gpus-per-worker", "1"], RUN, "--machine-type"),
         (["--gpus-per-worker", "1", "--machine-type", "g2-standard-24"], RUN, "--gpus-per-worker"),
         (["--machine-type", "g2-standard-24"], RUN, "--gpus-per-worker"),
-        ([*GPU, "--strategy", "FLEX_START", "--wait-hours", "1"], RUN, "--max-hours"),
+        ([*GPU, "--strategy", "FLEX_START", "--wait-hours", "1"], RUN, "--stop-after-hours"),
         (["--strategy", "FLEX_START"], RUN, "--wait-hours"),
-        (["--max-hours", "169"], RUN, "--max-hours"),
+        (["--stop-after-hours", "169"], RUN, "--stop-after-hours"),
         (["--nfs", "10.1.2.3:/share:/mnt/share"], RUN, "--nfs"),
         (["--nfs", "10.1.2.3:/share:/mnt/nfs/share"], RUN, "--nfs"),
         (["--spot", "--strategy", "STANDARD"], RUN, "--spot"),

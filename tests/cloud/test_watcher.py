@@ -222,12 +222,12 @@ def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) ->
 
 
 def test_budget_goes_on_counting_in_the_next_watcher_and_survives_a_lock(scene: Scene) -> None:
-    Limits(1, max_hours=0.1).store(scene.folder)
+    Limits(1, stop_after_hours=0.1).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.turn(200.0)
     scene.watching()
-    assert scene.until("ask").why.startswith("--max-hours 0.1 is reached")
+    assert scene.until("ask").why.startswith("--stop-after-hours 0.1 is reached")
     scene.result(75)
     scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 2
     end = scene.until("end")
@@ -235,7 +235,7 @@ def test_budget_goes_on_counting_in_the_next_watcher_and_survives_a_lock(scene: 
 
 
 def test_budget_goes_past_a_lock_that_never_opens(scene: Scene) -> None:
-    Limits(1, max_hours=0.1).store(scene.folder)
+    Limits(1, stop_after_hours=0.1).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 99
@@ -246,11 +246,11 @@ def test_budget_goes_past_a_lock_that_never_opens(scene: Scene) -> None:
 def test_budget_is_kept_without_the_bucket_and_whatever_somebody_writes_there(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Limits(1, max_hours=0.1).store(scene.folder)
+    Limits(1, stop_after_hours=0.1).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.turn()
-    scene.folder.put_json(module.LIMITS, {"submission": 1, "max_hours": float("nan"), "rates": "x"})
+    scene.folder.put_json(module.LIMITS, {"submission": 1, "stop_after_hours": float("nan"), "rates": "x"})
     scene.folder.put_json(HISTORY, {"format": 1, "submission": 1, "hours": 0.0, "usd": -5.0})
     scene.turn()
     history = scene.folder.get_json(HISTORY)
@@ -264,7 +264,7 @@ def test_budget_is_kept_without_the_bucket_and_whatever_somebody_writes_there(
     said = [scene.watcher.turn() for scene.now in (scene.now + 10.0 * n for n in range(60)) if scene.watcher]
     assert scene.machinery.acts == ["up 0", "remove"] and len(scene.machinery.fails) == 96
     (down,) = [action for action in said if action.kind == "down"]
-    assert "--max-hours 0.1 is reached" in down.why and "the bucket cannot be reached" in down.why
+    assert "--stop-after-hours 0.1 is reached" in down.why and "the bucket cannot be reached" in down.why
     assert scene.machinery.place is None
 
 
@@ -295,7 +295,7 @@ def test_down_when_done(scene: Scene) -> None:
 
 
 def test_limits_of_another_submission_do_not_count(scene: Scene) -> None:
-    Limits(7, max_hours=0.001, down_when_done=True).store(scene.folder)
+    Limits(7, stop_after_hours=0.001, down_when_done=True).store(scene.folder)
     scene.watching(Limits(max_usd=1e9, rates=(10.0,)))
     scene.until("make")
     for _ in range(20):

@@ -150,7 +150,7 @@ def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest
 
 
 def test_a_run_that_was_asked_to_stop_says_so_in_words_that_are_known(tmp_path: Path) -> None:
-    by_steps, by_hours = StopRequest(max_steps=1), StopRequest(max_hours=0.0)
+    by_steps, by_hours = StopRequest(stop_after_steps=1), StopRequest(stop_after_hours=0.0)
     for request in (by_steps, by_hours):
         request.look(None, 1)  # type: ignore[arg-type] - its folder is looked at after a second only
         assert ASKED.match(f"stopped: {request.reason}: stopped at step 1")
@@ -434,7 +434,7 @@ def test_lost_host_is_begun_again_and_the_job_ends_well(hosts: Hosts, capsys: py
         ("kill -KILL $$", JobError, 1, 2),
         ("echo 'error: bad' >&2; exit 2", JobError, 2, 1),
         ("exit 3", JobError, 3, 1),
-        ("echo 'stopped: --max-hours 1: stopped at step 5'; exit 75", StoppedEarly, 75, 1),
+        ("echo 'stopped: --stop-after-hours 1: stopped at step 5'; exit 75", StoppedEarly, 75, 1),
     ],
 )
 def test_budget_of_restarts_and_what_is_final(

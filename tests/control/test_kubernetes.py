@@ -63,7 +63,7 @@ def wrong(made: list[dict[str, Any]], schemas: dict[str, Any] = SCHEMAS) -> list
 FULL = [
     "--num-workers=4", "--gpus-per-worker=8", "--cpus=96", "--memory=900Gi", "--queue=team-a", "--namespace=ml",
     "--service-account=trainer", "--env=HF_TOKEN", "--secret=hugging-face", "--bucket=my-bucket:/more",
-    "--node-selector=cloud.google.com/gke-spot=true", "--max-hours=12", "--set=data.store=/more/store",
+    "--node-selector=cloud.google.com/gke-spot=true", "--stop-after-hours=12", "--set=data.store=/more/store",
 ]  # fmt: skip
 
 
@@ -274,7 +274,7 @@ REFUSED = [
     (["--claim=x:/data"], {}, "--claim: /data is mounted already"),
     (["--claim=x:/tmp/a"], {}, "--claim: /tmp/a is mounted already"),
     (["--env=HF_TOKEN"], {}, "--env: takes values from a Secret of the cluster"),
-    (["--max-steps=5"], {}, "--max-steps: does not go with --on kubernetes"),
+    (["--stop-after-steps=5"], {}, "--stop-after-steps: does not go with --on kubernetes"),
     (["--setup=true"], {}, "--setup: does not go with --on kubernetes"),
     (["--sbatch=--time=1"], {}, "--sbatch: does not go with --on kubernetes"),
     (["--zone=a"], {}, "--zone: does not go with --on kubernetes"),

@@ -72,7 +72,7 @@ def test_the_line_starts_the_command(cli: Cli, tmp_path: Path, workers: int) -> 
         ([COPY], "SkyPilot: is never called from here. Fix: submit … --dry-run > task.yaml, then `sky jobs launch"),
         (["--dry-run"], "checkpoint.copy_to: is not set, and machines go with what is on them"),
         (["--dry-run", COPY, "--accelerator=H100"], "--accelerator: an accelerator and how many go together"),
-        (["--dry-run", COPY, "--max-hours=1"], "--max-hours: does not go with --on skypilot"),
+        (["--dry-run", COPY, "--stop-after-hours=1"], "--stop-after-hours: does not go with --on skypilot"),
         (["--dry-run", COPY, "--bucket=my-bucket"], "--bucket: 'my-bucket' is not URL:/folder"),
         (["--dry-run", COPY, "--claim=a:/b"], "--claim: does not go with --on skypilot"),
     ],

@@ -205,7 +205,7 @@ def test_limits_of_a_run_are_in_the_command(
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
     words = ["submit", "a.yaml", "--run", "runs/a", "--spec", "gs://b/job.json", "--dry-run"]
-    limits = ["--max-hours", "0.5", "--max-steps", "100", "--profile-steps", "3"]
+    limits = ["--stop-after-hours", "0.5", "--stop-after-steps", "100", "--profile-steps", "3"]
     for more in ([], limits):
         assert run([*words, *more]) == 0
         command = json.loads(capsys.readouterr().out)["command"]

@@ -108,7 +108,7 @@ def test_weights_are_the_same_bit_by_bit_at_any_number_of_processes(machine: Mac
         assert f"{count} processes, exact sums" in said
         assert compare(machine.directory("alone"), machine.directory(f"run-{count}"))[2] == []
     for count, until_step in ((8, 3), (1, 3), (2, 99)):
-        code, said = machine.run("changing", count, "--max-steps", str(until_step), **EIGHT)
+        code, said = machine.run("changing", count, "--stop-after-steps", str(until_step), **EIGHT)
         assert code == (75 if until_step < 99 else 0), said
     assert compare(machine.directory("alone"), machine.directory("changing"))[2] == []
 
@@ -126,9 +126,9 @@ def test_three_processes_share_twelve_workers_and_a_cut_corpus_with_muon(machine
 def test_fast_sums_are_the_same_within_rounding_and_go_on_anywhere(machine: Machine, sharding: str) -> None:
     keys = {"batch.virtual_workers": 4, "engine.reproducibility": "fast"}
     assert machine.run("alone", 1, **keys)[0] == 0
-    code, said = machine.run("fast", 2, "--max-steps", "6", **keys, **{"engine.sharding": sharding})
+    code, said = machine.run("fast", 2, "--stop-after-steps", "6", **keys, **{"engine.sharding": sharding})
     assert code == 75, said
-    code, said = machine.run("fast", 2, "--max-steps", "3", **keys, **{"engine.sharding": sharding})
+    code, said = machine.run("fast", 2, "--stop-after-steps", "3", **keys, **{"engine.sharding": sharding})
     assert code == 75, said
     code, said = machine.run("fast", None, **keys)
     assert code == 0, said
@@ -301,7 +301,7 @@ def test_a_process_killed_while_they_find_each_other_is_started_again(machine: M
 def test_a_kill_in_a_rollback_saves_nothing_of_what_is_half_restored(machine: Machine) -> None:
     command = words(machine.folder, DIES_IN_A_ROLLBACK)
     keys = {**LONG, "schedule.steps": 12, "health.on_spike": "rollback", "health.max_rollbacks": 1}
-    process = machine.start("run", 2, "--max-steps", "12", command=command, **keys)
+    process = machine.start("run", 2, "--stop-after-steps", "12", command=command, **keys)
     _, said = machine.ended(process)
     assert "starting again from step 10" in said, said
     assert 10 in checkpoint.whole_steps(machine.directory("run").checkpoints)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from maskwright.cli.env import env
-from maskwright.cli.options import MaxHours, pretrain_words, print_result
+from maskwright.cli.options import StopAfterHours, pretrain_words, print_result
 
 if TYPE_CHECKING:
     from maskwright.cloud.jobs.spec import Place
@@ -41,7 +41,7 @@ def start(location: str, set_: list[str], context: typer.Context) -> None:
     run = jobs.prepare(place, options["config"], options["run"], set_)
     # Hours are counted by the watcher, over all attempts.
     words = pretrain_words(
-        run.config, run.directory, list(run.overrides), None, options["max_steps"], options["profile_steps"]
+        run.config, run.directory, list(run.overrides), None, options["stop_after_steps"], options["profile_steps"]
     )
     job = JobSpec(
         ("maskwright", *words),
@@ -54,19 +54,19 @@ def start(location: str, set_: list[str], context: typer.Context) -> None:
     spec = jobs.spec(place, run, words=job.command, job=job)
     if options["dry_run"]:
         return print(spec.to_json(), end="")
-    limits = _limits(options["max_cost"], options["max_hours"], options["down_when_done"])
+    limits = _limits(options["max_cost"], options["stop_after_hours"], options["down_when_done"])
     ground = _ground(place, options["prices"])
     following.submit(place, run, spec, ground, limits, up=options["up"], detach=options["detach"])
 
 
-def _limits(max_cost: float | None, max_hours: float | None, down_when_done: bool) -> Limits:
+def _limits(max_cost: float | None, stop_after_hours: float | None, down_when_done: bool) -> Limits:
     from maskwright.cloud.jobs.watcher import Limits
     from maskwright.core.errors import InputError
 
-    for option, given in (("--max-cost", max_cost), ("--max-hours", max_hours)):
+    for option, given in (("--max-cost", max_cost), ("--stop-after-hours", stop_after_hours)):
         if given is not None and not math.isfinite(given):
             raise InputError(f"{given} is no limit", where=option, fix="a number, or leave it out")
-    return Limits(max_usd=max_cost, max_hours=max_hours, down_when_done=down_when_done)
+    return Limits(max_usd=max_cost, stop_after_hours=stop_after_hours, down_when_done=down_when_done)
 
 
 def _ground(place: Place, prices: str | None) -> Ground:
@@ -80,7 +80,7 @@ def watch(
     location: EnvironmentFile,
     target: Target = None,
     max_cost: MaxCost = None,
-    max_hours: MaxHours = None,
+    stop_after_hours: StopAfterHours = None,
     down_when_done: DownWhenDone = False,
     prices: Prices = None,
     stay: Annotated[bool, typer.Option("--stay", help="For the next jobs too, until you end it.")] = False,
@@ -91,7 +91,7 @@ def watch(
     from maskwright.cloud.jobs import spec as jobs
 
     place = jobs.find(location, target)
-    limits = _limits(max_cost, max_hours, down_when_done)
+    limits = _limits(max_cost, stop_after_hours, down_when_done)
     following.watch(place, _ground(place, prices), limits, stay=stay, poll_seconds=poll_seconds)
 
 

@@ -16,8 +16,8 @@ from maskwright.cli.options import (
     Datapath,
     Device,
     Layout,
-    MaxHours,
-    MaxSteps,
+    StopAfterHours,
+    StopAfterSteps,
     Model,
     ProfileSteps,
     Set,
@@ -40,8 +40,8 @@ def pretrain(
     run: Annotated[str, typer.Option("--run", help="Run directory; an existing one is continued.")],
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would happen, stop.")] = False,
-    max_hours: MaxHours = None,
-    max_steps: MaxSteps = None,
+    stop_after_hours: StopAfterHours = None,
+    stop_after_steps: StopAfterSteps = None,
     profile_steps: ProfileSteps = 0,
     simulated_gpus: SimulatedGpus = None,
     b_size: BSize = None,
@@ -64,13 +64,13 @@ def pretrain(
     local.end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
-    gang = ray.Gang(num_workers, gpus_per_worker, max_hours, max_steps, profile_steps)
+    gang = ray.Gang(num_workers, gpus_per_worker, stop_after_hours, stop_after_steps, profile_steps)
     if not dry_run and ray.train_as_a_job(resolved, config, run, set_, gang):
         return
     group = choose(resolved, processes, nodes, node_rank, rendezvous)
     if group and not dry_run:
         words = pretrain_words(config, run, set_)
-        limits = local.Limits(max_hours, max_steps, profile_steps)
+        limits = local.Limits(stop_after_hours, stop_after_steps, profile_steps)
         return local.supervise(words, group, run, limits, resolved.checkpoint.grace_seconds)
     from maskwright.tasks import preflight
     from maskwright.tasks import pretrain as task
@@ -81,7 +81,7 @@ def pretrain(
         for doubt in preflight.doubts(resolved):
             warn(doubt)
     else:
-        request = StopRequest(max_hours=max_hours, max_steps=max_steps, profile_steps=profile_steps)
+        request = StopRequest(stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps)
         task.pretrain(resolved, run, config_file=config, stop_request=request)
 
 

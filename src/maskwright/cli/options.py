@@ -44,8 +44,8 @@ Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML of the run.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set schedule.steps=100")]
-MaxHours = Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)]
-MaxSteps = Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)]
+StopAfterHours = Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)]
+StopAfterSteps = Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)]
 ProfileSteps = Annotated[int, typer.Option(help="Trace so many early steps, to RUN/profile.", min=0)]
 SimulatedGpus = Annotated[
     int | None, typer.Option("--simulated-gpus", "--simulated_gpus", help="As --set batch.virtual_workers=N.", min=1)
@@ -66,12 +66,12 @@ def pretrain_words(
     config: str,
     run: str,
     overrides: list[str] | None,
-    max_hours: float | None = None,
-    max_steps: int | None = None,
+    stop_after_hours: float | None = None,
+    stop_after_steps: int | None = None,
     profile_steps: int = 0,
 ) -> list[str]:
     """What a person would type after `maskwright`, for another process or machine."""
-    limits = {"--max-hours": max_hours, "--max-steps": max_steps, "--profile-steps": profile_steps or None}
+    limits = {"--stop-after-hours": stop_after_hours, "--stop-after-steps": stop_after_steps, "--profile-steps": profile_steps or None}
     limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
     keys = [word for text in overrides or [] for word in ("--set", text)]
     return ["pretrain", config, "--run", run, *keys, *limited]

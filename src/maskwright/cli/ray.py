@@ -41,12 +41,12 @@ class Gang(NamedTuple):
 
     num_workers: int | None
     gpus_per_worker: int | None
-    max_hours: float | None
-    max_steps: int | None
+    stop_after_hours: float | None
+    stop_after_steps: int | None
     profile_steps: int
 
     def limits(self) -> list[str]:
-        named = {"--max-hours": self.max_hours, "--max-steps": self.max_steps}
+        named = {"--stop-after-hours": self.stop_after_hours, "--stop-after-steps": self.stop_after_steps}
         named["--profile-steps"] = self.profile_steps or None
         return [word for name, value in named.items() if value is not None for word in (name, str(value))]
 

@@ -15,8 +15,8 @@ from maskwright.cli.options import (
     Config,
     Datapath,
     JobId,
-    MaxHours,
-    MaxSteps,
+    StopAfterHours,
+    StopAfterSteps,
     ProfileSteps,
     Set,
     SimulatedGpus,
@@ -72,8 +72,8 @@ def submit(
     simulated_gpus: SimulatedGpus = None,
     b_size: BSize = None,
     datapath: Datapath = None,
-    max_hours: MaxHours = None,
-    max_steps: MaxSteps = None,
+    stop_after_hours: StopAfterHours = None,
+    stop_after_steps: StopAfterSteps = None,
     profile_steps: ProfileSteps = 0,
     num_workers: NumWorkers = 1,
     gpus_per_worker: GpusPerWorker = 0,
@@ -147,7 +147,7 @@ def _place(on: str | None, spec: str | None) -> tuple[str, str]:
 def _job(options: dict[str, Any], overrides: list[str]) -> JobSpec:
     from maskwright.launch.job import JobSpec
 
-    limits = (options["max_hours"], options["max_steps"], options["profile_steps"])
+    limits = (options["stop_after_hours"], options["stop_after_steps"], options["profile_steps"])
     words = pretrain_words(options["config"], options["run"], overrides, *limits)
     rest = (options["workdir"], options["setup"], options["restarts"], options["grace_seconds"])
     return JobSpec(("maskwright", *words), tuple(options["env"] or ()), *rest)

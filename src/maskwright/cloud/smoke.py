@@ -83,7 +83,7 @@ class Smoke:
 
     def after(self, image: bool) -> list[list[str]]:
         """From there to the end of a job."""
-        hours = ["--max-hours", str(RUN_HOURS / 2)]
+        hours = ["--stop-after-hours", str(RUN_HOURS / 2)]
         return [
             *([["env", "image", self.yaml]] if image else []),
             ["env", "seed", self.yaml, "--yes"],

@@ -255,21 +255,21 @@ class Signals:
 
 @dataclass(frozen=True)
 class Limits:
-    """`--max-hours` and `--max-steps` of all attempts together, `--profile-steps` of the first."""
+    """`--stop-after-hours` and `--stop-after-steps` of all attempts together, `--profile-steps` of the first."""
 
-    max_hours: float | None = None
-    max_steps: int | None = None
+    stop_after_hours: float | None = None
+    stop_after_steps: int | None = None
     profile_steps: int = 0
     begun_at: float = field(default_factory=time.monotonic)
 
     def words(self, steps_done: int, first: bool) -> list[str]:
         """What is left of them."""
         words = ["--profile-steps", str(self.profile_steps)] if first and self.profile_steps else []
-        if self.max_hours is not None:
-            left = max(0.0, self.max_hours - (time.monotonic() - self.begun_at) / 3600.0)
-            words += ["--max-hours", f"{left:.6f}"]
-        if self.max_steps is not None:
-            words += ["--max-steps", str(max(1, self.max_steps - steps_done))]
+        if self.stop_after_hours is not None:
+            left = max(0.0, self.stop_after_hours - (time.monotonic() - self.begun_at) / 3600.0)
+            words += ["--stop-after-hours", f"{left:.6f}"]
+        if self.stop_after_steps is not None:
+            words += ["--stop-after-steps", str(max(1, self.stop_after_steps - steps_done))]
         return words
 
 

@@ -17,7 +17,7 @@ from time import time as clock
 from maskwright.core.errors import JobError, StoppedEarly
 
 EARLY = StoppedEarly.exit_code
-ASKED = re.compile(r"^stopped: (maskwright stop|--max-(hours|steps))\b")
+ASKED = re.compile(r"^stopped: (maskwright stop|--stop-after-(hours|steps))\b")
 """How a run that someone asked to stop says so in its last lines; such a one is not begun again."""
 MOMENTS_SECONDS = 2.0
 """Ends so close have no order: the others abort within milliseconds of one host's error, and each end is seen some

@@ -65,7 +65,7 @@ def submit(
 
 
 def limits_are_set(limits: Limits) -> bool:
-    return limits.max_usd is not None or limits.max_hours is not None or limits.down_when_done
+    return limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
 
 
 def with_rates(ground: Ground, limits: Limits) -> Limits:
@@ -113,7 +113,7 @@ def until_end(watcher: Watcher, poll_seconds: float) -> Action:
 def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None) -> None:
     if end.code == StoppedEarly.exit_code:
         more = "the same command continues the run from its last checkpoint"
-        more += "; give it another limit" if end.why.startswith("--max-") else ""
+        more += "; give it another limit" if end.why.startswith(("--max-cost", "--stop-after-hours")) else ""
         raise StoppedEarly(f"{end.why}; {more}" if end.why else more, where=place.location)
     if ended is not None:
         raise ended

@@ -94,7 +94,7 @@ class Limits:
 
     submission: int = 0
     max_usd: float | None = None
-    max_hours: float | None = None
+    stop_after_hours: float | None = None
     down_when_done: bool = False
     rates: tuple[float, ...] = ()
 
@@ -106,7 +106,7 @@ class Limits:
         if other is None:
             return self
         usd = other.max_usd if self.max_usd is None else self.max_usd
-        hours = other.max_hours if self.max_hours is None else self.max_hours
+        hours = other.stop_after_hours if self.stop_after_hours is None else self.stop_after_hours
         rates = self.rates or tuple(other.rates)
         return Limits(other.submission, usd, hours, self.down_when_done or other.down_when_done, rates)
 
@@ -121,7 +121,7 @@ def read_limits(folder: Folder, submission: int) -> Limits | None:
     if not found or found.get("submission") != submission:
         return None
     rates = found.get("rates")
-    numbers = [found.get("max_usd"), found.get("max_hours"), *(rates if isinstance(rates, list) else [None])]
+    numbers = [found.get("max_usd"), found.get("stop_after_hours"), *(rates if isinstance(rates, list) else [None])]
     if any(one is not None and not _is_amount(one) for one in numbers) or not all(map(_is_amount, numbers[2:])):
         return None
     return Limits(submission, numbers[0], numbers[1], found.get("down_when_done") is True, tuple(numbers[2:]))
@@ -242,7 +242,7 @@ class Watcher:
             self._ground.rules(),
             save_seconds=(spec.grace_seconds if spec else 0.0) + MARGIN_SECONDS,
             max_usd=limits.max_usd,
-            max_hours=limits.max_hours,
+            stop_after_hours=limits.stop_after_hours,
             down_when_done=limits.down_when_done,
         )
         rate = limits.rate(seen.placement)

@@ -35,7 +35,7 @@ TPU_TOPOLOGIES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 LONGEST_HOURS = 168.0
 """Seven days: a job's default, and the most that FLEX_START has."""
 SAVING_SECONDS = 1_800
-"""Between --max-hours, when a run saves and stops, and Google's timeout: for starting, pulling the image and saving."""
+"""Between --stop-after-hours, when a run saves and stops, and Google's timeout: for starting, pulling the image and saving."""
 STRATEGIES = ("STANDARD", "SPOT", "FLEX_START")
 ENVIRONMENT_LABEL = "maskwright-environment"
 SUBMISSION_LABEL = "maskwright-submission"
@@ -150,17 +150,17 @@ def machine_spec(place: Place) -> dict[str, Any]:
 
 def scheduling(place: Place, spec: JobSpec) -> dict[str, Any]:
     """`--restarts 0`: never begun again; else the whole job is, when a machine was lost, as often as Google likes."""
-    asked = cluster.words_of(spec.command, "--max-hours")
+    asked = cluster.words_of(spec.command, "--stop-after-hours")
     hours = float(asked[0]) if asked else None
     if place.strategy == "FLEX_START" and place.machine_type not in machines.GPUS:
         fix = "--machine-type g2-standard-12 and the like with --gpus-per-worker, or --spot"
         raise InputError("is for L4, A100, H100, H200 and B200 alone", where="--strategy FLEX_START", fix=fix)
     if hours is None and place.strategy == "FLEX_START":
-        fix = f"--max-hours N, up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}"
-        raise InputError("FLEX_START needs to know for how long", where="--max-hours", fix=fix)
+        fix = f"--stop-after-hours N, up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}"
+        raise InputError("FLEX_START needs to know for how long", where="--stop-after-hours", fix=fix)
     if hours is not None and hours * 3600 + SAVING_SECONDS > LONGEST_HOURS * 3600:
         fix = f"up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}; the same command goes on with the run"
-        raise InputError(f"{hours:g} h are more than Vertex AI gives a job", where="--max-hours", fix=fix)
+        raise InputError(f"{hours:g} h are more than Vertex AI gives a job", where="--stop-after-hours", fix=fix)
     again = {"restartJobOnWorkerRestart": True} if spec.restarts else {"disableRetries": True}
     return {
         "strategy": place.strategy,

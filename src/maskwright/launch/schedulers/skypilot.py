@@ -38,7 +38,7 @@ def task(place: Place, spec: JobSpec) -> dict[str, Any]:
     config, _ = cluster.read(spec)
     cluster.whole_grace_seconds(spec, config)
     again = "every end with 75 begins the job again. Set schedule.steps, or `sky jobs cancel`"
-    cluster.refuse(spec, "skypilot", {"--max-steps": again, "--max-hours": again})
+    cluster.refuse(spec, "skypilot", {"--stop-after-steps": again, "--stop-after-hours": again})
     if config.checkpoint.copy_to is None:
         fix = "--set checkpoint.copy_to=gs://… : new machines continue from there"
         raise InputError("is not set, and machines go with what is on them", where="checkpoint.copy_to", fix=fix)

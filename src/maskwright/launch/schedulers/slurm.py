@@ -45,7 +45,7 @@ trap 'tell end' TERM
 log=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *StdOut=//p')
 # Whether someone asked the run itself to stop: such a one is not begun again.
 wished() {
-  sed -n "/^== $1/,\$p" "$log" 2>/dev/null | grep -Eq '^([0-9]+: )?stopped: (maskwright stop|--max-(hours|steps))'
+  sed -n "/^== $1/,\$p" "$log" 2>/dev/null | grep -Eq '^([0-9]+: )?stopped: (maskwright stop|--stop-after-(hours|steps))'
 }
 start() {
   srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &

@@ -25,7 +25,7 @@ KUBECTL_SECONDS = 120.0
 def build(place: Place, spec: JobSpec) -> list[dict[str, Any]]:
     """The objects. Raises `InputError` for what could not work in a cluster."""
     again = "every end with 75 begins the pods again. Set schedule.steps, or delete or suspend the job"
-    cluster.refuse(spec, "kubernetes", {"--max-steps": again})
+    cluster.refuse(spec, "kubernetes", {"--stop-after-steps": again})
     if spec.environment and not place.secret:
         fix = f"--secret NAME of one with the keys {', '.join(spec.environment)}"
         raise InputError("takes values from a Secret of the cluster", where="--env", fix=fix)

@@ -47,14 +47,14 @@ def command(place: Place, spec: JobSpec, node_rank: str, rendezvous: str) -> lis
 def _operational(spec: JobSpec) -> list[str]:
     """All that comes after the configuration, but for what the scheduler sees to."""
     words = list(spec.command[3:])
-    if "--max-hours" in words:
-        at = words.index("--max-hours")
+    if "--stop-after-hours" in words:
+        at = words.index("--stop-after-hours")
         del words[at : at + 2]
     return words
 
 
 def _deadline(spec: JobSpec) -> Manifest:
-    hours = words_of(spec.command, "--max-hours")
+    hours = words_of(spec.command, "--stop-after-hours")
     return {"activeDeadlineSeconds": max(1, round(float(hours[0]) * 3600))} if hours else {}
 
 
