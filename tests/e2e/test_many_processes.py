@@ -199,12 +199,13 @@ def test_what_is_lost_every_time_is_given_up(machine: Machine, monkeypatch: pyte
     """One process meets a kill at its first step, in each attempt; there is no checkpoint in between."""
     from maskwright.launch import local
     from maskwright.launch.group import Group
+    from maskwright.launch.target import Pretrain
 
     monkeypatch.setattr(local, "RESTARTS", 1)
     words = ["-c", "import os; os.kill(os.getpid(), 9)"]
     monkeypatch.setattr(local, "COMMAND", [local.sys.executable, *words])
     with pytest.raises(Exception, match="killed by SIGKILL") as raised:
-        local.supervise([], Group(2), str(machine.folder / "none"), local.Limits(), 5.0)
+        local.supervise(Pretrain("x.yaml", str(machine.folder / "none")), Group(2), 5.0)
     assert raised.value.exit_code == 1  # type: ignore[attr-defined]
 
 
@@ -347,7 +348,7 @@ def test_of_several_machines_a_loss_ends_all_with_75(machine: Machine) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     keys = {**LONG, "schedule.steps": 5000}
-    where = ("--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
+    where = ("--num-nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
     nodes = [machine.start("far", 1, *where, "--node-rank", str(rank), **keys) for rank in range(2)]
     until(lambda: newest(machine.directory("far")) >= 3)
     os.kill(children(nodes[1].pid)[0], signal.SIGKILL)

@@ -88,7 +88,7 @@ class Smoke:
             *([["env", "image", self.yaml]] if image else []),
             ["env", "seed", self.yaml, "--yes"],
             ["env", "up", self.yaml, "--yes"],
-            ["submit", self.path("run.yaml"), "--run", "smoke", "--on", self.yaml, *hours],
+            ["submit", "env", self.yaml, self.path("run.yaml"), "--run", "smoke", *hours],
             ["env", "status", self.yaml],
         ]
 

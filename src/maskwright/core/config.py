@@ -119,7 +119,7 @@ class Schedule(Section):
 
 class Batch(Section):
     micro_batch_rows: Count = 8
-    """Rows in one forward and backward pass of one worker."""
+    """Rows in one forward and backward pass of one virtual worker."""
     virtual_workers: Count = 1
     """Micro-batches in one update, on however many devices there are. Global batch = this x micro_batch_rows."""
 

@@ -22,7 +22,7 @@ class Folder:
         self.location = location.rstrip("/")
         if redact(location) != location:
             fix = "leave it out: file systems find credentials in the environment or their own configuration"
-            raise InputError("holds a secret", where="--spec", fix=fix)
+            raise InputError("holds a secret", where=location, fix=fix)
         try:
             self._files, self._root = fsspec.core.url_to_fs(self.location)
         except Exception as error:  # whatever a file system makes of a strange address

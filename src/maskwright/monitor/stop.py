@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.monitor.place import Place
+from maskwright.monitor.status import newest_checkpoint
 from maskwright.run.directory import RunDirectory, Status, Wish
-from maskwright.training.checkpoint import whole_steps
 
 SILENT_SECONDS = 120.0
 """Where the folder's lock cannot be seen from here, a heartbeat this young says that the run goes on."""
@@ -24,12 +25,12 @@ def stop(
 ) -> str:
     """What became of it, in a line. Raises `InputError` when nothing runs there, and `MaskwrightError` when it does not
     answer in time; the wish is then taken back."""
-    saved_before = max(whole_steps(directory.checkpoints), default=0)
+    saved_before = _saved(directory)
     _require_running(directory, clock())
     directory.request(wish)
     until = clock() + wait_seconds
     while clock() < until:
-        status, saved = directory.read_status() or Status(), max(whole_steps(directory.checkpoints), default=0)
+        status, saved = directory.read_status() or Status(), _saved(directory)
         if wish == "checkpoint" and saved > saved_before:
             return f"{directory.location}: saved step {saved:,}, going on"
         if status.phase in OVER:
@@ -42,6 +43,12 @@ def stop(
         where=directory.location,
         fix="`maskwright status` says how it is; or give --wait-seconds more",
     )
+
+
+def _saved(directory: RunDirectory) -> int:
+    place = Place(directory.location)
+    found = newest_checkpoint(place, place.names())
+    return found.step if found else 0
 
 
 def _require_running(directory: RunDirectory, now: float) -> None:
