@@ -26,6 +26,9 @@ from collections.abc import Sequence
 
 from maskwright.core.secrets import redact
 
+INTERRUPTED = 130
+"""Exit code of a command that only watches, after Ctrl-C: 128 + SIGINT, as shells have it."""
+
 
 class MaskwrightError(Exception):
     """`what` went wrong, `where` (file:line:byte or a dotted key) and the `fix`; printed as one line."""
