@@ -117,7 +117,7 @@ def test_a_killed_run_continues_exactly(kind: signal.Signals, store: object, tmp
     assert loaded[0] and loaded[1] and loaded[0][0].step == loaded[1][0].step == 150
     for name, value in loaded[0][0].parameters.items():
         assert np.array_equal(value, loaded[1][0].parameters[name]), name
-    times = {"time", "tokens_per_second", "ceiling_share"}
+    times = {"time", "tokens_per_second", "matmul_share"}
     records = [
         [
             {key: value for key, value in json.loads(line).items() if key not in times}

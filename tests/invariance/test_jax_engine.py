@@ -188,7 +188,7 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
     engine.read()
 
     array = type(engine._state["first_bad"])
-    before = engine._wish  # of the step before: the host is one step ahead, and no more
+    before = engine._vote  # of the step before: the host is one step ahead, and no more
     read = array.__int__
 
     def asked(self: jax.Array, *_: Any) -> None:
@@ -220,7 +220,7 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
     assert "Compiling" in caplog.text
     last = engine.compiles[-1]
     assert (last.what, last.step, last.shapes["input_ids"]) == ("update", 22, (2, 1, 2, 32))
-    assert json.loads(json.dumps(engine.report()))["compiles"][-1]["what"] == "update"
+    assert json.loads(json.dumps(engine.report))["compiles"][-1]["what"] == "update"
 
 
 def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, store: TokenStore) -> None:
@@ -263,9 +263,9 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
     """The device runs ahead: what is bad is found at the next log line, named by its step, and has changed nothing."""
     batch = Loader.batch
 
-    def poisoned(self: Loader, step: int, worker: int, data_step: int | None = None) -> Batch:
-        found = batch(self, step, worker, data_step)
-        return replace(found, weights=found.weights * np.float32(np.nan)) if (step, worker) == (5, 1) else found
+    def poisoned(self: Loader, step: int, virtual_worker: int, data_step: int | None = None) -> Batch:
+        found = batch(self, step, virtual_worker, data_step)
+        return replace(found, weights=found.weights * np.float32(np.nan)) if (step, virtual_worker) == (5, 1) else found
 
     monkeypatch.setattr(Loader, "batch", poisoned)
     run = config(**{"logging.every_steps": 4, "checkpoint.save_every_steps": 4}, **JAX)

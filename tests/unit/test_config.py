@@ -5,7 +5,7 @@ import pytest
 
 from maskwright.core import config as c
 from maskwright.core.errors import ConfigError
-from maskwright.tasks.preflight import doubts
+from maskwright.tasks.preflight import unusual_settings
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -116,8 +116,8 @@ def test_schema_describes_every_key() -> None:
 def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) -> None:
     section, name = key.split(".")
     values: dict[str, Any] = {"data": {"store": "x", "seq_len": 32}, "schedule": {"steps": 10}}
-    assert doubts(c.build_config(values, "x")) == []
-    (found,) = doubts(c.build_config(values | {section: {name: value}}, "x"))
+    assert unusual_settings(c.build_config(values, "x")) == []
+    (found,) = unusual_settings(c.build_config(values | {section: {name: value}}, "x"))
     assert f"{value:g}" in found
 
 

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from maskwright.core import hardware
-from maskwright.core.config import Schedule
+from maskwright.core.config import Data, Optimizer, RunConfig, Schedule
 from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.storage import atomic_writer
 from maskwright.engines.base import TrainState
-from maskwright.engines.schedules import learning_rate
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.training import checkpoint
 from maskwright.training.metrics import TensorBoard
@@ -25,7 +24,8 @@ from maskwright.training.metrics import TensorBoard
 
 def rates(**keys: object) -> list[float]:
     schedule = Schedule.model_validate({"steps": 100, "warmup_steps": 10, **keys})
-    return [learning_rate(schedule, 2.0, step) for step in range(100)]
+    run = RunConfig(data=Data(store="none"), optimizer=Optimizer(learning_rate=2.0), schedule=schedule)
+    return [run.learning_rate_at(step) for step in range(100)]
 
 
 def test_schedules_have_their_shapes() -> None:

@@ -78,8 +78,8 @@ def pretrain(
 
     if dry_run:
         print(preflight.describe(preflight.prepare_run(resolved)))
-        for doubt in preflight.doubts(resolved):
-            warn(doubt)
+        for warning in preflight.unusual_settings(resolved):
+            warn(warning)
     else:
         request = StopRequest(max_hours=max_hours, max_steps=max_steps, profile_steps=profile_steps)
         task.pretrain(resolved, run, config_file=config, stop_request=request)

@@ -184,7 +184,7 @@ def _killed(place: Place) -> str:
 
 
 def _second(place: Place) -> str:
-    fault = {"call": place.step, "number": 1, "do": "hang"}
+    fault = {"call": place.step, "number": 2, "do": "hang"}  # the dry run is the first
     first = place.start(*place.pretrain(place.bothered), fault=fault)
     try:
         _wait_for_training(place, first)

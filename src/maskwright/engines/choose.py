@@ -35,9 +35,10 @@ def find_processes(engine: run.Engine) -> Processes:
         return connect(engine)[2]
     if "WORLD_SIZE" not in os.environ:
         return Alone()
-    from maskwright.engines.torch import engine as torch_engine
+    from maskwright.engines.torch.prepare import choose_device
+    from maskwright.engines.torch.processes import connect as connect_torch
 
-    return torch_engine.connect(engine, torch_engine.choose_device(engine.device))
+    return connect_torch(engine, choose_device(engine.device))
 
 
 def require_jax() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from maskwright.core import storage
-from maskwright.core.config import RunConfig, read_config
+from maskwright.core.config import RunConfig, read_config, shared_out
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 from maskwright.launch.job import JobSpec
@@ -42,16 +42,11 @@ def sized(spec: JobSpec, config: RunConfig, num_workers: int, gpus: int) -> JobS
 
 
 def sizes(config: RunConfig, num_workers: int, gpus: int) -> list[str]:
-    device, total, V = "cuda" if gpus else "cpu", num_workers * max(1, gpus), config.batch.virtual_workers
+    device, total = "cuda" if gpus else "cpu", num_workers * max(1, gpus)
     if config.engine.device not in ("auto", device):
         what = f"is {config.engine.device}, and --gpus-per-worker {gpus} asks for {device}"
         raise InputError(what, where="engine.device", fix="leave engine.device out, or ask for what it says")
-    if V % total:
-        raise InputError(
-            f"{V} virtual workers cannot be shared out evenly over {total} processes",
-            where="batch.virtual_workers",
-            fix=f"take a multiple of {total}, with fewer batch.micro_batch_rows for the same batch",
-        )
+    shared_out(config.batch.virtual_workers, total, "processes")
     # One process of JAX drives all devices of its machine.
     processes = 1 if config.engine.kind == "jax" else max(1, gpus)
     return ["--set", f"engine.device={device}", "--processes", str(processes)]

@@ -1,4 +1,4 @@
-"""Optimizers in torch, over all parameters in one flat fp32 buffer: a few large operations whatever the depth.
+"""Optimizers in torch over one flat fp32 buffer of all parameters: a few large operations, whatever the depth.
 
 AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, all that is not a hidden matrix.
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) moves each matrix between hidden states by the
@@ -49,13 +49,13 @@ def numel(shapes: Shapes) -> int:
 
 
 def views(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-    """A flat buffer by the names of what lies in it, in their shapes."""
+    """Views of a flat buffer, by name and in their shapes."""
     parts = flat.split([shape.numel() for shape in shapes.values()])
     return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 class AdamW:
-    """Of the whole buffer, or beside Muon of its tail, behind the hidden matrices. Vectors are not decayed."""
+    """Updates the whole buffer, or, beside Muon, its tail behind the hidden matrices. Vectors are not decayed."""
 
     def __init__(self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer) -> None:
         hidden = {} if options.kind == "muon" else layout.hidden
@@ -74,7 +74,7 @@ class AdamW:
         )
 
     def step(self, learning_rate: float, good: Tensor | None = None) -> None:
-        """`good`: 1, or 0 to leave everything as it is, known to the device alone."""
+        """`good` is 1, or 0 to leave everything as it is; only the device knows which."""
         if good is not None:
             self._torch.found_inf = 1.0 - good  # type: ignore[attr-defined]  # torch's own way, that of GradScaler
         for group in self._torch.param_groups:
@@ -90,7 +90,7 @@ class AdamW:
         return moments
 
     def write(self, step: int, device: str) -> Moments:
-        """Makes the state of `step` finished updates, all zero, and returns it to be filled."""
+        """Makes the moments of `step` finished updates, all zero, and returns them to be filled."""
         flat = {kind: torch.zeros(numel(self.shapes), device=device) for kind in ("exp_avg", "exp_avg_sq")}
         begin = 0
         for group in self._torch.param_groups:
@@ -105,7 +105,7 @@ class AdamW:
 
 
 class Muon:
-    """Of the hidden matrices, at the buffer's head. `dtype` is what the iteration multiplies in."""
+    """Updates the hidden matrices, at the buffer's head. The iteration multiplies in `dtype`."""
 
     def __init__(
         self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer, dtype: torch.dtype
@@ -151,9 +151,9 @@ class Muon:
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """[n, r, c] -> about U V^T of each one's singular value decomposition U S V^T: singular values within 0.7 to 1.2.
+    """[n, r, c] -> about U V^T of each matrix's singular value decomposition U S V^T: singular values in 0.7 to 1.2.
 
-    Newton-Schulz on the quintic of Jordan et al. 2024, for a whole stack at once.
+    Newton-Schulz with the quintic of Jordan et al. 2024, for the stack of matrices at once.
     """
     a, b, c = NEWTON_SCHULZ
     x = matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-7)
