@@ -291,7 +291,7 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
     assert again.error and again.loss is None and (again.start, again.again) == ("step-00000004", 1)
 
 
-def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
+def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: bool = False) -> list[int]:
     """A device on which programs of more than `rows` rows at once end without memory; rows of each that ran."""
     compiled, seen = JaxEngine._compiled, []
 
@@ -301,6 +301,8 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
         def exhausted(*_: Any) -> Any:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
 
+        if at_once > rows and compiler_knows:
+            exhausted()
         if at_once > rows:
             return exhausted
         seen.append(at_once)
@@ -308,6 +310,23 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
 
     monkeypatch.setattr(JaxEngine, "_compiled", limited)
     return seen
+
+
+def test_a_dry_run_compiles_both_programs_and_changes_nothing(
+    config: Make, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And meets the memory that the compiler finds too small."""
+    engine, loader = make(JaxEngine, config, store, **JAX)
+    small_memory(monkeypatch, 2, compiler_knows=True)
+    held_out, before = [loader.batch(100, 0)], engine.read()
+    engine.dry_run(loader.batches(0), held_out)
+    assert engine.rows_at_once == 2
+    assert [(made.what, made.step) for made in engine.compiles] == [("update", 0), ("evaluate", 0)]
+    same_bits(before, engine.read())
+    plain, _ = make(TorchEngine, config, store)
+    assert loss_of(engine, loader.batches(0)) == pytest.approx(plain.evaluate(loader.batches(0)).loss, rel=1e-5)
+    engine.evaluate(held_out)
+    assert len(engine.compiles) == 2
 
 
 @pytest.mark.parametrize(("rows", "fit", "left"), [(6, 5, 3), (7, 5, 1)])

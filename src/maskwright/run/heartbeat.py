@@ -116,8 +116,8 @@ def parse_beat(content: bytes | None) -> Beat | None:
 
 
 def read_beats(names: Iterable[str], read: Callable[[str], bytes | None]) -> list[Beat]:
-    """The heartbeats of the newest start, by rank: a rank of an earlier start may have left its file, or still write it.
-    `read` returns a file's content, None if there is none."""
+    """The heartbeats of the newest start, by rank. A rank of an earlier start may have left its file, or still write
+    it. `read` returns a file's content, None if there is none."""
     found = [beat for name in names if rank_of(name) is not None and (beat := parse_beat(read(name)))]
     if not found:
         return []
