@@ -1,8 +1,8 @@
 """ModernBERT for masked-language modelling (Warner et al. 2024) in torch, on one page.
 
 Rotary positions (Su et al. 2021), LayerNorm before each sub-layer, a gated inner layer (GeGLU, Shazeer 2020), no biases
-but the head's; head tied to the embeddings and run on the predicted positions only. Every layer attends to the whole
-segment: ModernBERT's local layers are for rows of thousands of tokens.
+except the head's. The head is tied to the embeddings and runs on the predicted positions only. Every layer attends to
+the full segment: ModernBERT's local layers are for rows of thousands of tokens.
 
 M rows, T tokens, D width, H heads, h width of a head, F inner width, K predicted positions, V vocabulary (padded).
 """

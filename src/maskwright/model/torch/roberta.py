@@ -1,8 +1,8 @@
 """RoBERTa for masked-language modelling (Liu et al. 2019) in torch, on one page.
 
 Learned positions from 2, post-LayerNorm, exact GELU, head tied to the embeddings. Query, key and value are one
-matrix. The head runs on the predicted positions only. Architecture alone: precision, device and parallelism come from
-outside.
+matrix. The head runs on the predicted positions only. This file is architecture only: precision, device and parallelism
+come from outside.
 
 M rows, T tokens, D width, H heads, h width of a head, K predicted positions, V vocabulary (padded to a multiple of 64).
 """
