@@ -205,7 +205,7 @@ def test_some_workers_alone_get_the_batches_they_get_among_all(
     store: TokenStore, config: Callable[..., RunConfig]
 ) -> None:
     loader = Loader(config(**{"batch.virtual_workers": 4, "batch.micro_batch_rows": 2}), store)
-    everything, some = loader.batches(3), loader.batches(3, workers=[2, 1])
+    everything, some = loader.batches(3), loader.batches(3, virtual_workers=[2, 1])
     for number, batch in zip((2, 1), some, strict=True):
         assert np.array_equal(batch.input_ids, everything[number].input_ids)
         assert np.array_equal(batch.predict_index, everything[number].predict_index)

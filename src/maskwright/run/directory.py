@@ -21,7 +21,7 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.run.lease import Lease, leased
 
-Wish = Literal["stop", "checkpoint"]
+Request = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
 FORMAT = 1
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
@@ -143,13 +143,13 @@ class RunDirectory:
 
     # ---- requests --------------------------------------------------------------------------------------------
 
-    def request(self, wish: Wish) -> None:
-        """Leaves a wish for whoever runs here."""
+    def leave_request(self, request: Request) -> None:
+        """Leaves a request for the run in this folder."""
         self.require()
-        storage.write_json(self.path("request.json"), {"wish": wish, "time": time.time()})
+        storage.write_json(self.path("request.json"), {"request": request, "time": time.time()})
 
-    def take_request(self) -> Wish | None:
-        """The wish that was left, which is then gone."""
+    def take_request(self) -> Request | None:
+        """The request that was left, which is then removed."""
         path = self.path("request.json")
         if not os.path.isfile(path):
             return None
@@ -157,10 +157,10 @@ class RunDirectory:
             content = storage.read_json(path)
         except InputError:
             content = None
-        with suppress(FileNotFoundError):  # who asked may take it back at this moment
+        with suppress(FileNotFoundError):  # whoever asked may take it back at this moment
             os.unlink(path)
-        wish = content.get("wish") if isinstance(content, dict) else None
-        return wish if wish in ("stop", "checkpoint") else None
+        request = content.get("request") if isinstance(content, dict) else None
+        return request if request in ("stop", "checkpoint") else None
 
     # ---- metrics ---------------------------------------------------------------------------------------------
 

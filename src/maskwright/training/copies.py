@@ -185,7 +185,7 @@ class Copies:
         elif good:
             good = self._again("read back", self._sha256, path) == expected["sha256"]
         if not good:
-            raise CheckpointError("did not arrive whole", where=path, fix="look at the store and the network")
+            raise CheckpointError("did not arrive complete", where=path, fix="look at the store and the network")
 
     def _sha256(self, path: str) -> str:
         sha = hashlib.sha256()

@@ -24,16 +24,13 @@ from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback, Rollback
 from maskwright.training.metrics import Counters, Speed, TensorBoard
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest
+from maskwright.training.vote import STOP, Vote, is_due
 
 STATUS_EVERY_SECONDS = 2.0
 REPORT_EVERY_SECONDS = 30.0
 LONG_DRY_RUN_SECONDS = 10.0
 PROFILE_AFTER_STEPS = 5
 MOST_EMPTY_STEPS = 10
-VOTE_STEPS = 2
-"""Steps until every rank has seen a rank's vote."""
-SAVE, STOP = 1, 2
-"""What a rank may vote for. All ranks do what the highest vote says, after the same step."""
 
 
 @dataclass
@@ -76,54 +73,18 @@ class Job:
         return self.engine.processes.rank == 0
 
 
-class Vote:
-    """How the ranks agree, after each step, to go on, to save or to stop."""
-
-    def __init__(self, job: Job, stop: StopRequest) -> None:
-        self._job, self._stop = job, stop
-        self._saved_at, self._saved_step = time.monotonic(), job.step
-        self.own = self.agreed = 0
-
-    def begin(self) -> None:
-        """Before the first step. Several ranks agree with a step only, a single rank at once."""
-        if self._job.alone:
-            self.own = self.agreed = self._choose()
-
-    def take(self, highest: int) -> None:
-        """After each step: `highest` is the highest vote of all ranks that the step brought back."""
-        self.own = self._choose()
-        self.agreed = self.own if self._job.alone else STOP if self._stop.everywhere else highest
-
-    def _choose(self) -> int:
-        if self._stop.requested:
-            return STOP
-        every = self._job.config.checkpoint.save_every_seconds or math.inf
-        due = self._job.is_rank_0 and time.monotonic() - self._saved_at >= every
-        return SAVE if due or self._stop.save_wanted else 0
-
-    def due_to_save(self, step: int) -> bool:
-        # Votes of the last steps may be from before the save that they led to.
-        voted = self.agreed == SAVE and (self._job.alone or step > self._saved_step + VOTE_STEPS)
-        return voted or _due(self._job.config.checkpoint.save_every_steps, step)
-
-    def saved(self, step: int) -> None:
-        self._saved_at, self._saved_step, self._stop.save_wanted = time.monotonic(), step, False
-
-    def rolled_back(self, step: int) -> None:
-        self._saved_step = step
-
-
 def train(job: Job, stop: StopRequest) -> None:
     """Runs to the last step. Raises `StoppedEarly` after saving when asked to stop, `HealthError` before a bad
     update."""
     config, steps, first = job.config, job.config.schedule.steps, job.step
     board = TensorBoard(job.directory.path("events"), first) if config.logging.tensorboard and job.is_rank_0 else None
     local = job.engine.local_virtual_workers(config.batch.virtual_workers)
-    vote, profile = Vote(job, stop), _Profile(job, stop.profile_steps)
+    vote = Vote(config.checkpoint, stop, job.engine.processes, first)
+    profile = _Profile(job, stop.profile_steps)
     job.status.of, job.status.began, job.consistent = steps, first, True
     try:
         _dry_run(job, local, stop)
-        if job.step == 0 or _due(config.evaluation.every_steps, job.step):
+        if job.step == 0 or is_due(config.evaluation.every_steps, job.step):
             evaluate(job, board, stop)
         _beat(job, "training", force=True)
         vote.begin()
@@ -136,7 +97,7 @@ def train(job: Job, stop: StopRequest) -> None:
                     break
 
                 # ---- once in a while: a log line, which may show a spike and send the run back
-                log = _due(config.logging.every_steps, job.step) or job.step == steps
+                log = is_due(config.logging.every_steps, job.step) or job.step == steps
                 if log and _log(job, board, bar, stats) and _roll_back(job, bar):
                     vote.rolled_back(job.step)
                     continue
@@ -148,7 +109,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 vote.take(stats.vote)
 
                 # ---- once in a while: evaluate, save
-                if _due(config.evaluation.every_steps, job.step) and job.step < steps:
+                if is_due(config.evaluation.every_steps, job.step) and job.step < steps:
                     evaluate(job, board, stop)
                 if vote.due_to_save(job.step) and job.step < steps:
                     save(job)
@@ -239,7 +200,7 @@ def _update(job: Job, local: list[int], stop: StopRequest, vote: int) -> StepSta
     if stats is None:
         return None
     job.step += 1
-    if _due(job.config.logging.every_steps, job.step) or job.step == job.config.schedule.steps:
+    if is_due(job.config.logging.every_steps, job.step) or job.step == job.config.schedule.steps:
         with job.speed.part("wait"):
             job.engine.check()
     job.beats.end_step(job.step)
@@ -256,16 +217,12 @@ def _watch_empty(job: Job) -> None:
     """Raises `HealthError` when too many steps in a row had nothing to predict for it to be chance."""
     empty = job.counters.empty_steps
     if empty:
-        warn(f"step {job.step - 1}: no token was masked in the last {empty} whole batches, so they taught nothing")
+        warn(f"step {job.step - 1}: no token was masked in the last {empty} global batches, so they taught nothing")
     if empty >= MOST_EMPTY_STEPS:
         raise HealthError(
             f"no token was masked in {MOST_EMPTY_STEPS} steps in a row",
             fix="start a new run with a higher masking.rate, data.seq_len or batch.micro_batch_rows",
         )
-
-
-def _due(every: int | None, step: int) -> bool:
-    return every is not None and step % every == 0
 
 
 def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -> bool:

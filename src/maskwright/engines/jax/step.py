@@ -66,10 +66,10 @@ class Program:
         devices."""
         if not (self.model.hidden_dropout_prob or self.model.attention_probs_dropout_prob):
             return None
-        worker = number // self.parts * self.layout.devices + jax.lax.axis_index(AXIS)
+        virtual_worker = number // self.parts * self.layout.devices + jax.lax.axis_index(AXIS)
         seed = int(bits.key(self.seed, DROPOUT_PURPOSE))
         key = jax.random.wrap_key_data(jnp.array([seed >> 32, seed & 0xFFFFFFFF], jnp.uint32), impl="threefry2x32")
-        for part in (step, worker, number % self.parts):
+        for part in (step, virtual_worker, number % self.parts):
             key = jax.random.fold_in(key, part)
         return key
 

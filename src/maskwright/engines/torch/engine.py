@@ -46,7 +46,7 @@ from maskwright.engines.torch.prepare import (
 from maskwright.engines.torch.processes import Peers, connect, gather_into
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import Borders, segment_borders, takes_borders
+from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, takes_cu_seqlens
 from maskwright.model.torch.networks import masked_lm_loss
 
 T = TypeVar("T")
@@ -148,11 +148,11 @@ class TorchEngine:
     def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
         """One micro-batch of each kind: the others have its shapes. `begin` allocates the moments and the buffers of
         all micro-batches first. Nothing is sent but the number of rows that fit, so ranks may differ until then."""
-        workers = self.local_virtual_workers(len(batches) * self.dp_degree)
+        local = self.local_virtual_workers(len(batches) * self.dp_degree)
 
         def train() -> None:
             self.weights.begin(len(batches) * self.dp_degree)
-            self._accumulate(batches[0], workers[0], final=False)
+            self._accumulate(batches[0], local[0], final=False)
 
         self._fitting(batches[0], train)
         for batch in held_out[:1]:
@@ -188,17 +188,17 @@ class TorchEngine:
 
         Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. A
         rank that wants to give up goes to that exchange at once."""
-        workers = self.local_virtual_workers(len(batches) * self.dp_degree)
+        local = self.local_virtual_workers(len(batches) * self.dp_degree)
         self.weights.begin(len(batches) * self.dp_degree)
         losses = []
-        for worker, batch in zip(workers, batches, strict=True):
-            final, urgent = worker == workers[-1], give_up()
+        for virtual_worker, batch in zip(local, batches, strict=True):
+            final, urgent = virtual_worker == local[-1], give_up()
             if self.processes.world_size == 1:
                 if urgent:
                     break
             elif (final or (urgent and not self.weights.in_step)) and exchange.sums(urgent=urgent).urgent:
                 break
-            losses.append(self._accumulate(batch, worker, final=final))
+            losses.append(self._accumulate(batch, virtual_worker, final=final))
         return losses
 
     def exchange(self, weight: float, vote: int, *, urgent: bool) -> Sums:
@@ -269,10 +269,10 @@ class TorchEngine:
         if step <= self._step:
             raise not_finite(step)
 
-    def _accumulate(self, batch: Batch, worker: int, *, final: bool) -> Tensor:
+    def _accumulate(self, batch: Batch, virtual_worker: int, *, final: bool) -> Tensor:
         """Adds one micro-batch's gradient; returns its loss sum on the device."""
         if self.config.hidden_dropout_prob or self.config.attention_probs_dropout_prob:
-            torch.manual_seed(int(bits.key(self.seed, DROPOUT_PURPOSE, self._step, worker) >> np.uint64(1)))
+            torch.manual_seed(int(bits.key(self.seed, DROPOUT_PURPOSE, self._step, virtual_worker) >> np.uint64(1)))
         self.model.train()
         total = torch.zeros((), device=self.device)
         parts = self._parts(batch)
@@ -294,11 +294,11 @@ class TorchEngine:
                 tensor = tensor.pin_memory()
             return tensor.to(self.device, non_blocking=True)
 
-        segments: Tensor | Borders = put(batch.segment_ids)
+        segments: Tensor | CuSeqlens = put(batch.segment_ids)
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
-        if takes_borders(self._first_bad.device, self.dtype, width, dropout):
-            segments = Borders(put(segment_borders(batch.segment_ids)), batch.segment_ids.shape[1])
+        if takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
+            segments = CuSeqlens(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
         logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
         return logits, put(batch.labels).long(), put(batch.weights)
 

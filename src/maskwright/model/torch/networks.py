@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig
@@ -48,6 +49,15 @@ def make_network(config: ModelConfig, device: str = "cpu") -> Roberta | ModernBe
     with torch.device("meta"):
         network = Roberta(config) if config.architecture == "roberta" else ModernBert(config)
     return network.to_empty(device=device)
+
+
+@torch.no_grad()
+def logits_at(config: ModelConfig, parameters: Parameters, ids: list[int], places: list[int]) -> NDArray[np.float32]:
+    """fp32 logits [places, vocab_size] of one row of `ids`, on the CPU."""
+    row = torch.tensor([ids])
+    positions = torch.arange(len(ids))[None]
+    found = build(config, parameters)(row, positions, torch.ones_like(row), torch.tensor(places))
+    return found[:, : config.vocab_size].numpy()
 
 
 def build(config: ModelConfig, parameters: Parameters) -> Roberta | ModernBert:
