@@ -71,8 +71,8 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
 ]
 ABOUT = """# Benchmarks
 
-Each script runs both sides in one sitting, in turns (A B A B), and writes `results/*.json` with every round, the
-machine, the versions and the commit. This page is made from those files by `python benchmarks/report.py`.
+Each script runs both sides in one sitting, alternately (A B A B). It writes `results/*.json` with every round, the
+machine, the versions and the commit. `python benchmarks/report.py` makes this page from those files.
 
 ```bash
 pip install -e '.[fast,bench]'
@@ -91,17 +91,17 @@ python benchmarks/scaling_model.py                            # a projection for
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
 ```
 
-Ratios are of medians over the rounds, in time to a loss those of the worst seed; tokens are real ones, padding is never
-counted. What each number holds and leaves out is said at
-the top of its script. "at its best": bf16, no dropout, SDPA, `torch.compile`, the fastest of its batch sizes.
+Ratios compare medians over the rounds; for the time to a loss they are those of the worst seed. Only real tokens count,
+never padding. The top of each script says what its numbers hold and leave out. "At its best" means bf16, no dropout,
+SDPA, `torch.compile` and the fastest of the batch sizes.
 """
 
 FAULTS = """
 ## Faults
 
-The same faults on Hugging Face Trainer (a masked-LM run with its defaults and its own collator) and on `maskwright
-pretrain`, each start a process of its own. The words are made from exit codes, messages, logged losses and the weights
-on disk. Dropout and dynamic masking are on; fp32, one CPU process.
+Hugging Face Trainer (a masked-LM run with its defaults and its own collator) and `maskwright pretrain` meet the same
+faults. Each start is a process of its own. The cells are made from exit codes, messages, logged losses and the weights
+on disk. Dropout and dynamic masking are on. Both run in fp32, in one CPU process.
 """
 
 

@@ -78,7 +78,7 @@ def run(cloud: Cloud) -> list[str]:
 
     for _ in range(4):
         found = groups.describe(Google("lab-proj"), "us-east5-b", "lab1-slice")
-    assert found is not None and found.whole
+    assert found is not None and all(member.running for member in found.members)
     return [member.name for member in found.members]
 
 

@@ -212,7 +212,7 @@ def test_disk_type_is_one_that_hosts_attach() -> None:
     assert type_of({}, accelerator="v6e") == ("hyperdisk-ml", "defaulted")
     assert type_of({}, accelerator="v4") == ("pd-balanced", "defaulted")
     assert type_of({}, accelerator="v5e", with_group=True) == ("pd-balanced", "defaulted")
-    told = "SHARED_PD_DISK_TYPE fits no host of v6e and n1. Fix: leave --with-group out"  # N1 takes no Hyperdisk
+    told = "SHARED_PD_DISK_TYPE fits no host of v6e and n1-standard-64."  # N1 takes no Hyperdisk
     assert told in fails({}, accelerator="v6e", with_group=True)
     assert type_of({"TPU_ACCELERATOR_TYPE": None}) == ("pd-ssd", "mapped")  # a group alone: n1 machines take it
 

@@ -32,6 +32,12 @@ STEP = {
     "torch": "maskwright.engines.torch.engine:TorchEngine.step",
 }
 LONG_ENOUGH_SECONDS = 60.0
+HURRIED = [
+    *(sys.executable, "-c"),
+    "from maskwright.engines import processes; processes.CONNECT_SECONDS = 2.0\n"
+    "from maskwright.cli.main import main; main()",
+]
+"""The command, when it waits two seconds for the other processes."""
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 32},
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
@@ -68,18 +74,20 @@ class Hosts:
         self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
     ) -> list[Ended]:
         """`own`: arguments of each process alone; `fault`: what rank 1 meets (`maskwright.drills.injection`)."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        processes = []
+        port, processes = free_port(), []
         for rank, arguments in enumerate(own):
             command = COMMAND
             if fault and rank == 1:
                 command = [sys.executable, "-m", "maskwright.drills.injection", json.dumps(fault)]
             (self.folder / f"host{rank}").mkdir(exist_ok=True)
-            several = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
-            processes.append(self._start([*command, *self._pretrain(run), *both, *arguments], f"host{rank}", several))
+            words = [*command, *self._pretrain(run), *both, *arguments]
+            processes.append(self._start(words, f"host{rank}", one_of_two(rank, port)))
         return self._ended(processes)
+
+    def each_without_the_other(self, run: str) -> list[Ended]:
+        """Process 0 and process 1, each with an address of its own, where the other never comes."""
+        words = [*HURRIED, *self._pretrain(run)]
+        return self._ended([self._start(words, ".", one_of_two(rank, free_port())) for rank in range(2)])
 
     def alone(self, run: str, *arguments: str) -> Ended:
         (self.folder / "alone").mkdir()
@@ -111,6 +119,16 @@ class Hosts:
 
     def run(self, name: str) -> RunDirectory:
         return RunDirectory(str(self.folder / name))
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def one_of_two(rank: int, port: str) -> dict[str, str]:
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
 
 
 @pytest.fixture(scope="module", params=[pytest.param("jax", marks=NO_JAX), "torch"])
@@ -215,14 +233,10 @@ def test_what_fails_in_one_ends_both_before_anything_is_written(
 
 
 def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": "1"}
     process = subprocess.Popen(
         [*COMMAND, "pretrain", str(hosts.folder / "run.yaml"), "--run", "run"],
         cwd=tmp_path,
-        env={**os.environ, **hosts.environment, **alone},
+        env={**os.environ, **hosts.environment, **one_of_two(1, free_port())},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -235,3 +249,12 @@ def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_pa
         process.kill()
     assert process.returncode == 75 and "stopped: by SIGTERM" in errors
     assert not (tmp_path / "run").exists()
+
+
+def test_hosts_that_do_not_find_each_other_end_with_75_and_our_sentence(hosts: Hosts) -> None:
+    ended = hosts.each_without_the_other("lonely")
+    assert codes(ended) == [75, 75], ended
+    for process in ended:
+        assert "the processes of this run did not find each other: " in process.last and ". Fix: " in process.last
+        assert len(process.said.splitlines()) < 5, process.said  # no C++ stack
+    assert not (hosts.folder / "lonely").exists()

@@ -42,7 +42,7 @@ class SmallTerraform:
                 compute.make(self.cloud, f"projects/{project}/global/instanceTemplates", body)
             group = {
                 "name": name,
-                "targetSize": hosts.get("size") or (environment.slice.hosts if environment.slice else 0),
+                "targetSize": hosts["hosts"],
                 "versions": [{"instanceTemplate": f"global/instanceTemplates/{name}"}],
                 "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
             }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import math
 import os
+import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,11 @@ from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.storage import atomic_writer
 from maskwright.engines.base import TrainState
+from maskwright.engines.ceiling import gemm_ceiling
+from maskwright.engines.torch.engine import TorchEngine
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.training import checkpoint
+from maskwright.tasks.pretrain import pretrain
+from maskwright.training import checkpoint, loop
 from maskwright.training.metrics import TensorBoard
 
 
@@ -42,6 +47,36 @@ def test_schedules_have_their_shapes() -> None:
     assert set(wsd[10:60]) == {2.0}
     assert wsd[70] == pytest.approx(2.0 * (1 - math.sqrt(10 / 40)))
     assert rates(kind="wsd")[79] == 2.0 and rates(kind="wsd")[81] < 2.0
+
+
+def test_the_ceiling_is_what_no_busy_neighbour_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each start the same neighbour: half of the products take four times as long, and some of them 2 % more."""
+    clock = 0.0
+    monkeypatch.setattr("maskwright.engines.ceiling.time.perf_counter", lambda: clock)
+    found = []
+    for start in range(8):
+        chance = random.Random(start)
+
+        def prepare(m: int, k: int, n: int, chance: random.Random = chance) -> Callable[[], object]:
+            def multiply() -> None:
+                nonlocal clock
+                clock += 2.0 * m * k * n / 2e12 * chance.uniform(1.0, 1.02) * chance.choice((1.0, 4.0))
+
+            return multiply
+
+        found.append(gemm_ceiling(prepare))
+    assert max(found) <= 2e12 and min(found) >= 0.97 * 2e12
+
+
+def test_a_start_on_a_busy_machine_is_measured_again(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "FIRST_MEASURED_SECONDS", 0.0)
+    measured = iter([1e6, 1e12])
+    monkeypatch.setattr(TorchEngine, "ceiling", lambda self: next(measured, 1e6))
+    pretrain(config(), str(tmp_path / "run"))
+    shares = [line["matmul_share"] for line in RunDirectory(str(tmp_path / "run")).read_metrics() if "loss" in line]
+    assert len(shares) == 12 and shares[0] > 1.0 and max(shares[1:]) < 1.0
 
 
 def state(step: int, seed: int = 0) -> TrainState:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from maskwright.cli.env import env
 from maskwright.cli.options import AsJson, print_result
-
-Kind = Literal["v4", "v5e", "v5p", "v6e", "tpu7x"]
+from maskwright.cloud.machines import TpuKind
 
 
 @env.command("import")
@@ -19,7 +18,9 @@ def import_(
         list[str], typer.Argument(metavar="VALUES…", help="values.env, and values.env.auto if you like.")
     ],
     out: Annotated[str | None, typer.Option("--out", help="YAML to write; printed when not given.")] = None,
-    accelerator: Annotated[Kind | None, typer.Option(help="TPUs to take; v2 and v3 have no successor by name.")] = None,
+    accelerator: Annotated[
+        TpuKind | None, typer.Option(help="TPUs to take; v2 and v3 have no successor by name.")
+    ] = None,
     with_group: Annotated[bool, typer.Option("--with-group", help="Keep the instance group beside the slice.")] = False,
     as_json: AsJson = False,
 ) -> None:

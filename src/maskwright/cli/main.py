@@ -1,6 +1,6 @@
 """The command table. A command's own modules are imported when it runs, so `--help` stays instant.
 
-Data goes to stdout, messages and progress to stderr. Errors are one line; `--debug` anywhere shows the traceback.
+Data goes to stdout, messages and progress to stderr. Errors are one line; `--debug` anywhere shows the traceback too.
 Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 stopped by the health check, 75 stopped early and resumable.
 """
 
@@ -65,39 +65,33 @@ def run(arguments: list[str]) -> int:
         app(args=[argument for argument in arguments if argument != "--debug"], prog_name="maskwright")
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
-    except MaskwrightError as error:
-        if debug:
-            raise
-        say(f"{'stopped' if isinstance(error, StoppedEarly) else 'error'}: {error}")
-        return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except MemoryError:
-        say(
-            "error: out of memory. Fix: lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
-        )
-        return 1
-    except OSError as error:
-        if debug:
-            raise
-        say(f"error: {error.filename or 'the system'}: {error.strerror or error}")
-        return 1
     except Exception as error:
         if debug:
-            raise
-        say(f"error: {type(error).__name__}: {' '.join(str(error).split())}. This is a bug: --debug shows where")
-        return 1
+            print_exception(error)
+        return _explain(error)
     return 0
 
 
+def _explain(error: Exception) -> int:
+    """Says what went wrong in one line, and returns the exit code."""
+    if isinstance(error, MaskwrightError):
+        say(f"{'stopped' if isinstance(error, StoppedEarly) else 'error'}: {error}")
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        fix = "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
+        say(f"error: out of memory. Fix: {fix}")
+    elif isinstance(error, OSError):
+        say(f"error: {error.filename or 'the system'}: {error.strerror or error}")
+    else:
+        say(f"error: {type(error).__name__}: {' '.join(str(error).split())}. This is a bug: --debug shows where")
+    return 1
+
+
 def main() -> NoReturn:
-    try:
-        code = run(sys.argv[1:])
-    except Exception as error:  # with --debug only
-        print_exception(error)
-        code = 1
-    end(code)
+    end(run(sys.argv[1:]))
 
 
 def end(code: int) -> NoReturn:

@@ -77,7 +77,7 @@ def pretrain(
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        print(preflight.describe(preflight.prepare_run(resolved)))
+        print(preflight.describe(preflight.dry_run(resolved, run)))
         for warning in preflight.unusual_settings(resolved):
             warn(warning)
     else:

@@ -1,8 +1,9 @@
 """Every key of a run's configuration, on one page.
 
-One YAML file describes one run. Keys are strict: an unknown key names its nearest neighbour, a wrong type names its
-dotted path. Units are in the names. Numbers that follow from others are functions, never keys.
-A key marked `resumable` may change between two starts of the same run; any other change is refused on resume.
+One YAML file describes one run. Keys are strict: the error for an unknown key names its nearest neighbour, and the
+error for a wrong type names the dotted path. Units are in the names. Numbers that follow from others are functions,
+never keys. A key marked `resumable` may change between two starts of the same run; any other change is refused on
+resume.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ Resumable = Field(json_schema_extra={"resumable": True})
 
 class Data(Section):
     store: Annotated[str, Resumable]
-    """Folder that `maskwright data prepare` wrote. May move: its fingerprint is what must stay."""
+    """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
     seq_len: Annotated[int, Field(ge=8, le=8192)] = 512
-    """Tokens in a row, `<s>` and `</s>` included."""
+    """Tokens in a row, which is also the longest sequence; `<s>` and `</s>` are included."""
     packing: Literal["documents", "full_sentences"] = "documents"
-    """documents: chunks of documents, best-fit packed, attention inside a chunk. full_sentences: RoBERTa's original."""
+    """documents: each chunk of a document is a sequence; sequences are best-fit packed into rows, and attention stays
+    inside each. full_sentences: RoBERTa's original."""
 
 
 class Masking(Section):
     kind: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together: a token, a word (Ġ rule), a run of words."""
+    """What is masked together: one token, a whole word (Ġ rule), or a run of words."""
     rate: Share = 0.15
-    """Share of a row's text tokens to predict: 0.15 in RoBERTa, 0.30 in ModernBERT."""
+    """Share of a row's text tokens that are predicted: 0.15 in RoBERTa, 0.30 in ModernBERT."""
     final_rate: Share | None = None
-    """When set, the rate moves in a straight line from `rate` at the first step to this at the last."""
+    """When set, the rate moves linearly from `rate` at the first step to this value at the last."""
     mask_share: Fraction = 0.8
-    """Share of predicted tokens shown as `<mask>`."""
+    """Share of predicted tokens that are shown as `<mask>`."""
     random_share: Fraction = 0.1
-    """Share shown as a random token; the rest is shown unchanged."""
+    """Share of predicted tokens that are shown as a random token; the rest is shown unchanged."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Masking:
@@ -58,60 +60,62 @@ class Masking(Section):
 
 class Model(Section):
     architecture: Literal["roberta", "modernbert"] = "roberta"
-    """roberta: learned positions, LayerNorm after each sub-layer. modernbert: rotary positions, LayerNorm before, gated
-    inner layer, no biases; each exports to its class in transformers."""
+    """roberta: learned positions, LayerNorm after each sub-layer. modernbert: rotary positions, LayerNorm before each
+    sub-layer, gated inner layer, no biases, full attention in every layer. Each exports to its class in
+    transformers."""
     size: Literal["nano", "mini", "small", "base", "large"] = "base"
     """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
     hidden_size: Width | None = None
-    """Width; with the next three, another shape than `size` names."""
+    """Width. Together with the next three keys, it sets a shape other than `size`'s."""
     num_hidden_layers: Annotated[int, Field(ge=1, le=1_000)] | None = None
-    """Layers."""
+    """Number of layers."""
     num_attention_heads: Width | None = None
-    """Heads; they divide the width."""
+    """Number of attention heads; must divide the width."""
     intermediate_size: Annotated[int, Field(ge=1, le=262_144)] | None = None
-    """Inner width of a layer; when not set, 4 times the width, or 8/3 of it in modernbert, whose inner layer has two
-    halves."""
+    """Inner width of a layer. When not set, it is 4 times the width, or 8/3 of it in modernbert, whose inner layer has
+    two halves."""
     max_seq_len: Annotated[int, Field(ge=8, le=65_536)] | None = None
-    """Longest row that the model can ever take; data.seq_len when not set."""
+    """Longest sequence that the model can ever take; data.seq_len when not set."""
     init_from: str | None = None
-    """Hugging Face folder to continue from (safetensors); its shape replaces the keys above."""
+    """Hugging Face folder to continue from (safetensors). Its shape replaces the keys above."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """After the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert, after the embeddings and inside the
-    inner layer."""
+    """Dropout after the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert it is after the embeddings and
+    inside the inner layer."""
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Of attention probabilities; 0.1 in RoBERTa. In modernbert, of attention's output as well."""
+    """Dropout of the attention probabilities; 0.1 in RoBERTa. In modernbert it also applies to attention's output."""
 
 
 class Optimizer(Section):
     kind: Literal["adamw", "muon"] = "adamw"
-    """AdamW, or Muon for the hidden matrices with AdamW for the rest."""
+    """adamw: AdamW for all weights. muon: Muon for the hidden matrices and AdamW for the rest."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 5e-4
-    """At the schedule's peak."""
+    """Learning rate at the schedule's peak."""
     beta1: Share = 0.9
     """Decay of the first moment."""
     beta2: Share = 0.98
     """Decay of the second moment."""
     momentum: Share = 0.95
-    """Only for muon: decay of its momentum."""
+    """Only for muon: decay of the momentum."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-6
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """On matrices only: biases and LayerNorms are not decayed."""
+    """Weight decay of matrices. Biases and LayerNorms are not decayed."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
-    """Longer gradients are scaled to this norm; null clips nothing, as RoBERTa did."""
+    """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
 
 
 class Schedule(Section):
     kind: Literal["linear", "cosine", "wsd"] = "linear"
-    """Warm-up, then a straight line down · half a cosine down · flat and then 1-sqrt down (warmup-stable-decay)."""
+    """Each starts with a warm-up. linear: then a straight line down. cosine: then half a cosine down. wsd: then flat,
+    then 1-sqrt down (warmup-stable-decay)."""
     steps: Count
-    """Optimizer updates in the whole run."""
+    """Number of optimizer updates in the whole run."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which the rate rises in a straight line to its peak."""
+    """Steps in which the learning rate rises linearly to its peak."""
     decay_steps: Count | None = None
-    """Only for wsd: length of its last phase; a fifth of the run when not set."""
+    """Only for wsd: length of the decay phase; a fifth of the run when not set."""
     final_lr_share: Fraction = 0.0
-    """Where the learning rate ends, just after the last step, as a share of the peak."""
+    """Learning rate just after the last step, as a share of the peak."""
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Schedule:
@@ -124,78 +128,80 @@ class Schedule(Section):
 
 class Batch(Section):
     micro_batch_rows: Count = 8
-    """Rows in one forward and backward pass of one worker."""
+    """Rows in one micro-batch, which is one forward and backward pass."""
     virtual_workers: Count = 1
-    """Micro-batches in one update, on however many devices there are. Global batch = this x micro_batch_rows."""
+    """Micro-batches in one update, on any number of devices: data-parallel degree x gradient accumulation steps. Global
+    batch size = virtual_workers x micro_batch_rows."""
 
 
 class Engine(Section):
     kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
-    """Which framework computes: torch on CPU and CUDA, jax on TPU and also on those. A run may change it on the way:
-    the numbers go on within rounding."""
+    """Framework that computes: torch on CPU and CUDA, jax on TPU, CPU and CUDA. A run may change it on the way; the
+    numbers then continue within rounding."""
     device: Annotated[Literal["auto", "cpu", "cuda", "tpu"], Resumable] = "auto"
-    """auto takes a TPU (jax) or a CUDA device when there is one, and says so. A device that is asked for and absent is
-    an error."""
+    """auto takes a TPU (jax) or a CUDA device when there is one, and says so. It is an error to ask for a device that
+    is absent."""
     devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
-    """How many of them, on all hosts together; they divide batch.virtual_workers. torch has a process for each, so many
-    as `--processes` says; jax takes all when not set, and 1 on a CPU, where more are virtual: for trying out."""
+    """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
+    (`--processes`). jax: all devices by default, one on a CPU (more are simulated, for tests)."""
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
-    """data: each device holds the whole model. fsdp: each holds a part of every weight, gradient and moment, and
-    gathers a layer when it is computed; with torch, only for adamw and reproducibility: fast."""
+    """data: each device holds the whole model. fsdp: each device holds a part of every weight, gradient and moment, and
+    gathers a layer when it is computed. With torch, fsdp needs adamw and reproducibility: fast."""
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster
-    at it."""
+    """Precision of the multiplications; weights and optimizer state are kept in fp32. auto takes bf16 where the
+    hardware is faster at it."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Only for torch: torch.compile of the layers. auto: on a CUDA device in runs long enough to win back the
+    """Only for torch: torch.compile of the layers. auto compiles on a CUDA device, in runs long enough to win back the
     compiler's time."""
     reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
-    """Only for torch. exact: gradients are summed in one order, so that weights are the same bit by bit on any number
-    of processes that divides batch.virtual_workers. fast: in whatever order is fastest."""
+    """Only for torch. exact: gradients are summed in one order, so weights are the same bit by bit at any world size
+    that divides batch.virtual_workers. fast: gradients are summed in whatever order is fastest."""
     threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
-    """CPU threads; 0 = one on each physical core that this process may use. Another number gives other low bits."""
+    """CPU threads. 0 means one on each physical core that this process may use. Another number gives other low bits."""
 
 
 class Checkpoint(Section):
     save_every_steps: Annotated[Count | None, Resumable] = None
-    """Besides the save at the end, and when asked to stop."""
+    """Steps between saves. The run also saves at the end and when asked to stop."""
     save_every_seconds: Annotated[Annotated[float, Field(gt=0.0)] | None, Resumable] = 600.0
-    """At most this much work is lost to a kill."""
+    """Seconds between saves: a kill loses at most this much work."""
     keep: Annotated[Count, Resumable] = 2
-    """Newest checkpoints to keep."""
+    """Number of newest checkpoints to keep."""
     keep_every_steps: Annotated[Count | None, Resumable] = None
-    """Checkpoints at multiples of this are kept for good. They are made by save_every_steps."""
+    """Checkpoints at multiples of this step are kept for good. save_every_steps must make them."""
     copy_to: Annotated[str | None, Resumable] = None
-    """URL of a folder of this run's own on an object store (gs://, s3://): each checkpoint is copied there, and a new
-    machine with an empty run directory continues from it."""
+    """URL of a folder on an object store (gs://, s3://) that is this run's own. Each checkpoint is copied there, and a
+    new machine with an empty run directory continues from the copy."""
     grace_seconds: Annotated[Annotated[float, Field(gt=0.0, le=86_400.0)], Resumable] = 25.0
-    """Time from SIGTERM or SIGINT to the end of the process. A step too long for it is given up."""
+    """Time from SIGTERM or SIGINT to the end of the process. A step that takes longer is given up."""
 
 
 class Health(Section):
     on_spike: Annotated[Literal["warn", "rollback"], Resumable] = "warn"
-    """What follows when the loss of a log line lies far above those before it: a warning, or the last checkpoint of
-    checkpoint.save_every_steps again and the data since then left out."""
+    """What to do when the loss of a log line lies far above those before it: `warn`, or `rollback` to the last
+    checkpoint of checkpoint.save_every_steps and skip the data since."""
     max_rollbacks: Annotated[Count, Resumable] = 3
-    """After so many the run stops with exit code 3."""
+    """After this many rollbacks the run stops with exit code 3."""
 
 
 class Evaluation(Section):
     every_steps: Annotated[Count | None, Resumable] = None
-    """Validation on held-out rows with fixed 15 % masks; at the start and the end in any case."""
+    """Steps between validations, on held-out rows with fixed 15 % masks. The run also validates at the start and the
+    end."""
     max_rows: Annotated[Count, Resumable] = 512
-    """Held-out rows to use, a fixed sample."""
+    """Number of held-out rows to use, a fixed sample."""
 
 
 class Logging(Section):
     every_steps: Annotated[Count, Resumable] = 10
     """Steps between lines in metrics.jsonl."""
     tensorboard: Annotated[bool, Resumable] = True
-    """Write events/ as well."""
+    """Whether to write TensorBoard's events/ as well."""
 
 
 class RunConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Of initial weights, order, masks and dropout."""
+    """Random seed for initial weights, data order, masking and dropout."""
     data: Data
     masking: Masking = Masking()
     model: Model = Model()
@@ -258,7 +264,7 @@ class RunConfig(Section):
         return masking.model_copy(update={"rate": rate, "final_rate": None})
 
     def digest(self) -> str:
-        """Of every key that decides the numbers; resumable keys do not count."""
+        """sha256 of every key that decides the numbers; resumable keys do not count."""
         return storage.sha256_of({key: value for key, value in flat(self).items() if key not in RESUMABLE_KEYS})
 
 
@@ -338,9 +344,9 @@ RESUMABLE_KEYS: frozenset[str] = frozenset(_keys(RunConfig, only_resumable=True)
 
 
 def refuse_changes(old: dict[str, Any], new: dict[str, Any], where: str) -> list[str]:
-    """Differences between two flat configurations that a resumed run may have, as `key: old -> new`.
+    """Returns the allowed differences between two flat configurations, as `key: old -> new`.
 
-    Raises `ConfigError` listing the others: they would make another run in the same folder.
+    Raises `ConfigError` listing the others, since they would make another run in the same folder.
     """
     changed = [key for key in ALL_KEYS if old.get(key) != new.get(key)]
     refused = [key for key in changed if key not in RESUMABLE_KEYS]

@@ -16,8 +16,9 @@ INTRODUCTION = """\
 <!-- Made by `maskwright schema --markdown > docs/configuration.md`; a test compares the two. -->
 
 One YAML file describes a run; [recipes/](../recipes) holds examples. `--set section.key=value` overrides a key. Unknown
-keys and wrong types are refused with the nearest name. Keys marked *resumable* may change when a run is continued, all
-others are refused then. `maskwright schema` prints the JSON schema, for completion in an editor.
+keys are refused with the nearest name, and wrong types with their path. Keys marked *resumable* may change when a run
+is continued; a change of any other key is refused. `maskwright schema` prints the JSON schema, for completion in an
+editor. The [glossary](glossary.md) says what a row, a sequence and a virtual worker are.
 
 `data.store` and `schedule.steps` have no default.
 """
@@ -30,7 +31,7 @@ def markdown() -> str:
 
 
 def rows(section: type[BaseModel], prefix: str = "", resumable: Collection[str] = ()) -> list[str]:
-    """Of a table: key, type, default, meaning."""
+    """Rows of a table: key, type, default, meaning."""
     lines: list[str] = []
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():

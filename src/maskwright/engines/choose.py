@@ -35,6 +35,8 @@ def find_processes(engine: run.Engine) -> Processes:
         return connect(engine)[2]
     if "WORLD_SIZE" not in os.environ:
         return Alone()
+    # torch warns of each lost connection with a C++ stack of thirty lines; what matters comes as an error.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from maskwright.engines.torch.prepare import choose_device
     from maskwright.engines.torch.processes import connect as connect_torch
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from maskwright.core import config as run
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig
+from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, note
 from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
 from maskwright.data.loader import Loader
@@ -18,6 +18,7 @@ from maskwright.engines.processes import launch_variables
 from maskwright.engines.tree import most_kept
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import read_hf_config
+from maskwright.model.hf.folder import read_hf_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
@@ -57,6 +58,20 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prep
             fix="train one with `maskwright tokenizer train`",
         )
     return Prepared(config, model, store, Loader(config, store))
+
+
+def dry_run(config: RunConfig, run: str) -> Prepared:
+    """Raises what a start would raise before it makes anything. The store's checksums and the device are left to it."""
+    directory = RunDirectory(run)
+    before = directory.read_config() if directory.exists() else None
+    ready = prepare_run(config, before)
+    if before is not None:
+        refuse_changes(before["config"], flat(config), directory.location)
+        return ready
+    directory.require_fresh()
+    if config.model.init_from is not None:
+        read_hf_parameters(config.model.init_from, ready.model)
+    return ready
 
 
 def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:

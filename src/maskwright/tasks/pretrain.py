@@ -25,6 +25,7 @@ from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Processes, starting, together
+from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.tasks.follow import follow
@@ -83,13 +84,14 @@ def _lead(
         ready.store.verify()
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
+    base = _base_weights(config, before)
     require_room(ready, directory)
     threads = exact_threads(config, before)
     shared = {**for_all_ranks(ready, request, before), "threads": threads}
     agree()
     processes.broadcast(json.dumps(shared).encode())
     engine = start_engine(ready, before, threads)
-    record = _record(ready, dtype=engine.dtype_name) | {"threads": threads}
+    record = _record(ready, dtype=engine.dtype_name) | base | {"threads": threads}
     agree()  # before the folder is made
     with (
         stop_on_signals(request) as stop,
@@ -231,6 +233,14 @@ def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
         "store_fingerprint": ready.store.fingerprint,
         "tokenizer_fingerprint": ready.store.vocabulary.fingerprint,
     }
+
+
+def _base_weights(config: RunConfig, before: dict[str, Any] | None) -> dict[str, Any]:
+    """For the record of a run that began from a folder: the checksums of its weights, as they were then."""
+    if before is not None:
+        return {key: before[key] for key in ("base_weights",) if key in before}
+    folder = config.model.init_from
+    return {} if folder is None else {"base_weights": weight_digests(folder)}
 
 
 def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:

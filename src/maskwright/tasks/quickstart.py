@@ -154,7 +154,6 @@ def _steps(place: Place, minutes: float, rows: int) -> int:
         began = time.perf_counter()
         engine.step(ready.loader.batches(len(times)), 1e-6, lambda: False)
         times.append(time.perf_counter() - began)
-    engine.close()
     steps = minutes * 60 / sorted(times)[len(times) // 20]
     return max(20, round(max(steps, 1000 * minutes) / 10) * 10)
 

@@ -14,7 +14,6 @@ from maskwright.cloud.google.rest import Google, new_request_id
 
 WORKING = {"NONE", "VERIFYING", "REFRESHING"}
 """Actions of the group that leave the host running."""
-CAPACITY = ("RESOURCE_POOL_EXHAUSTED", "STOCKOUT", "RESOURCE_AVAILABILITY", "resource_availability")
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,6 @@ class Member:
     def coming(self) -> bool:
         return self.action not in WORKING and self.action != "DELETING" and not self.errors
 
-    @property
-    def stockout(self) -> bool:
-        return any(word in error for error in self.errors for word in CAPACITY)
-
 
 @dataclass(frozen=True)
 class Group:
@@ -49,16 +44,6 @@ class Group:
     target: int
     stable: bool
     members: tuple[Member, ...]
-
-    @property
-    def whole(self) -> bool:
-        """All hosts run."""
-        return self.target == len(self.members) and all(member.running for member in self.members)
-
-    @property
-    def stockout(self) -> bool:
-        """Google has no machines for it there now."""
-        return any(member.stockout for member in self.members)
 
     @property
     def dead(self) -> tuple[Member, ...]:
@@ -78,31 +63,12 @@ def describe(google: Google, zone: str, name: str) -> Group | None:
     return Group(name, zone, int(body.get("targetSize", 0)), stable, members)
 
 
-def errors(google: Google, zone: str, name: str) -> list[str]:
-    """Of the group's latest attempts, the newest first, as "CODE: message"."""
-    found = list(google.pages("compute", f"{_path(google, zone, name)}/listErrors", "items"))
-    found.sort(key=lambda one: str(one.get("timestamp", "")), reverse=True)
-    return [_error(one.get("error") or {}) for one in found]
-
-
 def recreate(google: Google, zone: str, name: str, hosts: Iterable[str], *, seconds: float) -> None:
     """Deletes those hosts and has them made anew under their names. `seconds`: for Google to take it up; the hosts come
     later. Raises `CloudError`."""
     places = [f"zones/{zone}/instances/{host}" for host in hosts]
     if places:
         _act(google, _path(google, zone, name), "recreateInstances", seconds, {"instances": places})
-
-
-def remove_hosts(google: Google, zone: str, name: str, hosts: Iterable[str], *, seconds: float) -> None:
-    """Deletes those hosts; the group is then so much smaller."""
-    places = [f"zones/{zone}/instances/{host}" for host in hosts]
-    if places:
-        _act(google, _path(google, zone, name), "deleteInstances", seconds, {"instances": places})
-
-
-def resize(google: Google, zone: str, name: str, size: int, *, seconds: float) -> None:
-    """0 stops what costs and keeps the group."""
-    _act(google, _path(google, zone, name), "resize", seconds, None, size=size)
 
 
 def delete(google: Google, zone: str, name: str, *, seconds: float) -> bool:

@@ -309,11 +309,8 @@ def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, float] | N
     if kind == "instance":
         machine = str(body.get("machineType", "")).rpartition("/")[2]
         model = str((body.get("scheduling") or {}).get("provisioningModel", "STANDARD"))
-        for name, tpu in machines.TPUS.items():
-            for chips, its in tpu.machines.items():
-                if its == machine:
-                    return name, region, model, chips
-        return machine, region, model, 1
+        name, count = machines.TPU_MACHINES.get(machine, (machine, 1))
+        return name, region, model, count
     if kind == "disk":
         return str(body.get("type", "")).rpartition("/")[2], region, "STANDARD", int(body.get("sizeGb", 0))
     if kind == "Filestore instance":

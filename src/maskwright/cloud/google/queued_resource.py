@@ -7,7 +7,6 @@ https://docs.cloud.google.com/tpu/docs/queued-resources
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -33,7 +32,6 @@ LOST_NODES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 OPERATION_SECONDS = 900.0
 """For an operation to end. Waiting for machines is no operation."""
-POLL_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -119,31 +117,6 @@ def ensure(google: Google, wanted: Wanted) -> Slice:
         where = f"queued resource {wanted.name} in {wanted.zone}"
         raise CloudError(f"exists, but is not as wanted: {'; '.join(differing)}", reason="exists", where=where, fix=fix)
     return found
-
-
-def wait(google: Google, zone: str, name: str, *, seconds: float) -> Slice:
-    """Until it has its machines. Raises `CloudError`: "missing" when it is gone, "capacity" when it was lost or
-    there are no machines in that time; it then goes on waiting in Google's queue."""
-    until, last = time.monotonic() + seconds, ""
-    where = f"queued resource {name} in {zone}"
-    while True:
-        found = describe(google, zone, name)
-        if found is None or found.phase == "going":
-            raise CloudError("is gone", reason="missing", where=where, fix="maskwright env up --only slice")
-        if found.phase == "ready":
-            return found
-        if found.phase == "lost":
-            fix = "maskwright env up --only slice asks again; slice.fallbacks names other places to try"
-            what = f"is {found.state}: {found.trouble}"
-            raise CloudError(what, reason="quota" if "quota" in what.lower() else "capacity", where=where, fix=fix)
-        if found.state != last:
-            note(f"{name}: {found.state}")
-            last = found.state
-        left = until - time.monotonic()
-        if left <= 0:
-            fix = "leave it in the queue and look again with maskwright env status, or choose another zone"
-            raise CloudError(f"is still {found.state} after {seconds:.0f} s", reason="capacity", where=where, fix=fix)
-        time.sleep(min(POLL_SECONDS, left))
 
 
 def absent(google: Google, zone: str, name: str) -> bool:

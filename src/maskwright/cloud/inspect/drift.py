@@ -84,10 +84,8 @@ def _hosts(environment: Environment, kind: str, asked: Values, found: Inventory)
     for other in [one for one in named if one.place != asked["zone"]]:
         yield f"{kind}: {other.name} is in {other.place}, asked for in {asked['zone']}", {"instance group"}
     body = named[0].body
-    hosts = environment.hosts_of(kind)
-    size = asked.get("size") or (hosts.hosts if hosts is not None else None)
-    if size is not None and int(body.get("targetSize", 0)) != size:
-        yield f"{kind}: {body.get('targetSize', 0)} hosts in the cloud, {size} asked for", {"instance group"}
+    if int(body.get("targetSize", 0)) != asked["hosts"]:
+        yield f"{kind}: {body.get('targetSize', 0)} hosts in the cloud, {asked['hosts']} asked for", {"instance group"}
     template = _template(body, found)
     if template is None:
         return

@@ -29,7 +29,6 @@ SOLID = {**FEW, 512: "8x8x8", 1024: "8x8x16"}
 """Topologies by chips: docs.cloud.google.com/tpu/docs/v5e, …/v6e, …/v5p, …/v4"""
 HBM_GIB = {"v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
 """Of a chip; v3 had 32, v2 16: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
-NO_SUCCESSOR = {"v2", "v3"}
 CORES_A_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
 """What the number in an accelerator type counts: v3-32 has 16 chips, v5litepod-16 as many."""
 KINDS = {"v4": "v4", "v5p": "v5p", "v5litepod": "v5e", "v6e": "v6e"}
@@ -232,10 +231,12 @@ class _Import:
 
     def _disk_type(self) -> None:
         name, wished = "SHARED_PD_DISK_TYPE", self.text("SHARED_PD_DISK_TYPE") or "hyperdisk-ml"
-        kinds = [self.values["slice"]["accelerator"]] if self.values.get("slice") else []
-        kinds += [machines.family(self.values["group"]["machine_type"])] if "group" in self.values else []
-        kinds = kinds or (["v6e", "v5e"] if self.offers else [])  # what may be chosen
-        fitting = [set(machines.DATA_DISKS.get(kind, machines.SHARED_DISKS)) for kind in kinds]
+        tpus = [self.values["slice"]["accelerator"]] if self.values.get("slice") else []
+        groups = [self.values["group"]["machine_type"]] if "group" in self.values else []
+        if not tpus + groups and self.offers:
+            tpus = ["v6e", "v5e"]  # what may be chosen
+        kinds = tpus + groups
+        fitting = [set(machines.family_of(name).data_disks) for name in [*map(machines.machine_of, tpus), *groups]]
         possible = set(machines.SHARED_DISKS).intersection(*fitting) if fitting else set(machines.SHARED_DISKS)
         if wished in possible:
             taken, reason = wished, ""

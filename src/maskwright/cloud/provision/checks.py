@@ -15,7 +15,7 @@ from typing import Any, Literal
 from maskwright.cloud import machines
 from maskwright.cloud.environment import Disk, Environment, Fallback, Group, Slice, region_of
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.prices import BOOT_DISK_GIB, boot_disk
+from maskwright.cloud.prices import BOOT_DISK_GIB
 from maskwright.core.console import human_seconds
 from maskwright.core.errors import CloudError
 
@@ -169,7 +169,7 @@ def _hosts_needs(google: Google, wish: Wish, needs: list[Need]) -> Check | None:
 
     needs.append(Need(wish.part, wish.region, ("INSTANCES",), wish.hosts, "hosts"))
     queued = isinstance(wish.hosts_section, Slice) and wish.hosts_section.queued
-    if not queued and (boot := boot_disk(wish.machine)) in DISK_QUOTAS:
+    if not queued and (boot := machines.family_of(wish.machine).boot_disk) in DISK_QUOTAS:
         needs.append(Need(wish.part, wish.region, (DISK_QUOTAS[boot],), wish.hosts * BOOT_DISK_GIB, "GB"))
     if wish.chips:
         kind = f"{wish.machine.partition('-')[0].upper()}"

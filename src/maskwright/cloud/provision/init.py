@@ -36,7 +36,6 @@ API_SECONDS = 600.0
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
 """An API that was switched on is refused for some minutes more, and would be told as what is missing."""
 MOST_APIS_AT_ONCE = 20
-AREAS = ("apis", "bucket", "permissions", "quota", "capacity")
 
 
 @dataclass(frozen=True)

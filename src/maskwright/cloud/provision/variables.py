@@ -75,22 +75,29 @@ def _hosts(
         return None
     kind = "slice" if isinstance(hosts, Slice) else "group"
     place = hosts.place(environment.zone, record.placement[kind])
-    common = {
+    family = machines.family_of(hosts.machine())
+    return {
         "machine_type": hosts.machine(),
+        "topology": hosts.topology if isinstance(hosts, Slice) else None,
+        "hosts": hosts.hosts,
+        "accelerator": family.accelerator,
+        "boot_disk": family.boot_disk,
+        "data_disks": list(family.data_disks),
         "zone": place.zone,
+        "region": region_of(str(place.zone)),
         "provisioning_model": place.provisioning_model,
         "reservation": hosts.reservation if place.provisioning_model == "RESERVATION_BOUND" else None,
         "max_run_hours": hosts.max_run_hours,
-        "image": hosts.image or machines.image(hosts.machine()),
+        "image": hosts.image or family.image,
         "attach_disk": attach_disk,
     }
-    return {**common, **({"topology": hosts.topology} if isinstance(hosts, Slice) else {"size": hosts.size})}
 
 
 def seeder(environment: Environment, record: Record, prepare: str | None) -> dict[str, Any]:
     assert environment.disk is not None
     return {
         "machine_type": environment.disk.seeder_machine,
+        "boot_disk": machines.family_of(environment.disk.seeder_machine).boot_disk,
         "image": SEEDER_IMAGE,
         "source": environment.disk.source,
         "prepare": prepare,

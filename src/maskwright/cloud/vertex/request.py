@@ -36,8 +36,6 @@ LONGEST_HOURS = 168.0
 """Seven days: a job's default, and the most that FLEX_START has."""
 SAVING_SECONDS = 1_800
 """Between --max-hours, when a run saves and stops, and Google's timeout: for starting, pulling the image and saving."""
-STRATEGIES = ("STANDARD", "SPOT", "FLEX_START")
-ENVIRONMENT_LABEL = "maskwright-environment"
 SUBMISSION_LABEL = "maskwright-submission"
 
 

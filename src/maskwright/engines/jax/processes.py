@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
-import threading
 from contextlib import suppress
 from typing import Any
 
@@ -23,10 +22,12 @@ from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.engines.jax.layout import Platform
 from maskwright.engines.processes import (
+    CONNECT_SECONDS,
     LONGEST_MESSAGE,
     Alone,
     Launch,
     Processes,
+    find,
     is_loopback,
     launch_variables,
 )
@@ -34,7 +35,8 @@ from maskwright.engines.processes import (
 CPU_DEVICES = "jax_num_cpu_devices"
 MOST_VIRTUAL_DEVICES = 64
 """Each has a thread, and all wait for each other; a thousand of them end the process."""
-CONNECT_SECONDS = 300
+LATER_SECONDS = 60.0
+"""From our own deadline for the hosts to find each other to JAX's, at which XLA ends the process."""
 DEAD_AFTER_SECONDS = 30
 """A host without a sign of life for so long counts as dead."""
 LOST = ("gloo", "connection", "unavailable", "heartbeat", "socket", "deadline_exceeded", "coordination")
@@ -111,7 +113,7 @@ def choose_device(wanted: str) -> Platform:
 def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     """(device, the devices of all hosts in an order that all agree on, processes). It is the first use of JAX.
 
-    Raises `ConfigError` if a device is absent, `MaskwrightError` if the other hosts cannot be found.
+    Raises `ConfigError` if a device is absent, `ProcessLost` if the other hosts cannot be found.
     """
     device, given = choose_device(engine.device), launch_variables()
     if given and (engine.devices or given.world_size) % given.world_size:  # before jaxlib, which crashes
@@ -171,31 +173,16 @@ def _find_hosts(launch: Launch | None) -> None:
             given["coordinator_bind_address"] = given["coordinator_address"]
     # The run itself takes SIGTERM: the hosts agree on a step to stop at (the vote of `Program.update`).
     jax.config.update("jax_enable_preemption_service", False)
-    failed: list[Exception] = []
 
     def initialize() -> None:
-        try:
-            jax.distributed.initialize(
-                **given,
-                initialization_timeout=CONNECT_SECONDS,
-                heartbeat_timeout_seconds=DEAD_AFTER_SECONDS,
-                shutdown_timeout_seconds=DEAD_AFTER_SECONDS,
-            )
-        except (RuntimeError, ValueError, OSError) as error:
-            failed.append(error)
-
-    # It waits outside of Python; meanwhile the main thread must take signals.
-    thread = threading.Thread(target=initialize, name="find hosts", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.1)
-    if failed:
-        raise MaskwrightError(
-            f"the hosts of this run did not find each other: {failed[0]}",
-            where="jax.distributed",
-            fix="start the same command on every host of the slice; elsewhere set MASTER_ADDR, MASTER_PORT, WORLD_SIZE "
-            "and RANK on each, or WORLD_SIZE=1 where there is one host",
+        jax.distributed.initialize(
+            **given,
+            initialization_timeout=int(CONNECT_SECONDS + LATER_SECONDS),
+            heartbeat_timeout_seconds=DEAD_AFTER_SECONDS,
+            shutdown_timeout_seconds=DEAD_AFTER_SECONDS,
         )
+
+    find(initialize, CONNECT_SECONDS)
 
 
 def first_devices(devices: list[Any], count: int) -> list[Any]:
