@@ -190,4 +190,4 @@ def test_memory_runs_out_before_the_first_step(
     task.pretrain(config(**{"schedule.steps": 4, "schedule.warmup_steps": 1}), str(tmp_path / "run"))
     assert events[:3] == ["dry_run None", "evaluate 2", "evaluate 2"] and "step None" not in events
     assert capfd.readouterr().err.count("out of memory with 4 rows") == 1
-    assert "dry run before step 1:" in (tmp_path / "run" / "log.txt").read_text()
+    assert "largest shapes tried before step 1:" in (tmp_path / "run" / "log.txt").read_text()

@@ -138,10 +138,11 @@ def _dry_run(job: Job, local: list[int], stop: StopRequest) -> None:
     job.engine.dry_run(batches, job.validation[: job.engine.dp_degree])
     seconds = time.perf_counter() - began
     job.speed.add("dry_run", seconds)
+    message = f"largest shapes tried before step {job.step + 1}: {seconds:.1f} s"
     if job.is_rank_0:
-        job.directory.log(f"dry run before step {job.step + 1}: {seconds:.2f} s")
+        job.directory.log(message)
     if seconds >= LONG_DRY_RUN_SECONDS:
-        note(f"trying the largest shapes before step {job.step + 1:,} took {seconds:.0f} s")
+        note(message)
 
 
 class _Profile(ExitStack):
