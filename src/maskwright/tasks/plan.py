@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+import math
 import os
 import re
 import subprocess
@@ -236,10 +237,7 @@ def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
 
 def _devices(request: Request) -> int:
     """How many devices of the slice the run uses. Raises `ConfigError` if it has not as many."""
-    shape = [int(number) for number in request.slice.partition(":")[2].split("x")]
-    chips = 1
-    for number in shape:
-        chips *= number
+    chips = math.prod(int(number) for number in request.slice.partition(":")[2].split("x"))
     there = chips * (2 if request.slice.startswith("tpu7x") else 1)  # both halves of a chip are devices
     if request.devices is not None and request.devices > there:
         raise ConfigError(
@@ -273,7 +271,7 @@ def cache_folder() -> str:
 def _code() -> str:
     """Digest of all that decides what is compiled: our own code, and the compilers."""
     package = Path(maskwright.__file__).parent
-    files = sorted([*package.glob("model/*.py"), *package.glob("engines/*.py")])
+    files = sorted([*package.glob("model/**/*.py"), *package.glob("engines/**/*.py")])
     versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
     return storage.sha256_of([*versions, *(file.read_text(encoding="utf-8") for file in files)])
 
