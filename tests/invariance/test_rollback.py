@@ -47,9 +47,9 @@ def spike_on(monkeypatch: pytest.MonkeyPatch, seen: list[int], bad: set[int]) ->
     step = TorchEngine.step
 
     def inflated(
-        self: TorchEngine, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool], wish: int
+        self: TorchEngine, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool], vote: int
     ) -> StepStats:
-        stats = step(self, batches, learning_rate, give_up, wish)
+        stats = step(self, batches, learning_rate, give_up, vote)
         assert stats is not None
         return StepStats(float(stats.loss_sum) * (30.0 if seen[-1] in bad else 1.0), stats.weight, stats.grad_norm)
 
