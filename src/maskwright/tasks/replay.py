@@ -68,7 +68,9 @@ class Replay:
             documents = row.origin.documents
             places = ", ".join(f"{found.place} (document {found.document})" for found in documents[:DOCUMENTS_SHOWN])
             more = f" and {len(documents) - DOCUMENTS_SHOWN} more" if len(documents) > DOCUMENTS_SHOWN else ""
-            lines.append(f"  worker {row.origin.worker} row {row.origin.row}: loss {row.loss:.4f}  {places}{more}")
+            lines.append(
+                f"  virtual worker {row.origin.worker} row {row.origin.row}: loss {row.loss:.4f}  {places}{more}"
+            )
             lines.append(f"      {row.text}")
         return "\n".join(lines)
 
