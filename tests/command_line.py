@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -13,9 +14,11 @@ import yaml
 COMMAND = [sys.executable, "-m", "maskwright"]
 
 
-def maskwright(*arguments: object, cwd: Path, code: int = 0, popen: Any = warm.Popen) -> str:
+def maskwright(
+    *arguments: object, cwd: Path, code: int = 0, command: Sequence[str] = COMMAND, popen: Any = warm.Popen
+) -> str:
     """What it printed. `popen`: `subprocess.Popen` for a Python that is started anew."""
-    with popen([*COMMAND, *map(str, arguments)], cwd=cwd, stdout=PIPE, stderr=PIPE, text=True) as process:
+    with popen([*command, *map(str, arguments)], cwd=cwd, stdout=PIPE, stderr=PIPE, text=True) as process:
         try:
             out, errors = process.communicate(timeout=600)
         finally:

@@ -178,7 +178,7 @@ def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--on", "ray:x"], "'ray' is no place to run on. Fix: slice:NAME is "),
+        (["--on", "ray:x"], "'ray' is no place to run on. Fix: did you mean ray?"),
         (["--on", "slice:"], "is no name of a slice"),
         ([], "give --on or --spec"),
         (["--on", "slice:a", "--spec", "gs://b/job.json"], "give --on or --spec"),

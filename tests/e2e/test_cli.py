@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
+import sys
+import tarfile
 import time
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pytest
 import warm
 from command_line import COMMAND, maskwright, write_config
 from conftest import SHARED
 
+from maskwright.cloud.provision.image import pack
 from maskwright.data.store import TokenStore
 from maskwright.drills.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
+ROOT = Path(__file__).resolve().parents[2]
 FAST = {
     "model.architecture": "modernbert",
     "optimizer.kind": "muon",
@@ -133,7 +140,24 @@ def test_a_killed_run_continues_exactly(kind: signal.Signals, straight: Path, tm
     assert checkpoint.whole_steps(killed.checkpoints)[-1] == 90
 
 
-def test_quickstart_on_own_text(corpus: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """The command in an environment of its own: a wheel of what images are built from, beside the packages that are
+    installed here."""
+    source, environment = tmp_path / "source", tmp_path / "venv"
+    with tarfile.open(fileobj=io.BytesIO(pack(str(ROOT)))) as archive:
+        archive.extractall(source, filter="data")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "installed.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", "--no-deps", "--no-build-isolation", str(source)], check=True)
+    return environment / "bin" / "maskwright"
+
+
+def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> None:
+    """By the wheel alone, in a folder without the repository."""
+    maskwright = partial(command_line.maskwright, command=[str(wheel)], popen=subprocess.Popen)
     quickstart = ("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05)
     out = maskwright(*quickstart, cwd=tmp_path)
     for command in (
@@ -150,6 +174,11 @@ def test_quickstart_on_own_text(corpus: Path, tmp_path: Path) -> None:
         assert line in out
     again = maskwright(*quickstart, cwd=tmp_path)
     assert "$ maskwright tokenizer train" not in again and "after training" in again
+    short = ("--set", "data.store=qs/store", "--set", "schedule.steps=3", "--set", "schedule.warmup_steps=1")
+    maskwright("pretrain", "nano", "--run", "run", *short, cwd=tmp_path)
+    assert (tmp_path / "run" / "config.yaml").read_text() == (ROOT / "recipes" / "nano.yaml").read_text()
+    (package,) = tmp_path.glob("venv/lib/python*/site-packages/maskwright")
+    assert (package / "py.typed").is_file() and list(package.glob("cloud/terraform/modules/*/*.tf"))
 
 
 @pytest.mark.long

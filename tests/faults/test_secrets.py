@@ -84,7 +84,7 @@ def test_reports_of_text_behind_a_password(mine: Mine, tokenizer: str) -> None:
         ("latin.txt", 2, "is not UTF-8"),
         ("missing.txt", 2, "matches no file"),
         ("denied/a.txt", 2, "403 Forbidden: GET https://***@host.example/denied/a.txt"),
-        ("broken/a.txt", 1, "This is a bug"),
+        ("broken/a.txt", 2, "cannot be read: "),
     ],
 )
 def test_errors_that_quote_an_address(path: str, code: int, words: str, mine: Mine, tokenizer: str) -> None:
@@ -112,7 +112,7 @@ def test_addresses_where_only_folders_belong(mine: Mine, tokenizer: str) -> None
 
 
 def test_the_commands_that_quickstart_prints(mine: Mine) -> None:
-    told = mine.run("quickstart", "--text", f"{ADDRESS}/a.txt{SIGNED}", "--to", "q", code=2, plain=True)
+    told = mine.run("quickstart", "--text", f"{ADDRESS}/a.txt{SIGNED}", "--to", "q", code=1, plain=True)
     assert "$ maskwright text audit 'https://***@host.example/a.txt?v=1&token=***" in told
 
 
@@ -156,5 +156,5 @@ def test_an_error_in_the_middle_of_a_run(mine: Mine, tokenizer: str, monkeypatch
 def test_the_traceback_of_debug(mine: Mine, tokenizer: str) -> None:
     for path in ("denied", "broken"):
         source = f"{ADDRESS}/{path}/a.txt{SIGNED}"
-        told = mine.run("--debug", "data", "prepare", source, "--tokenizer", tokenizer, "--to", "store", code=1)
+        told = mine.run("--debug", "data", "prepare", source, "--tokenizer", tokenizer, "--to", "store", code=2)
         assert "Traceback" in told and "***" in told

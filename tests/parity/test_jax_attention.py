@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-jax = pytest.importorskip("jax", reason="needs jax, which pip install 'maskwright[jax]' brings")
+jax = pytest.importorskip("jax", reason="needs the extra jax")
 jax.config.update("jax_platforms", "cpu")
 
 import jax.numpy as jnp  # noqa: E402
