@@ -63,11 +63,11 @@ class AdamW:
 
     def __init__(self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer) -> None:
         hidden = {} if options.kind == "muon" else layout.hidden
-        self._parts = (hidden | layout.matrices, layout.vectors)
-        self.shapes = self._parts[0] | self._parts[1]
+        matrices = hidden | layout.matrices
+        self.shapes = matrices | layout.vectors
         self._options, size = options, numel(self.shapes)
         self._weights, self._gradients = weights[len(weights) - size :], gradients[len(weights) - size :]
-        self._ends = (numel(self._parts[0]), size)
+        self._ends = (numel(matrices), size)
         self._flat = {kind: torch.zeros_like(self._weights) for kind in ("exp_avg", "exp_avg_sq")}
         self._steps = [torch.zeros((), device=weights.device) for _ in self._ends]
 
@@ -76,10 +76,12 @@ class AdamW:
         """`good` is 1, or 0 to leave everything as it is; only the device knows which."""
         options, begin = self._options, 0
         found_inf = None if good is None else 1.0 - good
-        tensors = (self._weights, self._gradients, self._flat["exp_avg"], self._flat["exp_avg_sq"])
         for steps, end, decay in zip(self._steps, self._ends, (options.weight_decay, 0.0), strict=True):
             adamw(
-                *([tensor[begin:end]] for tensor in tensors),
+                [self._weights[begin:end]],
+                [self._gradients[begin:end]],
+                [self._flat["exp_avg"][begin:end]],
+                [self._flat["exp_avg_sq"][begin:end]],
                 [],
                 [steps],
                 fused=True,
@@ -97,7 +99,7 @@ class AdamW:
     def read(self) -> Moments:
         return {kind: views(moment, self.shapes) for kind, moment in self._flat.items()}
 
-    def write(self, step: int, device: str) -> Moments:
+    def write(self, step: int) -> Moments:
         """Makes the moments of `step` finished updates, all zero, and returns them to be filled."""
         for tensor in self._flat.values():
             tensor.zero_()
@@ -148,7 +150,7 @@ class Muon:
     def read(self) -> Moments:
         return {"momentum": views(self._momentum, self.shapes)}
 
-    def write(self, step: int, device: str) -> Moments:
+    def write(self, step: int) -> Moments:
         return {"momentum": views(self._momentum.zero_(), self.shapes)}
 
 

@@ -152,7 +152,7 @@ class Replicated:
             self._optimizers = []  # their moments are of updates that no longer count
             return
         for optimizer in self._start_optimizers():
-            for kind, named in optimizer.write(state.step, str(self.device)).items():
+            for kind, named in optimizer.write(state.step).items():
                 self._write(named, state.moments.get(kind, {}), 0.0)
 
     def _write(self, named: dict[str, Tensor], given: Parameters, padding: float) -> None:
