@@ -119,7 +119,7 @@ def test_unknown_key(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
     result = cli("pretrain", config_file(masking={"mask_prob": 0.15}), "--run", tmp_path / "out")
     assert (result.code, "unknown key masking.mask_prob" in result.error) == (2, True)
     result = cli("pretrain", config_file(), "--run", tmp_path / "out", "--set", "shedule.steps=5")
-    assert (result.code, "did you mean schedule?" in result.error) == (2, True)
+    assert (result.code, "did you mean schedule.steps?" in result.error) == (2, True)
     assert not (tmp_path / "out").exists()
 
 

@@ -23,7 +23,7 @@ from maskwright.training import checkpoint
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_drill_passes(store: TokenStore, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "store").symlink_to(store.location)

@@ -199,6 +199,27 @@ def test_progress_without_a_terminal_is_a_line_every_15_seconds() -> None:
     assert len(lines) == 3
 
 
+def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
+    """Also after a restart at step 10, when the first attempt had come to 300; varints then take two bytes."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for done, steps in ((0, {5: 2.5, 10: 2.25, 300: 9.0}), (10, {20: 2.0, 300: 1.5})):
+        board = TensorBoard(str(tmp_path / "events"), done)
+        for step, loss in steps.items():
+            board.add(step, {"step": step, "loss": loss, "tokens": 10**12, "kind": "a word"})
+        board.close()
+    events = EventAccumulator(str(tmp_path / "events")).Reload()
+    assert events.Tags()["scalars"] == ["loss", "tokens"]
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
+        (5, 2.5),
+        (10, 2.25),
+        (20, 2.0),
+        (300, 1.5),
+    ]
+    assert events.Scalars("tokens")[0].value == np.float32(1e12)
+    assert abs(events.Scalars("loss")[-1].wall_time - os.path.getmtime(tmp_path / "events")) < 60
+
+
 def test_events_that_cannot_be_written_are_said_once_and_left_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

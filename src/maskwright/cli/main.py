@@ -12,7 +12,7 @@ import signal
 import sys
 from contextlib import suppress
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -24,16 +24,20 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     env_build,
     env_import,
     env_init,
+    env_jobs,
     env_smoke,
     models,
     monitor,
-    ray,
     submit,
 )
 from maskwright.cli.options import app
 from maskwright.core.console import say
 from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.extras import explain_import
 from maskwright.core.secrets import print_exception
+
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Base of all that is wrong with a command line; typer has no public name for it."""
 
 
 @app.callback(invoke_without_command=True)
@@ -61,10 +65,17 @@ def run(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks a training run for a checkpoint; would else end a process
+    words = [argument for argument in arguments if argument != "--debug"]
     try:
-        app(args=[argument for argument in arguments if argument != "--debug"], prog_name="maskwright")
+        code = app(args=words, prog_name="maskwright", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
+    except typer.Abort:
+        say("stopped: nothing was answered")
+        return 1
+    except UsageError as error:
+        return _misused(error, words)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -72,11 +83,34 @@ def run(arguments: list[str]) -> int:
         if debug:
             print_exception(error)
         return _explain(error)
-    return 0
+
+
+def _misused(error: Any, words: list[str]) -> int:
+    """Says what is wrong with a command line; an option that there is not is told by the key of a run that it means."""
+    if not hasattr(error, "possibilities"):
+        error.show()
+        return int(error.exit_code)
+    from maskwright.core.config import GUIDE
+    from maskwright.core.foreign import FOREIGN, OPTIONS
+
+    option, command = error.option_name, error.ctx.command
+    known = [name for parameter in command.params for name in parameter.opts]
+    name = option.lstrip("-").replace("-", "_")
+    near = [OPTIONS[name]] if OPTIONS.get(name) in known else error.possibilities if name not in FOREIGN else []
+    if "--set" in known and not near and (advice := GUIDE.nearest(name)):
+        pairs = zip(words, [*words[1:], ""], strict=True)
+        value = next(w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)
+        value = "VALUE" if not value or value.startswith("--") else value
+        fix = advice if " " in advice else f"--set {advice if '=' in advice else f'{advice}={value}'}"
+    else:
+        fix = f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"
+    say(f"error: {error.ctx.command_path}: no option {option}. Fix: {fix}")
+    return int(error.exit_code)
 
 
 def _explain(error: Exception) -> int:
     """Says what went wrong in one line, and returns the exit code."""
+    error = explain_import(error) or error
     if isinstance(error, MaskwrightError):
         say(f"{'stopped' if isinstance(error, StoppedEarly) else 'error'}: {error}")
         return error.exit_code

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 from maskwright.core import config as run
-from maskwright.core.errors import ConfigError
+from maskwright.core.extras import require
 from maskwright.engines.base import Engine
 from maskwright.engines.processes import Alone, Processes
 from maskwright.model.config import ModelConfig
@@ -44,5 +43,4 @@ def find_processes(engine: run.Engine) -> Processes:
 
 
 def require_jax() -> None:
-    if importlib.util.find_spec("jax") is None:
-        raise ConfigError("JAX is not installed", where="engine.kind", fix="install maskwright[jax], on a TPU [tpu]")
+    require("jax", "engine.kind")

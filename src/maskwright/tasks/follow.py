@@ -38,7 +38,7 @@ def follow(config: RunConfig, run: str, request: StopRequest, processes: Process
     _require_same_run(ready, given)
     if before is None:
         ready.store.verify()
-    request.max_steps = given["max_steps"]
+    request.stop_after_steps = given["stop_after_steps"]
     engine = start_engine(ready, before, given["threads"])
     agree()
     directory = RunDirectory(run)

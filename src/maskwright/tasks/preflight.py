@@ -116,9 +116,16 @@ def state_bytes(ready: Prepared) -> int:
     return (12 + 4 * (most_kept(V // world_size, V) if exact else 1)) * ready.model.parameters
 
 
-def unusual_settings(config: RunConfig) -> list[str]:
-    """Warnings about values that are allowed, but most often a slip."""
-    found, highest = [], config.masking.highest_rate
+MOST_EPOCHS = 40
+"""So often BERT saw its text (arXiv:1810.04805, A.2). At RoBERTa's rate a token was then predicted six times."""
+LEAST_HELD_OUT_DOCUMENTS = 100
+"""A share of right predictions lies in 0 … 1, so its spread between documents is 0.5 at most, and the error of its mean
+over so many is 5 points at most."""
+
+
+def unusual_settings(config: RunConfig, ready: Prepared | None = None) -> list[str]:
+    """Warnings about values that are allowed, but most often a slip; of the data too, if the run is prepared."""
+    found, highest = _unusual_data(ready) if ready else [], config.masking.highest_rate
     if highest > 0.5:
         found.append(f"masking.rate {highest:g}: rows keep less than half of their tokens, short ones may keep none")
     if config.optimizer.learning_rate > 0.05:
@@ -128,6 +135,22 @@ def unusual_settings(config: RunConfig) -> list[str]:
     if config.masking.mask_share == 0.0:
         found.append(
             "masking.mask_share 0: the model never sees <mask>, so `fill` and most evaluations are out of reach"
+        )
+    return found
+
+
+def _unusual_data(ready: Prepared) -> list[str]:
+    found = []
+    if (epochs := ready.loader.epoch(ready.config.schedule.steps)) > MOST_EPOCHS:
+        found.append(
+            f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
+            "prepare more text, or lower schedule.steps"
+        )
+    held_out = ready.store.manifest["splits"]["valid"]["documents"]
+    if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
+        found.append(
+            f"only {held_out} documents are held out, too few to compare runs by: "
+            "prepare with a larger --valid-fraction"
         )
     return found
 

@@ -21,6 +21,7 @@ from maskwright.core.errors import (
     ProcessLost,
     StoppedEarly,
 )
+from maskwright.core.recipes import find_config
 from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import find_processes
@@ -116,7 +117,7 @@ def _lead(
             _begin(job, beginning, config_file)
         update_status(job, "starting")
         say(describe(ready))
-        for warning in unusual_settings(config):
+        for warning in unusual_settings(config, ready):
             warn(warning)
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
@@ -249,8 +250,9 @@ def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
     job.engine.write(TrainState(0, parameters))
     copy_tokenizer(os.path.join(job.config.data.store, "tokenizer"), directory.path("tokenizer"))
     copy = directory.path("config.yaml")
-    if config_file and not (os.path.exists(copy) and os.path.samefile(config_file, copy)):
-        with storage.open_binary(config_file) as given, storage.atomic_writer(copy) as kept:
+    source = config_file and find_config(config_file)
+    if source and not (os.path.exists(copy) and os.path.samefile(source, copy)):
+        with storage.open_binary(source) as given, storage.atomic_writer(copy) as kept:
             kept.write(redact(given.read().decode()).encode())
     storage.write_json(directory.path("environment.json"), environment())
     # Last: with it, the folder is a run.

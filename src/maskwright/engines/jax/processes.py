@@ -20,6 +20,7 @@ from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.core.extras import require
 from maskwright.engines.jax.layout import Platform
 from maskwright.engines.processes import (
     CONNECT_SECONDS,
@@ -94,8 +95,7 @@ def choose_device(wanted: str) -> Platform:
             fix="run it on a TPU VM; `maskwright plan` compiles for one that is not here",
         )
     if wanted == "tpu" or (wanted == "auto" and chips):
-        if importlib.util.find_spec("libtpu") is None:
-            raise ConfigError("a TPU needs libtpu", where="engine.device", fix="install maskwright[tpu]")
+        require("libtpu", "engine.device")
         return "tpu"
     there = bool(glob.glob("/dev/nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
     cuda = there and importlib.util.find_spec("jax_plugins") is not None

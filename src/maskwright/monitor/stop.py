@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.run.directory import Request, RunDirectory, Status
-from maskwright.training.checkpoint import whole_steps
+from maskwright.run.directory import Request, RunDirectory, Status, whole_steps
 
 SILENT_SECONDS = 120.0
 """A younger heartbeat says that the run goes on, if the folder's lock cannot be seen from here."""
@@ -24,12 +23,12 @@ def stop(
 ) -> str:
     """What became of the request, in one line. Raises `InputError` if nothing runs there, and `MaskwrightError` if the
     run does not answer in time; the request is then taken back."""
-    saved_before = max(whole_steps(directory.checkpoints), default=0)
+    saved_before = _saved(directory)
     _require_running(directory, clock())
     directory.leave_request(request)
     until = clock() + wait_seconds
     while clock() < until:
-        status, saved = directory.read_status() or Status(), max(whole_steps(directory.checkpoints), default=0)
+        status, saved = directory.read_status() or Status(), _saved(directory)
         if request == "checkpoint" and saved > saved_before:
             return f"{directory.location}: saved step {saved:,}, going on"
         if status.phase in OVER:
@@ -42,6 +41,10 @@ def stop(
         where=directory.location,
         fix="`maskwright status` says how it is; or give --wait-seconds more",
     )
+
+
+def _saved(directory: RunDirectory) -> int:
+    return max(whole_steps(directory.checkpoints), default=0)
 
 
 def _require_running(directory: RunDirectory, now: float) -> None:
