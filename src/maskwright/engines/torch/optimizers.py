@@ -76,10 +76,12 @@ class AdamW:
         """`good` is 1, or 0 to leave everything as it is; only the device knows which."""
         options, begin = self._options, 0
         found_inf = None if good is None else 1.0 - good
-        tensors = (self._weights, self._gradients, self._flat["exp_avg"], self._flat["exp_avg_sq"])
         for steps, end, decay in zip(self._steps, self._ends, (options.weight_decay, 0.0), strict=True):
             adamw(
-                *([tensor[begin:end]] for tensor in tensors),
+                [self._weights[begin:end]],
+                [self._gradients[begin:end]],
+                [self._flat["exp_avg"][begin:end]],
+                [self._flat["exp_avg_sq"][begin:end]],
                 [],
                 [steps],
                 fused=True,
