@@ -23,12 +23,12 @@ def stop(
 ) -> str:
     """What became of the request, in one line. Raises `InputError` if nothing runs there, and `MaskwrightError` if the
     run does not answer in time; the request is then taken back."""
-    saved_before = _saved(directory)
+    saved_before = max(whole_steps(directory.checkpoints), default=0)
     _require_running(directory, clock())
     directory.leave_request(request)
     until = clock() + wait_seconds
     while clock() < until:
-        status, saved = directory.read_status() or Status(), _saved(directory)
+        status, saved = directory.read_status() or Status(), max(whole_steps(directory.checkpoints), default=0)
         if request == "checkpoint" and saved > saved_before:
             return f"{directory.location}: saved step {saved:,}, going on"
         if status.phase in OVER:
@@ -41,10 +41,6 @@ def stop(
         where=directory.location,
         fix="`maskwright status` says how it is; or give --wait-seconds more",
     )
-
-
-def _saved(directory: RunDirectory) -> int:
-    return max(whole_steps(directory.checkpoints), default=0)
 
 
 def _require_running(directory: RunDirectory, now: float) -> None:

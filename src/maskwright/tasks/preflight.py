@@ -117,14 +117,14 @@ def state_bytes(ready: Prepared) -> int:
 
 
 MOST_EPOCHS = 40
-"""So often BERT saw its text (arXiv:1810.04805, A.2). At RoBERTa's rate a token was then predicted six times."""
+"""BERT saw its text so often (arXiv:1810.04805, A.2). At RoBERTa's rate a token was then predicted six times."""
 LEAST_HELD_OUT_DOCUMENTS = 100
-"""A share of right predictions lies in 0 … 1, so its spread between documents is 0.5 at most, and the error of its mean
-over so many is 5 points at most."""
+"""A share of right predictions lies in 0 … 1, so its spread between documents is 0.5 at most. The error of its mean
+over so many documents is then 5 points at most."""
 
 
 def unusual_settings(config: RunConfig, ready: Prepared | None = None) -> list[str]:
-    """Warnings about values that are allowed, but most often a slip; of the data too, if the run is prepared."""
+    """Warnings about values that are allowed, but most often a slip; with `ready`, also about the run's data."""
     found, highest = _unusual_data(ready) if ready else [], config.masking.highest_rate
     if highest > 0.5:
         found.append(f"masking.rate {highest:g}: rows keep less than half of their tokens, short ones may keep none")

@@ -39,8 +39,8 @@ RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json")
 
 
 class Copies:
-    """`location`: any URL that fsspec knows. Raises `InputError` if it cannot be one, `MaskwrightError` if its host
-    cannot be reached at the start; later, `TRIES` are made."""
+    """`location`: any URL that fsspec knows. Raises `InputError` if it cannot be opened, `MaskwrightError` if its host
+    cannot be reached at the start. Later, `TRIES` are made."""
 
     def __init__(self, location: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
         if redact(location) != location:
@@ -61,8 +61,7 @@ class Copies:
         return isinstance(self._files, LocalFileSystem) and os.path.commonpath([here, root]) == here
 
     def steps(self) -> list[int]:
-        """Steps of the complete copies, ascending. Raises `InputError` for a bucket of Cloud Storage that is not
-        there."""
+        """Steps of the complete copies, ascending. Raises `InputError` if a bucket of Cloud Storage does not exist."""
 
         def look() -> list[str]:
             self._files.invalidate_cache()

@@ -57,7 +57,7 @@ def views(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
 class AdamW:
     """Updates the whole buffer, or, beside Muon, its tail behind the hidden matrices. Vectors are not decayed.
 
-    Updates are those of `torch.optim.AdamW(fused=True)`, by its function: the class imports torch's compiler, which
+    The updates are those of `torch.optim.AdamW(fused=True)`, by its function: the class imports torch's compiler, which
     makes each start 1.5 s longer.
     """
 
@@ -100,7 +100,7 @@ class AdamW:
         return {kind: views(moment, self.shapes) for kind, moment in self._flat.items()}
 
     def write(self, step: int, device: str) -> Moments:
-        """Sets the moments to those of `step` finished updates, all zero, and returns them to be filled."""
+        """Makes the moments of `step` finished updates, all zero, and returns them to be filled."""
         for tensor in self._flat.values():
             tensor.zero_()
         for tensor in self._steps:
