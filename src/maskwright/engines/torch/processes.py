@@ -155,7 +155,7 @@ def _store(launch: Launch) -> dist.TCPStore:
         launch.port,
         launch.world_size,
         first,
-        timeout=timedelta(seconds=CONNECT_SECONDS),
+        timeout=timedelta(seconds=CONNECT_SECONDS + 60.0),  # after the deadline of `find`: torch's prints a C++ stack
         wait_for_workers=False,
         master_listen_fd=listener,
     )

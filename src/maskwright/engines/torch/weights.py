@@ -106,8 +106,6 @@ class Replicated:
             self._optimizers = [AdamW(self.layout, self._weights, flat, options)]
             if options.kind == "muon":
                 self._optimizers.append(Muon(self.layout, self._weights, flat, options, self.dtype))
-            for optimizer in self._optimizers:
-                optimizer.write(0, str(self.device))
         return self._optimizers
 
     def begin(self, virtual_workers: int) -> None:
