@@ -32,7 +32,8 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
 )
 from maskwright.cli.options import app
 from maskwright.core.console import say
-from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly
+from maskwright.core.parent import PARENT, tell_reason
 from maskwright.core.secrets import print_exception
 
 
@@ -49,12 +50,14 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def _stop(number: int, frame: FrameType | None) -> None:
     for further in (signal.SIGTERM, signal.SIGINT):  # a second one must not interrupt the clean-up after the first
         signal.signal(further, signal.SIG_IGN)
-    raise StoppedEarly(f"by {signal.Signals(number).name}; nothing half-written is left, run the command again")
+    what = f"by {signal.Signals(number).name}; nothing half-written is left, run the command again"
+    raise StoppedEarly(what, reason="signal")
 
 
 def run(arguments: list[str]) -> int:
     """Runs one command line and returns its exit code; never raises."""
     debug = "--debug" in arguments
+    beside = PARENT in os.environ and os.environ.get("LOCAL_RANK") != "0"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
@@ -66,9 +69,13 @@ def run(arguments: list[str]) -> int:
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
     except MaskwrightError as error:
+        tell_reason(error)
         if debug:
             raise
-        say(f"{'stopped' if isinstance(error, StoppedEarly) else 'error'}: {error}")
+        reason = error.reason if isinstance(error, StoppedEarly) else None
+        # Of the ranks that share this terminal, the first tells what became of others, which say it themselves.
+        if not (beside and (isinstance(error, JobError) or reason in ("agreed", "lost"))):
+            say(f"{'error' if reason is None else 'stopped'}: {error}")
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

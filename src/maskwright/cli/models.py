@@ -58,10 +58,11 @@ def pretrain(
     """Train a masked language model. Run again with the same folder: it continues, exactly."""
     from maskwright.cli import ray
     from maskwright.core.config import read_config
+    from maskwright.core.parent import end_with_parent
     from maskwright.launch import local
     from maskwright.launch.group import choose
 
-    local.end_with_parent()
+    end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
     gang = ray.Gang(num_workers, gpus_per_worker, max_hours, max_steps, profile_steps)

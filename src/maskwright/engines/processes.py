@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from maskwright.core.errors import ConfigError, JobError, MaskwrightError, ProcessLost, StoppedEarly
+from maskwright.core.errors import ConfigError, JobError, MaskwrightError, StoppedEarly
 
 LONGEST_MESSAGE = 1000
 """Bytes of what a process says when it fails."""
@@ -122,7 +122,7 @@ def starting(processes: Processes) -> Iterator[Agree]:
         processes.close()
         number, first = next((number, failure) for number, failure in enumerate(found) if failure)
         code, message = first[0], f"process {number}: {first[1:].decode(errors='replace')}"
-        raise StoppedEarly(message) if code == StoppedEarly.exit_code else JobError(message, code)
+        raise StoppedEarly(message, reason="agreed") if code == StoppedEarly.exit_code else JobError(message, code)
 
     try:
         meet(b"", False)  # at once: a connection waits 30 seconds for the other side, what goes over it longer
@@ -140,7 +140,7 @@ def starting(processes: Processes) -> Iterator[Agree]:
 
 @contextmanager
 def together(processes: Processes) -> Iterator[None]:
-    """While all train: the death of another process becomes `ProcessLost`, since the same command continues."""
+    """While all train: the death of another process becomes `StoppedEarly`, since the same command continues."""
     try:
         yield
     except StoppedEarly:
@@ -153,8 +153,9 @@ def together(processes: Processes) -> Iterator[None]:
     processes.close()
 
 
-def _gone(error: Exception) -> ProcessLost:
-    return ProcessLost(
+def _gone(error: Exception) -> StoppedEarly:
+    return StoppedEarly(
         f"another process of this run is gone ({str(error).splitlines()[0][:200]}); start the same command on all "
-        "hosts again, it continues from the last checkpoint"
+        "hosts again, it continues from the last checkpoint",
+        reason="lost",
     )

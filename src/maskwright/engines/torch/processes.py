@@ -18,16 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from maskwright.core import config as run
-from maskwright.core.errors import ConfigError, ProcessLost
+from maskwright.core.errors import ConfigError, StoppedEarly
+from maskwright.core.parent import LISTENER
 from maskwright.engines.processes import LONGEST_MESSAGE, Alone, Launch, Processes, is_loopback, launch_variables
 
 CONNECT_SECONDS, NAME_SECONDS = 300, 120.0
 SILENT_SECONDS = 1800
 """Of a collective operation, after which a process that neither answers nor is gone counts as lost: checkpoints are
 read and caches filled in between."""
-LISTENER = "MASKWRIGHT_LISTENER"
-"""File descriptor of a socket that listens on MASTER_PORT already: `launch/local.py` gives it to process 0, so that
-nobody else can take the port in between."""
 LOST = ("connection", "socket", "broken pipe", "timed out waiting", "failed to recv", "remote process", "was aborted")
 """Words in the errors of collective operations when another process has died."""
 
@@ -77,7 +75,7 @@ class Peers:
 
 
 def connect(engine: run.Engine, device: str) -> Processes:
-    """Raises `ConfigError` where a device is absent, `ProcessLost` where the others are not to be found."""
+    """Raises `ConfigError` where a device is absent, `StoppedEarly` where the others are not to be found."""
     launch = launch_variables()
     if launch and engine.devices not in (None, launch.count):
         fix = f"start {engine.devices} processes, or leave engine.devices out"
@@ -125,8 +123,9 @@ def _find(launch: Launch, backend: str) -> None:
     while thread.is_alive():
         thread.join(0.05)
     if failed:
-        raise ProcessLost(
+        raise StoppedEarly(
             f"the processes of this run did not find each other: {str(failed[0]).splitlines()[0]}",
+            reason="lost",
             where=f"{launch.address}:{launch.port}",
             fix="start the same command on every machine, with one --rendezvous that all can reach",
         )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
 from maskwright.core.secrets import redact
 from maskwright.launch.outcome import End, Verdict, conclude, judge, report
 from maskwright.launch.ray.member import Member
@@ -178,7 +178,7 @@ def train(command: Command, workers: int | None, gpus: int | None, virtual_worke
             verdict = _attempts(command, gang, restarts, stop, name)
     finally:
         ray.shutdown()
-    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", name)
+    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", name, verdict.reason)
 
 
 def _machines() -> list[dict[str, float]]:
@@ -319,7 +319,7 @@ class Attempt:
         for reference in ray.wait(list(self._heard), timeout=seconds)[0] if self._heard else ():
             worker = self._heard.pop(reference)
             try:
-                lines, over, code = ray.get(reference)
+                lines, over, code, reason = ray.get(reference)
             except RayError as error:
                 self._ended(worker, None, _reason(error))
                 continue
@@ -327,13 +327,13 @@ class Attempt:
                 self._tails[worker].append(redact(line))
                 show(worker, line)
             if over:
-                self._ended(worker, code, "" if code is not None else "its process was lost")
+                self._ended(worker, code, "" if code is not None else "its process was lost", reason)
             else:
                 self._heard[self._actors[worker].hear.remote(HEAR_SECONDS)] = worker
         self._look_at_the_clock()
 
-    def _ended(self, worker: int, code: int | None, reason: str) -> None:
-        end = End(worker, code, self._told_at is not None, redact(reason), tuple(self._tails[worker]))
+    def _ended(self, worker: int, code: int | None, why: str, reason: StopReason = "") -> None:
+        end = End(worker, code, self._told_at is not None, reason, redact(why), tuple(self._tails[worker]))
         self.ends.append(end)
         if code != 0:
             self._failed_at = self._failed_at or time.monotonic()

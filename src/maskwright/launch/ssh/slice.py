@@ -146,7 +146,7 @@ def submit(
             _pause(restart_wait_seconds, stop)
             if stop.asked:
                 break
-    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", f"slice {place.name}")
+    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", f"slice {place.name}", verdict.reason)
 
 
 def _run(attempt: Attempt, stop: Stop) -> None:
