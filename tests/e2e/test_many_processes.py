@@ -240,7 +240,7 @@ def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine) -> 
 SUPERVISOR = """
 import sys; from maskwright.launch import local
 local.COMMAND = [sys.executable, "-c", {member!r}]
-from maskwright.cli import main; main()
+from maskwright.cli.main import main; main()
 """
 MEMBER = """
 import os, signal, time
@@ -249,7 +249,7 @@ def die_once():
         open({mark!r}, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
 {patch}
-from maskwright.cli import main; main()
+from maskwright.cli.main import main; main()
 """
 DIES_BEFORE_THE_GROUP = """
 import maskwright.engines.torch.processes as module
