@@ -34,7 +34,7 @@ RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS,
 @dataclass
 class Status:
     """`status.json`, overwritten whole. `step` counts finished optimizer updates, `began` those of earlier
-    starts; times are Unix seconds."""
+    starts; times are Unix seconds; `reason` is a `StopReason`."""
 
     phase: Phase = "starting"
     step: int = 0
@@ -50,6 +50,7 @@ class Status:
     pid: int = field(default_factory=os.getpid)
     message: str = ""
     exit: int | None = None
+    reason: str = ""
 
 
 class RunDirectory:
@@ -223,7 +224,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Lease]:
-        """Holds the folder. Raises `InputError` naming the other process when it is taken, and `StoppedEarly` when
+        """Holds the folder. Raises `Locked` naming the other process when it is taken, and `StoppedEarly` when
         `stop` says so while another machine's lease is watched."""
         with leased(self.location, stop=stop) as lease:
             yield lease

@@ -27,7 +27,8 @@ class Beat:
     """`start` is the same in all files of one start of the run and differs between two; `every_seconds` lie between two
     writes. `doing` since `since`; `moved` is when the main thread last told anything, and `stepped` when it last
     finished a step. `waiting` is for the other processes; `step` is said where an engine cannot tell the two apart.
-    Per step, over the last minute or 20 steps: `seconds_per_step` in all, `busy_seconds_per_step` without waiting."""
+    Per step, over the last minute or 20 steps: `seconds_per_step` in all, `busy_seconds_per_step` without waiting.
+    At the end: `exit`, `message` and, where it stopped early, `reason` (`StopReason`)."""
 
     rank: int
     world_size: int
@@ -49,6 +50,7 @@ class Beat:
     busy_seconds_per_step: float | None = None
     exit: int | None = None
     message: str = ""
+    reason: str = ""
 
     @property
     def ended(self) -> bool:

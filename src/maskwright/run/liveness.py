@@ -30,8 +30,6 @@ SLOW_RATIO = 1.5
 makes all others a half slower is worth a look, and equal ones that share a machine differ by less."""
 SLOW_SECONDS = 0.005
 """A difference below this is the host's own small work."""
-GONE = "another process of this run is gone"
-"""How a process says that it ended because of another's death (`engines.processes`)."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, st
 def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, ago: str) -> Judgement:
     """Silent, on a machine that cannot be asked from here."""
     again = f"Look at {beat.host}, and start the run again"
-    if any(other.ended and GONE in other.message for other in others):
+    if any(other.ended and other.reason == "lost" for other in others):
         return Judgement(beat, "lost", age, f"others ended because a process was gone; {ago}", again)
     beside = [other for other in others if other.host == beat.host and other.rank not in silent]
     if beside:

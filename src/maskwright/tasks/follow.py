@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from maskwright.core.config import ALL_KEYS, RunConfig, flat
-from maskwright.core.console import only_warnings, say
-from maskwright.core.errors import ConfigError, StoppedEarly, StoreError
+from maskwright.core.console import only_warnings
+from maskwright.core.errors import ConfigError, StoreError
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Agree, Processes, together
 from maskwright.run.directory import RunDirectory
@@ -22,7 +22,7 @@ from maskwright.tasks.preflight import Prepared, prepare_run
 from maskwright.tasks.start import BEGIN, make_job, start_engine
 from maskwright.training.beats import Beats
 from maskwright.training.loop import FROM_PROCESS_0, restore, train
-from maskwright.training.stop import StopRequest, stop_on_signals
+from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
 OWN_KEYS = {"data.store", "model.init_from", "engine.threads"}
 """What a host may have in another place or number than process 0's; what is in those places is compared."""
@@ -83,6 +83,7 @@ def _require_same_run(ready: Prepared, told: dict[str, Any]) -> None:
 
 def _grace_ended(beats: Beats) -> None:
     """In a thread, while the main one is in a step: the launcher's SIGKILL is near."""
-    say("stopped: the grace period ended before all processes had come to a stop; process 0 knows what is saved")
-    beats.end(StoppedEarly.exit_code, "the grace period ended before all processes had come to a stop")
-    os._exit(StoppedEarly.exit_code)
+    what = "the grace period ended before all processes had come to a stop; process 0 knows what is saved"
+    error = out_of_time(what)
+    beats.end(error.exit_code, what, error.reason)
+    os._exit(error.exit_code)

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from maskwright.core.console import say
-from maskwright.core.errors import StoppedEarly
+from maskwright.core.errors import StoppedEarly, StopReason
+from maskwright.core.parent import tell_reason
 from maskwright.run.directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0
@@ -25,16 +26,23 @@ DEFAULT_GRACE_SECONDS = 25.0
 """Kubernetes, SLURM and Google's Spot machines send SIGKILL 30 seconds after SIGTERM."""
 
 
+def out_of_time(what: str) -> StoppedEarly:
+    """Says it; the caller has to end the process."""
+    error = StoppedEarly(what, reason="grace")
+    tell_reason(error)
+    say(f"stopped: {error}")
+    return error
+
+
 def end_now() -> None:
     """Before there is a run to speak of."""
-    say("stopped: the grace period ended before the run began; nothing half-written is left")
-    os._exit(StoppedEarly.exit_code)
+    os._exit(out_of_time("the grace period ended before the run began; nothing half-written is left").exit_code)
 
 
 class StopRequest:
-    """`reason`: why to stop, None to go on. `urgent`: a signal asked, so the step under way is given up.
-    `save_wanted`: a checkpoint was asked for and is not yet saved. `everywhere`: the reason is one that every process
-    finds after the same step. `profile_steps`: how many early steps of this start to trace."""
+    """`reason`: why to stop, empty to go on; `why`: the same in words. `urgent`: a signal asked, so the step under way
+    is given up. `save_wanted`: a checkpoint was asked for and is not yet saved. `everywhere`: the reason is one that
+    every process finds after the same step. `profile_steps`: how many early steps of this start to trace."""
 
     when_grace_ends: Callable[[], None]
     """Called in a thread of its own `grace_seconds` after the first signal, if the process still runs."""
@@ -47,7 +55,8 @@ class StopRequest:
         profile_steps: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.reason: str | None = None
+        self.reason: StopReason = ""
+        self.why = ""
         self.urgent = False
         self.save_wanted = False
         self.everywhere = False
@@ -58,25 +67,26 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        return self.reason is not None
+        return self.reason != ""
 
-    def ask(self, reason: str) -> None:
-        self.reason = self.reason or reason
+    def ask(self, reason: StopReason, why: str) -> None:
+        if not self.reason:
+            self.reason, self.why = reason, why
 
     def look(self, directory: RunDirectory | None, steps_done: int) -> None:
         """After each step; `steps_done` since this start. The folder, if it is this process's to read, is looked at
         once a second."""
         now = self._clock()
         if self.stop_after_steps is not None and steps_done >= self.stop_after_steps:
-            self.ask(f"--stop-after-steps {self.stop_after_steps}")
+            self.ask("limit", f"--stop-after-steps {self.stop_after_steps}")
             self.everywhere = True
         if self._stop_after_hours is not None and now - self._began >= self._stop_after_hours * 3600.0:
-            self.ask(f"--stop-after-hours {self._stop_after_hours:g}")
+            self.ask("limit", f"--stop-after-hours {self._stop_after_hours:g}")
         if directory and now - self._looked >= LOOK_EVERY_SECONDS:
             self._looked = now
             wish = directory.take_request()
             if wish == "stop":
-                self.ask("maskwright stop")
+                self.ask("asked", "maskwright stop")
             self.save_wanted = self.save_wanted or wish == "checkpoint"
 
 
@@ -88,7 +98,7 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         name, first = signal.Signals(number).name, not request.urgent
-        request.ask(name)
+        request.ask("signal", name)
         request.urgent = True
         if first:
             timer = threading.Timer(request.grace_seconds, lambda: request.when_grace_ends())

@@ -113,7 +113,7 @@ def choose_device(wanted: str) -> Platform:
 def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     """(device, all hosts' devices in one order that all agree on, processes). The first thing that touches JAX.
 
-    Raises `ConfigError` where a device is absent, `ProcessLost` where the other hosts are not to be found.
+    Raises `ConfigError` where a device is absent, `StoppedEarly` where the other hosts are not to be found.
     """
     device, given = choose_device(engine.device), launch_variables()
     if given and (engine.devices or given.count) % given.count:  # before jaxlib, which crashes

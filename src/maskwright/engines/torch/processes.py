@@ -18,6 +18,7 @@ from torch import Tensor
 
 from maskwright.core import config as run
 from maskwright.core.errors import ConfigError
+from maskwright.core.parent import LISTENER
 from maskwright.engines.processes import (
     CONNECT_SECONDS,
     LONGEST_MESSAGE,
@@ -33,9 +34,6 @@ NAME_SECONDS = 120.0
 SILENT_SECONDS = 1800
 """Of a collective operation, after which a process that neither answers nor is gone counts as lost: checkpoints are
 read and caches filled in between."""
-LISTENER = "MASKWRIGHT_LISTENER"
-"""File descriptor of a socket that listens on MASTER_PORT already: `launch/local.py` gives it to process 0, so that
-nobody else can take the port in between."""
 LOST = ("connection", "socket", "broken pipe", "timed out waiting", "failed to recv", "remote process", "was aborted")
 """Words in the errors of collective operations when another process has died."""
 
@@ -85,7 +83,7 @@ class Peers:
 
 
 def connect(engine: run.Engine, device: str) -> Processes:
-    """Raises `ConfigError` where a device is absent, `ProcessLost` where the others are not to be found."""
+    """Raises `ConfigError` where a device is absent, `StoppedEarly` where the others are not to be found."""
     launch = launch_variables()
     if launch and engine.devices not in (None, launch.count):
         fix = f"start {engine.devices} processes, or leave engine.devices out"
