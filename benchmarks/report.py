@@ -75,7 +75,7 @@ Each script runs both sides in one sitting, alternately (A B A B). It writes `re
 machine, the versions and the commit. `python benchmarks/report.py` makes this page from those files.
 
 ```bash
-pip install -e '.[fast,bench]'
+pip install -e '.[train,fast,bench]'
 python benchmarks/train.py cpu-base --text 'corpus/*.txt'     # also cpu-small cpu-mini gpu-base gpu-large
 python benchmarks/time_to_loss.py --text 'corpus/*.txt'       # half an hour
 python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --pregenerate PATH_TO_ITS_SCRIPT

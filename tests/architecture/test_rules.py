@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -18,6 +20,7 @@ from safetensors.numpy import save_file
 
 from maskwright.core.config import ALL_KEYS, RunConfig, read_config
 from maskwright.core.config_page import markdown
+from maskwright.core.extras import EXTRAS, TRAIN
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
@@ -52,7 +55,6 @@ HEAVY = {
     "tokenizers": {"text/tokenizer.py"},
     "gigatoken": {"text/encoder.py"},
     "pyarrow": {"text/sources.py"},
-    "tensorboard": {"training/metrics.py"},
     "ray": {"launch/ray/gang.py", "launch/ray/jobs.py"},
     "google": {"cloud/google/rest.py"},
     "requests": {"cloud/google/rest.py", "launch/ray/jobs.py"},
@@ -230,6 +232,31 @@ def test_repository_speaks_of_the_product_alone() -> None:
         assert not [word for word in words if word in text], file
 
 
+def test_locks_agree_and_hold_what_the_project_asks_for() -> None:
+    """`scripts/lock` makes them. Several at once can be installed only where a package has the same versions in all."""
+    locks = {path.stem: path.read_text() for path in (ROOT / "requirements").glob("*.lock")}
+    pins: dict[str, set[str]] = {}
+    for text in locks.values():
+        assert text.count("==") <= text.count("--hash=sha256:")
+        own: dict[str, set[str]] = {}
+        for line in re.findall(r"^\S+==.*$", text, re.MULTILINE):
+            own.setdefault(line.partition("==")[0], set()).add(line)
+        for package, lines in own.items():
+            assert pins.setdefault(package, lines) == lines
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {"core": [*project["dependencies"], *extras["train"], *extras["fast"]], "tpu": ["libtpu"]}
+    wanted |= {"gcp": [*project["dependencies"], *extras["gcp"]]} | {
+        name: extras[name] for name in ("dev", "jax", "ray")
+    }
+    for name, lines in wanted.items():
+        for line in lines:
+            package = re.split(r"[\[<>=]", line)[0].lower()
+            assert package == "torch" or re.search(rf"^{package}==", locks[name], re.MULTILINE), f"{name}: {line}"
+    assert set(TRAIN) == {re.split(r"[<>=]", line)[0] for line in extras["train"]}
+    assert set(EXTRAS.values()) <= set(extras)
+
+
 def test_scripts_are_executable() -> None:
     for script in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]:
         assert os.access(script, os.X_OK), script
@@ -289,7 +316,7 @@ def test_commands_in_the_readme_exist(line: str) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_every_error_in_the_input_says_how_to_fix_it(path: Path) -> None:
     kinds = {"InputError", "ConfigError", "SourceError", "StoreError", "TokenizerError", "ModelError"}
-    kinds |= {"CheckpointError", "HealthError", "CloudError"}
+    kinds |= {"CheckpointError", "HealthError", "CloudError", "Refused"}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds:
             named = {keyword.arg for keyword in node.keywords}

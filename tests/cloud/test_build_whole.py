@@ -27,7 +27,7 @@ def exists(cloud: Cloud, kind: str) -> list[str]:
     return [key.rsplit("/", 1)[1] for key in sorted(cloud.resources) if key.rsplit("/", 2)[-2] == kind]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_create_and_destroy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_network: bool) -> None:
     path = tmp_path / "environment.yaml"
     path.write_text(yaml.safe_dump(LAB))

@@ -162,6 +162,7 @@ def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path
         assert type(caught.value) is seen
 
 
+@pytest.mark.long
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_slice_moves_to_another_zone_with_the_real_terraform(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

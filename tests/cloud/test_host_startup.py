@@ -349,7 +349,7 @@ def test_agent_that_ends_is_started_again(world: World) -> None:
     assert "worker-0.claim-000002.json" not in json.dumps(sorted(name for _, name in world.cloud.objects))
 
 
-@pytest.mark.parametrize("at", [2, 6, 11, 12])
+@pytest.mark.parametrize("at", [2, 6, *(pytest.param(at, marks=pytest.mark.long) for at in (11, 12))])
 def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> None:
     """At that call of a tool, with all it has started but docker's containers; the machine is not rebooted."""
     host = world.host("lab1-slice-a")
@@ -366,7 +366,7 @@ def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> N
     assert host.files_with_token() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_start_up_killed_at_random_moments(world: World) -> None:
     host, generator = world.host("lab1-slice-a"), random.Random(7)
     plan(host, "exit 0")

@@ -74,7 +74,7 @@ def saved_steps(cloud: Cloud) -> list[int]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
     cloud: Cloud, store: TokenStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

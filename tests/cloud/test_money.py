@@ -30,9 +30,9 @@ RUN = "data: {store: /data/store}\nschedule: {steps: 10}\nbatch: {virtual_worker
 USD_PER_HOUR = 1000.0
 """Of one machine: 0.56 USD a second for two."""
 COMMAND = (
-    "import sys; from maskwright import cli; from maskwright.cloud import following, lease; "
-    "lease.SILENT_SECONDS, lease.BEAT_SECONDS, following.POLL_SECONDS = 2.0, 0.5, 0.5; "
-    "sys.argv[0] = 'maskwright'; cli.main()"
+    "import sys; from maskwright.cli.main import main; from maskwright.cloud.jobs import follow, lease; "
+    "lease.SILENT_SECONDS, lease.BEAT_SECONDS, follow.POLL_SECONDS = 2.0, 0.5, 0.5; "
+    "sys.argv[0] = 'maskwright'; main()"
 )
 JOB = "#!/bin/sh\ntrap 'echo saving; exit 75' TERM\necho computing\nsleep 600 &\nwait\n"
 JOBS = "gs://lab-proj-lab1-runs/jobs/group"
@@ -81,7 +81,7 @@ def machines(cloud: Cloud) -> list[str]:
     return [key for key in cloud.resources if "/instances/" in key or "/instanceGroupManagers/" in key]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path: Path) -> None:
     words = ["--on", "lab.yaml", "--up", "--max-cost", "12", "--prices", "prices.yaml", "--grace-seconds", "30"]

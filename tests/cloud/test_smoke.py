@@ -152,7 +152,7 @@ def test_it_says_what_it_costs_and_that_nobody_ran_it_and_asks(cli: Cli, tmp_pat
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_but_the_job_for_real_on_the_fake_cloud(
     cloud: Cloud, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,8 +246,8 @@ def test_region_of_another_zone_is_refused() -> None:
     ("changes", "what"),
     [
         ({"PROJECT_ID": ""}, "PROJECT_ID is not set"),
-        ({"ZONE": "europe"}, "zone:"),
-        ({"ENV_BUILD_NAME": "a-name-that-is-much-too-long"}, "name:"),
+        ({"ZONE": "europe"}, "zone is 'europe'. Fix: give a string such as us-east5-b, by"),
+        ({"ENV_BUILD_NAME": "a-name-that-is-much-too-long"}, "name is 'a-name-that-is-much-too-long'"),
         ({"TPU_ACCELERATOR_TYPE": "v3-pod"}, "no kind of TPU and size"),
         ({"TPU_ACCELERATOR_TYPE": "v3-24"}, "has 12 chips, which no kind makes"),
         ({"SHARED_FS_CAPACITY": "1 TB"}, "is no number"),

@@ -414,7 +414,7 @@ def test_the_command_gets_the_words_and_its_code_is_the_containers() -> None:
     assert done.stdout.strip() == "['pretrain', '--nodes', '3', '--node-rank', '2', '--rendezvous', 'a-0:2222']"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_machines_of_a_job_train_as_one(tmp_path: Path, store: TokenStore) -> None:
     """The containers' own command, with real training: the same weights as one process alone."""
     config = tmp_path / "run.yaml"

@@ -29,7 +29,7 @@ from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray"),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or ""),
 ]

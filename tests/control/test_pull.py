@@ -188,7 +188,7 @@ def test_agent_needs_a_place_and_a_number(monkeypatch: pytest.MonkeyPatch, tmp_p
             queue.spec_folder(wrong)
     with pytest.raises(InputError, match="holds a secret"):
         Folder("https://me:hunter2@host/jobs")
-    with pytest.raises(InputError, match="cannot be opened"):
+    with pytest.raises(InputError, match="no file system is known by nosuch:"):
         Folder("nosuch://bucket/jobs")
 
 

@@ -32,7 +32,7 @@ def test_task(cli: Cli, tmp_path: Path) -> None:
     """Each key is one that SkyPilot 0.14's schema of a task knows; its `Task.from_yaml` took this one, by hand."""
     made = task(
         cli, tmp_path, "--num-workers=2", "--gpus-per-worker=8", "--accelerator=H100", "--cpus=64", "--spot",
-        "--bucket=gs://my-bucket:/data", "--env=HF_TOKEN", "--setup=pip install maskwright", "--restarts=5",
+        "--bucket=gs://my-bucket:/data", "--env=HF_TOKEN", "--setup=pip install ./maskwright.whl", "--restarts=5",
     )  # fmt: skip
     assert set(made) == {"name", "resources", "num_nodes", "file_mounts", "secrets", "setup", "run"}
     assert made["resources"] == {**RESOURCES, "job_recovery": {"max_restarts_on_errors": 5}}

@@ -20,7 +20,7 @@ WAIT = "trap 'echo saved >> \"$STUB/saved-$SLURM_NODEID\"; exit 75' TERM; sleep 
 """A rank that trains until it is told to end, saves and ends with 75."""
 
 
-@pytest.fixture(scope="module", params=["made-up", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["made-up", pytest.param("real", marks=pytest.mark.long)])
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if request.param == "real" and (reason := why_not_real()):
         pytest.skip(reason)
@@ -117,7 +117,7 @@ exec {sys.executable} -m maskwright "$@"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluster, store: TokenStore) -> None:
     """The real `pretrain` on both nodes; node 1 is killed. Beside it, one process that nobody disturbed."""
     write_config(cluster.folder / "train.yaml", store.location)

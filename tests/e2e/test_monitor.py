@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 import yaml
 from command_line import COMMAND, maskwright, write_config
 
@@ -41,7 +42,7 @@ beats.EVERY_SECONDS, beats.WINDOW_SECONDS = given["every"], 2.0
 if given["fault"]:
     from maskwright.drills.injection import install
     install(**given["fault"])
-from maskwright.cli import main
+from maskwright.cli.main import main
 main()
 """
 STEPS = {
@@ -61,7 +62,7 @@ CONFIG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[pytest.param(kind, id=kind) for kind in NEEDS])
+@pytest.fixture(params=["torch", pytest.param("jax", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     if not importlib.util.find_spec(NEEDS[request.param]):
         pytest.skip(f"{request.param} trains with one process here")
@@ -91,7 +92,7 @@ class Team:
             given = json.dumps({"every": EVERY_SECONDS, "fault": fault if rank else None})
             words = ["pretrain", str(self.folder / "run.yaml"), "--run", str(self.run)]
             with open(self.folder / f"rank{rank}.txt", "wb") as said:
-                process = subprocess.Popen(
+                process = warm.Popen(
                     [sys.executable, "-c", STARTER, given, *words],
                     env={**os.environ, **several, "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled")},
                     stderr=said,
@@ -101,7 +102,7 @@ class Team:
     def said(self) -> str:
         return "\n".join((self.folder / f"rank{rank}.txt").read_text() for rank in range(2))
 
-    def wait_for(self, condition: Callable[[Report], Any], seconds: float = 90.0) -> Report:
+    def wait_for(self, condition: Callable[[Report], Any], seconds: float = 300.0) -> Report:
         deadline, found = time.monotonic() + seconds, None
         while time.monotonic() < deadline:
             if self.run.exists() and any(self.run.iterdir()):
@@ -122,7 +123,7 @@ class Team:
         )
 
     def codes(self) -> list[int]:
-        return [process.wait(timeout=60.0) for process in self.processes]
+        return [process.wait(timeout=300.0) for process in self.processes]
 
 
 def verdicts(found: Report) -> dict[int, str]:
@@ -163,10 +164,9 @@ def stopped_most_of_the_time(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["torch"], indirect=True)  # 35 seconds, in which jax does the same
+@pytest.mark.parametrize("kind", ["torch"], indirect=True)  # jax does the same
 def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, kind: str) -> None:
-    following = subprocess.Popen(
+    following = warm.Popen(
         [*COMMAND, "logs", "--follow", str(team.run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     team.start()
@@ -201,13 +201,12 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     assert (found.state, verdicts(found)) == ("stopped", {0: "ended", 1: "ended"})
     assert {one.beat.exit for one in found.ranks} == {75}
 
-    out, said = following.communicate(timeout=30.0)
+    out, said = following.communicate(timeout=120.0)
     assert following.returncode == 75, said
     assert out == (team.run / "log.txt").read_text() and "attempt 1: " in out and "attempt 2: " in out
     assert "no run there yet" in said and "for its launcher to start it again" in said
 
 
-@pytest.mark.slow
 def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
     team.start({"call": STEPS[kind], "number": 30, "do": "hang"})
     found = team.wait_for(lambda found: found.state == "hung")
@@ -219,7 +218,6 @@ def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
         assert liveness.hung(local_beats(str(team.run)), time.time()) == 1
 
 
-@pytest.mark.slow
 def test_a_rank_that_is_slow(team: Team, kind: str) -> None:
     if kind == "jax":
         pytest.skip("a step is one program: nobody can tell computing from waiting")
@@ -268,7 +266,7 @@ def test_three_processes_of_which_one_is_slow_then_gone(tmp_path: Path) -> None:
         return {one.beat.rank: one.verdict for one in liveness.judge(beats, time.time(), states_here(beats))}
 
     def becomes(expected: dict[int, str]) -> None:
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + 300.0
         while judged() != expected:
             assert time.monotonic() < deadline, (judged(), local_beats(run))
             time.sleep(0.05)
@@ -342,11 +340,11 @@ def test_copies_of_checkpoints_at_a_url(store: TokenStore, tmp_path: Path) -> No
 
 
 def test_ctrl_c_ends_the_following_quietly(store: TokenStore, tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    process = warm.Popen(
         [*COMMAND, "logs", "--follow", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr
     assert "no run there yet" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=20.0)
+    out, said = process.communicate(timeout=120.0)
     assert (process.returncode, out, said) == (130, "", "")

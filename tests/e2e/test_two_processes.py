@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm
 import yaml
 from command_line import COMMAND
 
@@ -26,12 +27,21 @@ from maskwright.run.directory import RunDirectory
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 
-NO_JAX = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
+JAX = [
+    pytest.mark.long,  # most of it is compiling
+    pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax"),
+]
 STEP = {
     "jax": "maskwright.engines.jax.engine:JaxEngine.step",
     "torch": "maskwright.engines.torch.engine:TorchEngine.step",
 }
-LONG_ENOUGH_SECONDS = 60.0
+LONG_ENOUGH_SECONDS = 300.0
+HURRIED = [
+    *(sys.executable, "-c"),
+    "from maskwright.engines import processes; processes.CONNECT_SECONDS = 2.0\n"
+    "from maskwright.cli.main import main; main()",
+]
+"""The command, when it waits two seconds for the other processes."""
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 32},
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
@@ -68,18 +78,20 @@ class Hosts:
         self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
     ) -> list[Ended]:
         """`own`: arguments of each process alone; `fault`: what process 1 meets (`maskwright.drills.injection`)."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        processes = []
+        port, processes = free_port(), []
         for rank, arguments in enumerate(own):
             command = COMMAND
             if fault and rank == 1:
                 command = [sys.executable, "-m", "maskwright.drills.injection", json.dumps(fault)]
             (self.folder / f"host{rank}").mkdir(exist_ok=True)
-            several = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
-            processes.append(self._start([*command, *self._pretrain(run), *both, *arguments], f"host{rank}", several))
+            words = [*command, *self._pretrain(run), *both, *arguments]
+            processes.append(self._start(words, f"host{rank}", one_of_two(rank, port)))
         return self._ended(processes)
+
+    def each_without_the_other(self, run: str) -> list[Ended]:
+        """Process 0 and process 1, each with an address of its own, where the other never comes."""
+        words = [*HURRIED, *self._pretrain(run)]
+        return self._ended([self._start(words, ".", one_of_two(rank, free_port())) for rank in range(2)])
 
     def alone(self, run: str, *arguments: str) -> Ended:
         (self.folder / "alone").mkdir()
@@ -89,7 +101,7 @@ class Hosts:
         return ["pretrain", str(self.folder / "run.yaml"), "--run", run, "--set", f"data.store={self.store}"]
 
     def _start(self, command: list[str], folder: str, several: dict[str, str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return warm.Popen(
             command,
             cwd=self.folder / folder,
             env={**os.environ, **self.environment, **several},
@@ -113,7 +125,17 @@ class Hosts:
         return RunDirectory(str(self.folder / name))
 
 
-@pytest.fixture(scope="module", params=[pytest.param("jax", marks=NO_JAX), "torch"])
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def one_of_two(rank: int, port: str) -> dict[str, str]:
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
+
+
+@pytest.fixture(scope="module", params=[pytest.param("jax", marks=JAX), "torch"])
 def hosts(
     request: pytest.FixtureRequest, store: TokenStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Hosts]:
@@ -134,7 +156,7 @@ def same(one: RunDirectory, other: RunDirectory) -> None:
     assert tensors > 50 and lines > 5 and differences == []
 
 
-@pytest.mark.parametrize("hosts", [pytest.param("jax", marks=NO_JAX)], indirect=True)  # of torch each has one device
+@pytest.mark.parametrize("hosts", [pytest.param("jax", marks=JAX)], indirect=True)  # of torch each has one device
 def test_two_processes_of_four_devices_end_like_one_of_eight(hosts: Hosts) -> None:
     keys = ("engine.devices=8", "engine.sharding=fsdp", "batch.virtual_workers=8", "batch.micro_batch_rows=1")
     arguments = [word for key in (*keys, "schedule.steps=6") for word in ("--set", key)]
@@ -215,14 +237,10 @@ def test_what_fails_in_one_ends_both_before_anything_is_written(
 
 
 def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": "1"}
-    process = subprocess.Popen(
+    process = warm.Popen(
         [*COMMAND, "pretrain", str(hosts.folder / "run.yaml"), "--run", "run"],
         cwd=tmp_path,
-        env={**os.environ, **hosts.environment, **alone},
+        env={**os.environ, **hosts.environment, **one_of_two(1, free_port())},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -230,8 +248,17 @@ def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_pa
         time.sleep(4.0)  # imported, and waiting
         assert process.poll() is None
         process.terminate()
-        _, errors = process.communicate(timeout=15.0)
+        _, errors = process.communicate(timeout=120.0)
     finally:
         process.kill()
     assert process.returncode == 75 and "stopped: by SIGTERM" in errors
     assert not (tmp_path / "run").exists()
+
+
+def test_hosts_that_do_not_find_each_other_end_with_75_and_our_sentence(hosts: Hosts) -> None:
+    ended = hosts.each_without_the_other("lonely")
+    assert codes(ended) == [75, 75], ended
+    for process in ended:
+        assert "the processes of this run did not find each other: " in process.last and ". Fix: " in process.last
+        assert len(process.said.splitlines()) < 5, process.said  # no C++ stack
+    assert not (hosts.folder / "lonely").exists()

@@ -56,7 +56,10 @@ def test_jax_that_is_not_installed(
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "jax" else find(name, *rest))
     result = cli("pretrain", config_file(engine={"kind": "jax"}), "--run", tmp_path / "run")
-    assert result.code == 2 and "JAX is not installed. Fix: install maskwright[jax]" in result.error
+    assert (
+        result.code == 2
+        and "engine.kind: the package jax is not installed. Fix: in a clone run scripts/install --jax;" in result.error
+    )
     assert not (tmp_path / "run").exists()
 
 

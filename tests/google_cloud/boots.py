@@ -18,8 +18,8 @@ from fake_tpu import serving
 from google_cloud.fake import Cloud
 
 AGENT = (
-    "import sys; from maskwright import cli; from maskwright.launch import leader; "
-    "leader.LOST_SECONDS = 4.0; sys.argv[0] = 'maskwright'; cli.main()"
+    "import sys; from maskwright.cli.main import main; from maskwright.launch.bucket import leader; "
+    "leader.LOST_SECONDS = 4.0; sys.argv[0] = 'maskwright'; main()"
 )
 """Hosts count as lost sooner than the 90 seconds of real ones."""
 

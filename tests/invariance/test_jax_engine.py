@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("jax", reason="needs the extra jax")
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 from reference import parity
 
 from maskwright.core.config import RunConfig
@@ -38,23 +37,6 @@ parity.use_virtual_devices()
 Make = Callable[..., RunConfig]
 JAX: dict[str, Any] = {"engine.kind": "jax"}
 RATE = 1e-3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Starts of one run have the same programs: JAX's own cache on disk keeps them, which saves a minute."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()
-
-
-@pytest.fixture(autouse=True)
-def known_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring what the machine can do takes a second, in each start of a run."""
-    monkeypatch.setattr(JaxEngine, "ceiling", lambda self: 1e12)
 
 
 def make(kind: type[Any], config: Make, store: TokenStore, **keys: Any) -> tuple[Any, Loader]:
@@ -117,7 +99,7 @@ def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path, optim
     assert "changed: engine.kind: torch -> jax" in (tmp_path / "mixed/log.txt").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: Path) -> None:
     """With dropout, which is drawn for each virtual worker, and a masking rate that moves."""
     keys = {
@@ -148,6 +130,7 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
     assert furthest(straight[0], moved[0]) < 1e-4
 
 
+@pytest.mark.long
 def test_dropout_is_drawn_by_seed_step_and_virtual_worker(config: Make, store: TokenStore) -> None:
     keys = {"model.hidden_dropout": 0.2, "model.attention_dropout": 0.2, "batch.virtual_workers": 4, **JAX}
     one, loader = make(JaxEngine, config, store, **keys)
@@ -223,6 +206,7 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
     assert json.loads(json.dumps(engine.report()))["compiles"][-1]["what"] == "update"
 
 
+@pytest.mark.long
 def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, store: TokenStore) -> None:
     keys = {"batch.virtual_workers": 8, "engine.devices": 4, "engine.sharding": "fsdp", "optimizer.kind": "muon"}
     engine, _ = make(JaxEngine, config, store, **keys, **JAX)

@@ -77,6 +77,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
                 "model.hidden_dropout": 0.1,
             },
             marks=[
+                pytest.mark.long,
                 pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++ on a CPU; there is none"),
                 pytest.mark.filterwarnings("ignore"),  # of the compiler itself
             ],

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 from maskwright.engines.processes import Alone
 from maskwright.engines.torch.gradients import Gradients
@@ -73,8 +74,8 @@ def test_gradients_of_processes_are_the_slow_sum_bit_by_bit(count: int) -> None:
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
 
     processes = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT],
+        warm.Popen(
+            [sys.executable, "-c", f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"],
             env={**os.environ, **variables, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -100,7 +100,7 @@ def loop_over_segments(
 @pytest.mark.parametrize("kind", ["whole", "segments"])
 def test_borders_give_the_attention_of_the_mask(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything around the CUDA kernel, with a loop in its place; the kernel itself is compared on a GPU."""
-    monkeypatch.setattr("maskwright.model.torch.attention.varlen_attn", loop_over_segments)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", loop_over_segments)
     segments = segments_of(kind, 3)
     borders = segment_borders(segments.numpy())
     assert len(borders) % 64 == 0 and borders[-1] == M * T

@@ -68,8 +68,15 @@ def test_cuda_is_never_replaced_silently(store: TokenStore, config: Callable[...
         losses(store, config(**{"engine.device": "cuda"}), steps=1)
 
 
-@pytest.mark.parametrize("kind", ["torch", "jax"])
-@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [
+        ("torch", "roberta"),
+        ("torch", "modernbert"),
+        pytest.param("jax", "roberta", marks=pytest.mark.long),
+        ("jax", "modernbert"),
+    ],
+)
 def test_what_is_looked_up_often_gets_its_whole_gradient(
     store: TokenStore, config: Callable[..., RunConfig], kind: str, architecture: str
 ) -> None:

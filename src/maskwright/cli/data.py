@@ -77,7 +77,9 @@ def data_prepare(
     src: SourceFiles,
     tokenizer: Annotated[str, typer.Option(help="Tokenizer folder.")],
     to: To,
-    valid_fraction: Annotated[float, typer.Option(help="Share of documents held out, by hash of their text.")] = 0.01,
+    valid_fraction: Annotated[
+        float, typer.Option(help="Share of documents held out, by hash of their text. 1 makes a test set only.")
+    ] = 0.01,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep equal documents.")] = False,
     min_characters: Annotated[int, typer.Option(help="Leave shorter documents out.")] = 1,
     max_characters: Annotated[int | None, typer.Option(help="Leave longer documents out.")] = None,

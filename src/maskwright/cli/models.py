@@ -78,8 +78,9 @@ def pretrain(
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        print(preflight.describe(preflight.prepare_run(resolved)))
-        for doubt in preflight.doubts(resolved):
+        ready = preflight.dry_run(resolved, run)
+        print(preflight.describe(ready))
+        for doubt in preflight.doubts(resolved, ready):
             warn(doubt)
     else:
         request = StopRequest(max_hours=max_hours, max_steps=max_steps, profile_steps=profile_steps)
@@ -276,17 +277,26 @@ def quickstart(
     text_column: TextColumn = "text",
 ) -> None:
     """Text to a trained, evaluated, exported model on this machine, offline, in a few minutes."""
+    from maskwright.core.extras import require
     from maskwright.tasks import quickstart as task
 
+    require("torch")  # before the minutes that its own commands take until they miss it
     task.quickstart(text or [], to, minutes=minutes, layout=layout, text_column=text_column)
 
 
 @app.command("schema")
 def schema(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="A table to read instead.")] = False,
+    recipe: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Print this recipe instead, to begin a YAML of your own with.")
+    ] = None,
 ) -> None:
     """JSON schema of a run's YAML, for editors."""
+    from maskwright.core import recipes
     from maskwright.core.config import json_schema
     from maskwright.core.config_page import markdown
 
+    if recipe is not None:
+        print(recipes.read(recipe).rstrip())
+        return
     print(markdown().rstrip() if as_markdown else json_schema())

@@ -42,7 +42,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 To = Annotated[str, typer.Option("--to", help="Folder to write.")]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="YAML of the run.")]
+Config = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="YAML of the run, or the name of a recipe, such as small.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set schedule.steps=100")]
 MaxHours = Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)]
 MaxSteps = Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)]

@@ -55,6 +55,7 @@ def submit(job: JobSpec, config: str, run: str, set_: list[str], values: Mapping
     from maskwright.core import storage
     from maskwright.core.config import read_config
     from maskwright.core.errors import InputError
+    from maskwright.core.recipes import find_config
     from maskwright.launch import cluster
     from maskwright.launch.ray import gang as ray_gang
     from maskwright.launch.ray import submit as ray_submit
@@ -62,6 +63,7 @@ def submit(job: JobSpec, config: str, run: str, set_: list[str], values: Mapping
     if job.setup is not None:
         fix = "install it in the image of the cluster: a job that installs at run time fails with the network"
         raise InputError("is not for Ray", where="--setup", fix=fix)
+    config = find_config(config)
     resolved = read_config(config, set_)
     ray_gang.require_lasting(run, resolved.data.store, resolved.model.init_from, asked.working_dir)
     name = os.path.basename(config)
@@ -91,6 +93,7 @@ def train_as_a_job(resolved: RunConfig, config: str, run: str, set_: list[str], 
     """Whether this is the driver of a Ray job; then the gang has trained."""
     from maskwright.core import storage
     from maskwright.core.errors import InputError
+    from maskwright.core.recipes import find_config
     from maskwright.launch.ray import gang as ray_gang
 
     if ray_gang.job_id() is None:
@@ -99,6 +102,7 @@ def train_as_a_job(resolved: RunConfig, config: str, run: str, set_: list[str], 
             raise InputError("is for a Ray job, and this is none", where="--num-workers, --gpus-per-worker", fix=fix)
         return False
     ray_gang.require_lasting(run, resolved.data.store, resolved.model.init_from, os.getcwd())
+    config = find_config(config)
     name = os.path.basename(config)
     with storage.open_binary(config) as file:
         command = ray_gang.Command(

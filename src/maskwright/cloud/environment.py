@@ -19,7 +19,7 @@ from maskwright.cloud import machines
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.secrets import redact
-from maskwright.core.settings import Section, explain, read_yaml
+from maskwright.core.settings import Guide, Refused, Section, keys_of, read_yaml
 
 ENVIRONMENT_LABEL = "maskwright-environment"
 ZONE = r"^[a-z]+-[a-z]+[0-9]+-[a-z]$"
@@ -27,7 +27,7 @@ BUCKET = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^*?#\s]*)?$"
 MOST_FLEX_START_HOURS = 168
 """docs.cloud.google.com/compute/docs/instances/about-flex-start-vms: seven days"""
 
-Zone = Annotated[str, Field(pattern=ZONE)]
+Zone = Annotated[str, Field(pattern=ZONE, examples=["us-east5-b"])]
 Model = Literal["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"]
 Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
 
@@ -44,13 +44,15 @@ class Nfs(Section):
     """Service tier of Filestore."""
     capacity_gb: Annotated[int, Field(ge=1024, le=102_400)] = 1024
     """Size in GiB: at least 1024 for BASIC_HDD, ZONAL and REGIONAL, and 2560 for BASIC_SSD."""
-    share: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")] = "share"
+    share: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$", examples=["share_1"])] = "share"
     """Name of the share."""
 
     @model_validator(mode="after")
     def _large_enough(self) -> Nfs:
         if self.tier == "BASIC_SSD" and self.capacity_gb < 2560:
-            raise ValueError(f"nfs.capacity_gb {self.capacity_gb} is below BASIC_SSD's 2560")
+            raise Refused(
+                f"capacity_gb {self.capacity_gb} is below BASIC_SSD's 2560", fix="raise it, or take BASIC_HDD"
+            )
         return self
 
 
@@ -59,7 +61,7 @@ class Disk(Section):
     """Type of the disk. Which types a host takes depends on its machine type; wrong pairs are refused."""
     size_gb: Annotated[int, Field(ge=10, le=65_536)]
     """Size in GiB. Another size is another disk, which has to be seeded again."""
-    source: Annotated[str, Field(pattern=BUCKET)]
+    source: Annotated[str, Field(pattern=BUCKET, examples=["gs://bucket/folder"])]
     """gs:// folder that `env seed` copies to the disk."""
     prepare: str | None = None
     """Script (path relative to this YAML) that `env seed` runs after copying, to prepare the data on the disk."""
@@ -113,9 +115,11 @@ class Hosts(Section):
     def _models_have_what_they_need(self) -> Hosts:
         models = self.models()
         if "FLEX_START" in models and not 0 < (self.max_run_hours or 0) <= MOST_FLEX_START_HOURS:
-            raise ValueError(f"FLEX_START needs max_run_hours, up to {MOST_FLEX_START_HOURS}")
+            most = f"add max_run_hours: {MOST_FLEX_START_HOURS}, or less"
+            raise Refused(f"FLEX_START needs max_run_hours, up to {MOST_FLEX_START_HOURS}", fix=most)
         if ("RESERVATION_BOUND" in models) != (self.reservation is not None):
-            raise ValueError("RESERVATION_BOUND and reservation go together")
+            fix = "give both, as in provisioning_model: RESERVATION_BOUND and reservation: NAME, or neither"
+            raise Refused("RESERVATION_BOUND and reservation go together", fix=fix)
         return self
 
 
@@ -154,18 +158,19 @@ class Slice(Hosts):
             machines.check_topology(self.accelerator, self.topology)
             machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
         except ConfigError as error:
-            raise ValueError(f"{error.what}. {error.fix}") from None
+            raise Refused(error.what, fix=error.fix or "see docs/google-cloud-environment.md") from None
         if self.runtime_version is not None and not self.queued:
-            raise ValueError(f"runtime_version is for v4 and v5e; {self.accelerator} takes image")
+            raise Refused("runtime_version is for v4 and v5e", fix=f"take it out; {self.accelerator} takes image")
         if self.queued and (self.image is not None or self.max_run_hours is not None):
-            raise ValueError(f"image and max_run_hours are not for {self.accelerator}; it takes runtime_version")
+            fix = f"take them out; {self.accelerator} takes runtime_version"
+            raise Refused(f"image and max_run_hours are not for {self.accelerator}", fix=fix)
         if self.queued and "FLEX_START" in self.models():
-            raise ValueError(f"FLEX_START is not for {self.accelerator}: it is STANDARD, SPOT or RESERVATION_BOUND")
+            raise Refused(f"FLEX_START is not for {self.accelerator}", fix="take STANDARD, SPOT or RESERVATION_BOUND")
         return self
 
 
 class Group(Hosts):
-    machine_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+){1,3}$")]
+    machine_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+){1,3}$", examples=["g2-standard-48"])]
     """Machine type of the hosts, with GPUs (g2, a2, a3, a4) or without."""
     size: Annotated[int, Field(ge=1, le=1_000)] = 1
     """Number of hosts."""
@@ -185,7 +190,10 @@ class Group(Hosts):
     @model_validator(mode="after")
     def _is_known(self) -> Group:
         if machines.family_of(self.machine_type).accelerator == "gpu" and not self.gpus:
-            raise ValueError(f"{self.machine_type} is no machine type that is known here; see cloud/machines.py")
+            family = machines.family_of(self.machine_type)
+            near = [name for name in machines.GPUS if machines.family_of(name) is family]
+            fix = f"take one of {', '.join(near or machines.GPUS)}"
+            raise Refused(f"{self.machine_type} is no machine type that is known here", fix=fix)
         return self
 
 
@@ -199,19 +207,21 @@ class Host(Section):
 
 
 class Environment(Section):
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,18}[a-z0-9]$")]
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,18}[a-z0-9]$", examples=["lab-1"])]
     """Name of the environment, with which the names of all its parts begin; lower case, at most 20 characters."""
-    project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
+    project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", examples=["my-project"])]
     """ID of the Google Cloud project."""
     zone: Zone
     """Zone of the disk, of NFS, and of hosts that name no other."""
     labels: dict[str, Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,63}$")]] = Field(default_factory=dict)
     """Labels of everything that can carry them, besides maskwright-environment."""
-    state_bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]$")] | None = None
+    state_bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]$", examples=["my-state"])] | None = (
+        None
+    )
     """Bucket of Terraform's state. When not set, PROJECT-maskwright-state, which a project's environments share."""
     bucket_location: str | None = None
     """Location of the buckets; the zone's region when not set."""
-    mount_point: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$")] = "/mnt/common"
+    mount_point: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", examples=["/mnt/data"])] = "/mnt/common"
     """Folder on hosts that holds nfs_share and shared_pd."""
     network: Network = Network()
     nfs: Nfs | None = None
@@ -225,14 +235,16 @@ class Environment(Section):
     def _labels_are_labels(cls, value: dict[str, str]) -> dict[str, str]:
         for key in value:
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or key == ENVIRONMENT_LABEL:
-                raise ValueError(f"{key[:70]!r} is no label's name, or is ours")
+                fix = "begin it with a small letter; up to 63 of a-z, 0-9, _ and -"
+                raise Refused(f"{key[:70]!r} is no label's name, or is ours", fix=fix)
         return value
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Environment:
         if self.needs_docker and self.network.nat is False:
-            raise ValueError(
-                "network.nat: false, but the slice's hosts install docker; set slice.image to one that has it"
+            raise Refused(
+                "network.nat is false, but the slice's hosts install docker",
+                fix="set slice.image to one that has it, or take network.nat out",
             )
         for hosts in (self.slice, self.group):
             if hosts is not None and self.disk is not None:
@@ -240,16 +252,18 @@ class Environment(Section):
             for place in hosts.placements(self.zone) if hosts is not None else []:
                 zone = place.zone or ""
                 if self.disk is not None and zone != self.zone:
-                    raise ValueError(f"hosts in {zone} cannot attach the disk, which is in {self.zone}")
+                    fix = f"take a zone for them that is {self.zone}, or leave disk out"
+                    raise Refused(f"hosts in {zone} cannot attach the disk, which is in {self.zone}", fix=fix)
                 if self.nfs is not None and region_of(zone) != self.region:
-                    raise ValueError(f"hosts in {zone} are in another region than NFS, in {self.zone}")
+                    fix = f"take a zone for them in {self.region}, or leave nfs out"
+                    raise Refused(f"hosts in {zone} are in another region than NFS, in {self.zone}", fix=fix)
         return self
 
     def _disk_fits(self, disk: Disk, hosts: Slice | Group) -> None:
         fitting = machines.family_of(hosts.machine()).data_disks
         if disk.type not in fitting:
             kind = hosts.accelerator if isinstance(hosts, Slice) else hosts.machine_type
-            raise ValueError(f"hosts of {kind} cannot attach {disk.type}; disk.type is one of {', '.join(fitting)}")
+            raise Refused(f"hosts of {kind} cannot attach {disk.type}", fix=f"set disk.type: {' or '.join(fitting)}")
 
     @property
     def region(self) -> str:
@@ -317,10 +331,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "group": Group,
     "host": Host,
 }
-KEYS = [
-    *(name for name in Environment.model_fields if name not in SECTIONS),
-    *(f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields),
-]
+KEYS = list(keys_of(Environment))
 """Keys of the YAML; pinned by a test."""
 
 
@@ -336,10 +347,8 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
     try:
         return Environment.model_validate(values)
     except ValidationError as error:
-        known = "docs/google-cloud-environment.md lists the keys and what each takes"
-        raise explain(
-            error, where, whole="the environment", keys=KEYS, sections=list(Environment.model_fields), known=known
-        ) from None
+        known = "`maskwright env schema --markdown` lists the keys and what each takes"
+        raise Guide(Environment, "the environment", known).explain(error, where) from None
 
 
 def beside(location: str, script: str | None) -> tuple[str, bytes] | None:

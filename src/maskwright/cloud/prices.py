@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from maskwright.cloud.environment import Environment, Group, Slice, region_of
 from maskwright.cloud.machines import TPUS, family_of
 from maskwright.core.errors import ConfigError
-from maskwright.core.settings import Section, explain, read_yaml
+from maskwright.core.settings import Guide, Refused, Section, read_yaml
 
 HOURS_A_MONTH = 730
 TABLE = os.path.join(os.path.dirname(__file__), "prices.yaml")
@@ -55,7 +55,8 @@ class Price(Section):
     def _is_of_its_unit(self) -> Price:
         """Prices are multiplied by as many as there are of it: one by another unit would be off by a factor."""
         if self.unit != (wanted := unit_of(self.what)):
-            raise ValueError(f"{self.what} in {self.region} is by the {self.unit}, and counted by the {wanted}")
+            what = f"{self.what} in {self.region} is by the {self.unit}, and counted by the {wanted}"
+            raise Refused(what, fix=f"give its price by the {wanted}")
         return self
 
 
@@ -73,11 +74,10 @@ class Prices(Section):
         seen = set()
         for price in self.prices:
             if price.source not in self.sources:
-                raise ValueError(
-                    f"{price.what} in {price.region} is from {price.source!r}, which sources does not have"
-                )
+                what = f"{price.what} in {price.region} is from {price.source!r}, which sources does not have"
+                raise Refused(what, fix=f"add {price.source} to sources, with its address and date")
             if (price.what, price.region) in seen:
-                raise ValueError(f"{price.what} in {price.region} is given twice")
+                raise Refused(f"{price.what} in {price.region} is given twice", fix="take one of the two out")
             seen.add((price.what, price.region))
         return self
 
@@ -142,8 +142,7 @@ def read_prices(location: str | None = None) -> Prices:
     try:
         return Prices.model_validate(values)
     except ValidationError as error:
-        keys, known = ["currency", "sources", "prices"], "compare it with `maskwright env prices`"
-        raise explain(error, where, whole="the table", keys=keys, sections=keys, known=known) from None
+        raise Guide(Prices, "the table", "compare it with `maskwright env prices`").explain(error, where) from None
 
 
 def estimate(environment: Environment, prices: Prices, placement: dict[str, int] | None = None) -> Estimate:

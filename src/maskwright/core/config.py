@@ -9,13 +9,16 @@ resume.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
-from maskwright.core.settings import Section, explain, parse_yaml, read_yaml
+from maskwright.core.foreign import FOREIGN
+from maskwright.core.recipes import find_config
+from maskwright.core.settings import Guide, Refused, Section, keys_of, parse_yaml, read_yaml
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -49,7 +52,8 @@ class Masking(Section):
     @model_validator(mode="after")
     def _shares_fit(self) -> Masking:
         if self.mask_share + self.random_share > 1.0:
-            raise ValueError("mask_share + random_share is above 1")
+            shares = f"mask_share {self.mask_share:g} and random_share {self.random_share:g}"
+            raise Refused(f"{shares} are above 1 together", fix="lower one of them; RoBERTa's are 0.8 and 0.1")
         return self
 
 
@@ -115,9 +119,12 @@ class Schedule(Section):
     @model_validator(mode="after")
     def _phases_fit(self) -> Schedule:
         if self.decay_steps is not None and self.kind != "wsd":
-            raise ValueError("decay_steps belongs to kind: wsd")
+            raise Refused(f"kind {self.kind} has no decay_steps", fix="take kind: wsd, or leave decay_steps out")
         if self.warmup_steps + (self.decay_steps or 0) >= self.steps:
-            raise ValueError(f"warm-up and decay leave no other step of the {self.steps}: the run would never peak")
+            raise Refused(
+                f"warm-up and decay leave no other step of the {self.steps}: the run would never peak",
+                fix="raise steps, or lower warmup_steps or decay_steps",
+            )
         return self
 
 
@@ -213,7 +220,10 @@ class RunConfig(Section):
     def _lengths_fit(self) -> RunConfig:
         longest = self.model.max_seq_len
         if self.model.init_from is None and longest is not None and longest < self.data.seq_len:
-            raise ValueError(f"model.max_seq_len {longest} is below data.seq_len {self.data.seq_len}")
+            raise Refused(
+                f"model.max_seq_len {longest} is below data.seq_len {self.data.seq_len}",
+                fix="lower data.seq_len, or raise model.max_seq_len",
+            )
         return self
 
     @model_validator(mode="after")
@@ -232,11 +242,12 @@ class RunConfig(Section):
 
 
 def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
-    """Reads a run's YAML and applies `--set a.b=value` overrides. Raises `ConfigError` (exit 2)."""
+    """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
+    location = find_config(location)
     values = read_yaml(location, "start with `data:` and `schedule:`")
     for override in overrides or []:
         _apply(values, override)
-    return build_config(values, location)
+    return build_config(values, location, [override.partition("=")[0].strip() for override in overrides or []])
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -255,13 +266,15 @@ def _apply(values: dict[str, Any], override: str) -> None:
     values[key] = parse_yaml(text, f"--set {dotted}")
 
 
-def build_config(values: dict[str, Any], where: str) -> RunConfig:
+GUIDE = Guide(RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN)
+
+
+def build_config(values: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """`overrides`: dotted keys of `values` that the command line gave, not the file."""
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        known = "`maskwright schema --markdown` lists the keys and what each takes"
-        keys = {"keys": ALL_KEYS, "sections": list(RunConfig.model_fields)}
-        raise explain(error, where, whole="the run", known=known, **keys) from None
+        raise GUIDE.explain(error, where, overrides) from None
 
 
 def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
@@ -276,20 +289,9 @@ def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def _keys(section: type[BaseModel], *, only_resumable: bool, prefix: str = "") -> list[str]:
-    names: list[str] = []
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            names += _keys(field.annotation, only_resumable=only_resumable, prefix=f"{prefix}{name}.")
-        elif not only_resumable or (
-            isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("resumable")
-        ):
-            names.append(prefix + name)
-    return names
-
-
-ALL_KEYS: list[str] = _keys(RunConfig, only_resumable=False)
-RESUMABLE_KEYS: frozenset[str] = frozenset(_keys(RunConfig, only_resumable=True))
+KEYS = keys_of(RunConfig)
+ALL_KEYS: list[str] = list(KEYS)
+RESUMABLE_KEYS: frozenset[str] = frozenset(name for name, key in KEYS.items() if key.field.json_schema_extra)
 
 
 def refuse_changes(old: dict[str, Any], new: dict[str, Any], where: str) -> list[str]:

@@ -16,11 +16,13 @@
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
     └── StoppedEarly            75   running the same command again continues; `reason` says why it stopped
 
-A message is one line: where (file, line, byte or key), what, and how to fix it. It carries no secret.
+A message is one line: where (file, line, byte or key), what, and how to fix it. Several mistakes in one YAML are a line
+each. It carries no secret.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from maskwright.core.secrets import redact
@@ -49,7 +51,14 @@ class InputError(MaskwrightError):
 
 
 class ConfigError(InputError):
-    pass
+    """`lines`: where one file has several mistakes, each with its own fix; they are printed below the first line."""
+
+    def __init__(self, what: str, *, fix: str | None, where: str | None = None, lines: Sequence[str] = ()) -> None:
+        self.lines = tuple(lines)
+        super().__init__(what, where=where, fix=fix)
+
+    def __str__(self) -> str:
+        return "\n  ".join([super().__str__(), *self.lines])
 
 
 class SourceError(InputError):

@@ -7,7 +7,7 @@ import os
 import secrets
 from typing import Any
 
-from maskwright.core import storage
+from maskwright.core import remote, storage
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 
@@ -16,18 +16,13 @@ class Folder:
     """Raises `InputError` when `location` cannot be opened at all, and `MaskwrightError` when an access fails."""
 
     def __init__(self, location: str) -> None:
-        import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
         self.location = location.rstrip("/")
         if redact(location) != location:
             fix = "leave it out: file systems find credentials in the environment or their own configuration"
             raise InputError("holds a secret", where="--spec", fix=fix)
-        try:
-            self._files, self._root = fsspec.core.url_to_fs(self.location)
-        except Exception as error:  # whatever a file system makes of a strange address
-            fix = "write it as gs://bucket/folder/job.json; its file system may need a package, such as gcsfs"
-            raise InputError(f"cannot be opened: {error}", where=location, fix=fix) from None
+        self._files, self._root = remote.filesystem(self.location, reach=False)  # an agent waits for the network
         self._local = isinstance(self._files, LocalFileSystem)
 
     def put(self, name: str, content: bytes) -> None:

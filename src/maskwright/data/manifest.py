@@ -83,12 +83,12 @@ def read_manifest(folder: str) -> dict[str, Any]:
     if storage.is_url(folder):
         raise StoreError("a token store must be a local folder", where=folder, fix="copy it to this machine first")
     if not os.path.isfile(path):
-        unfinished = os.path.exists(os.path.join(folder, "prepare.json"))
-        raise StoreError(
-            "its preparation never finished" if unfinished else "is not a token store (no manifest.json)",
-            where=folder,
-            fix="run `maskwright data prepare` again" + (": it continues" if unfinished else ""),
-        )
+        if os.path.exists(os.path.join(folder, "prepare.json")):
+            fix = "run `maskwright data prepare` again: it continues"
+            raise StoreError("its preparation never finished", where=folder, fix=fix)
+        what = "it has no manifest.json" if os.path.isdir(folder) else "there is no such folder"
+        fix = "correct the path, or make one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
+        raise StoreError(f"is not a token store: {what}", where=folder, fix=fix)
     try:
         manifest = storage.read_json(path)
     except InputError as error:

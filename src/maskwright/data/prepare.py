@@ -44,10 +44,10 @@ class PrepareOptions:
     shard_tokens: int = 64_000_000
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.valid_fraction < 1.0:
+        if not 0.0 <= self.valid_fraction <= 1.0:
             raise InputError(
-                f"--valid-fraction {self.valid_fraction} is not in 0 … 1",
-                fix="0.01 holds one document in a hundred out",
+                f"--valid-fraction {self.valid_fraction} is not from 0 to 1",
+                fix="0.01 holds one document in a hundred out, 1 makes a store that is a test set only",
             )
         if self.shard_tokens < 1 or self.min_characters < 1:
             raise InputError("--shard-tokens and --min-characters must be at least 1", fix="raise them")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -145,13 +146,9 @@ def _terminated(place: Place, call: str, number: int, do: str) -> str:
 
 
 def _hung(place: Place) -> str:
-    fault = {"call": place.step, "number": 2, "do": "hang"}
     before = place.newest()
-    grace = ("--set", f"checkpoint.grace_seconds={GRACE_SECONDS}")
-    process = place.start(*place.pretrain(place.bothered, *grace), fault=fault)
+    process = _hanging(place, 2, "--set", f"checkpoint.grace_seconds={GRACE_SECONDS}")
     try:
-        _wait_for_training(place, process)
-        time.sleep(0.5)
         begin = time.monotonic()
         process.terminate()
         _, errors = process.communicate(timeout=LONG_ENOUGH_SECONDS)
@@ -164,14 +161,20 @@ def _hung(place: Place) -> str:
     return f"exit 75 after {seconds:.1f} s with a grace period of {GRACE_SECONDS:g} s"
 
 
-def _wait_for_training(place: Place, process: subprocess.Popen[str]) -> None:
+def _hanging(place: Place, number: int, *arguments: str) -> subprocess.Popen[str]:
+    """A start of the run that hangs in the engine's call `number`, once it does."""
+    sign = os.path.join(place.folder, "hangs")
+    with suppress(FileNotFoundError):
+        os.unlink(sign)
+    fault = {"call": place.step, "number": number, "do": "hang", "sign": sign}
+    process = place.start(*place.pretrain(place.bothered, *arguments), fault=fault)
     end = time.monotonic() + LONG_ENOUGH_SECONDS
     while process.poll() is None and time.monotonic() < end:
-        status = place.bothered.read_status()
-        if status and status.pid == process.pid and status.phase in ("training", "evaluating", "saving"):
-            return
+        if os.path.exists(sign):
+            return process
         time.sleep(0.02)
-    raise AssertionError("the run did not begin to train")
+    process.kill()
+    raise AssertionError(f"the run did not come to that step: {_last_line(process.communicate()[1])}")
 
 
 def _killed(place: Place) -> str:
@@ -184,10 +187,8 @@ def _killed(place: Place) -> str:
 
 
 def _second(place: Place) -> str:
-    fault = {"call": place.step, "number": 1, "do": "hang"}
-    first = place.start(*place.pretrain(place.bothered), fault=fault)
+    first = _hanging(place, 1)
     try:
-        _wait_for_training(place, first)
         seen = place.train(place.bothered).require(2, f"in use by process {first.pid}")
     finally:
         first.kill()
@@ -231,7 +232,7 @@ def _nan(place: Place) -> str:
 def _bad_shards(place: Place) -> str:
     """In a copy of the store made of links, but for the damaged file."""
     copy = os.path.join(place.folder, "store")
-    shutil.copytree(place.store.location, copy, copy_function=os.symlink)
+    shutil.copytree(os.path.abspath(place.store.location), copy, copy_function=os.symlink)
     shard = sorted(glob.glob(os.path.join(copy, "train-*.tokens.*")))[0]
     target = os.path.realpath(shard)
     os.unlink(shard)

@@ -111,9 +111,10 @@ def _die() -> None:
 # ---- at a call of a command ----------------------------------------------------------------------------------------
 
 
-def install(call: str, number: int, do: str) -> None:
+def install(call: str, number: int, do: str, sign: str | None = None) -> None:
     """`call`: `module:function` or `module:Class.method`. At its call `number`, counted from 1:
-    `terminate` (SIGTERM), `terminate_twice`, `kill`, `hang` (for an hour), `clock_back` (by an hour, from then on)."""
+    `terminate` (SIGTERM), `terminate_twice`, `kill`, `hang` (for an hour), `clock_back` (by an hour, from then on).
+    `sign`: a file that is made just before, for whoever waits for the fault to begin."""
     module_name, _, dotted = call.partition(":")
     owner: Any = importlib.import_module(module_name)
     *path, name = dotted.split(".")
@@ -125,6 +126,8 @@ def install(call: str, number: int, do: str) -> None:
         nonlocal count
         count += 1
         if count == number:
+            if sign:
+                open(sign, "wb").close()
             ACTIONS[do]()
         return real(*arguments, **options)
 

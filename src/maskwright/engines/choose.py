@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 from maskwright.core import config as run
-from maskwright.core.errors import ConfigError
+from maskwright.core.extras import require
 from maskwright.engines.base import Engine
 from maskwright.engines.processes import Alone, Processes
 from maskwright.model.config import ModelConfig
@@ -35,11 +34,12 @@ def find_processes(engine: run.Engine) -> Processes:
         return connect(engine)[2]
     if "WORLD_SIZE" not in os.environ:
         return Alone()
+    # torch warns of each lost connection with a C++ stack of thirty lines; what matters comes as an error.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from maskwright.engines.torch import engine as torch_engine
 
     return torch_engine.connect(engine, torch_engine.choose_device(engine.device))
 
 
 def require_jax() -> None:
-    if importlib.util.find_spec("jax") is None:
-        raise ConfigError("JAX is not installed", where="engine.kind", fix="install maskwright[jax], on a TPU [tpu]")
+    require("jax", "engine.kind")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +15,8 @@ from maskwright.core.errors import ConfigError, JobError, MaskwrightError, Stopp
 
 LONGEST_MESSAGE = 1000
 """Bytes of what a process says when it fails."""
+CONNECT_SECONDS = 300.0
+"""How long a process waits for the others of its run at the start."""
 
 
 class Processes(Protocol):
@@ -101,6 +105,36 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def find(initialize: Callable[[], object], seconds: float) -> None:
+    """Calls `initialize`, which waits for the other processes outside of Python. It runs in a thread of its own, so
+    that signals reach the main one meanwhile.
+
+    Raises `StoppedEarly` when it fails, or has not returned within `seconds`. The deadline is kept here because XLA
+    ends the process (SIGABRT) at its own, before Python sees an error.
+    """
+    failed: list[Exception] = []
+
+    def call() -> None:
+        try:
+            initialize()
+        except (RuntimeError, ValueError, OSError) as error:
+            failed.append(error)
+
+    thread, end = threading.Thread(target=call, name="find processes", daemon=True), time.monotonic() + seconds
+    thread.start()
+    while thread.is_alive() and time.monotonic() < end:
+        thread.join(0.05)
+    if failed or thread.is_alive():
+        why = str(failed[0]).partition("\n")[0] if failed else f"not all were there after {seconds:g} seconds"
+        raise StoppedEarly(
+            f"the processes of this run did not find each other: {why}",
+            reason="lost",
+            where=":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")).strip(":") or None,
+            fix="start the same command on every host. Each must reach MASTER_ADDR:MASTER_PORT (--rendezvous) and have "
+            "its own RANK of WORLD_SIZE. A TPU host that is to train alone needs WORLD_SIZE=1",
+        )
 
 
 class Agree(Protocol):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from maskwright.core import storage
 from maskwright.core.config import RunConfig, read_config
 from maskwright.core.errors import InputError
+from maskwright.core.recipes import find_config
 from maskwright.core.secrets import redact
 from maskwright.launch.job import JobSpec
 
@@ -27,7 +28,7 @@ def words_of(command: Sequence[str], option: str) -> list[str]:
 def read(spec: JobSpec) -> tuple[RunConfig, str]:
     """The configuration of the job's command as it will be read there, and the text of its file."""
     location = spec.command[2]
-    with storage.open_binary(location) as file:
+    with storage.open_binary(find_config(location)) as file:
         text = file.read().decode("utf-8", errors="replace")
     config = read_config(location, words_of(spec.command, "--set"))
     if redact(text) != text:

@@ -5,6 +5,7 @@ It names environment variables and never holds their values: a spec lies in a bu
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -117,7 +118,9 @@ def parse_target(on: str) -> tuple[str, str]:
     if on in NAMELESS:
         return on, ""
     if kind not in KINDS:
-        raise InputError(f"{kind[:40]!r} is no place to run on", where="--on", fix=f"{known}")
+        near = difflib.get_close_matches(kind, [*KINDS, *NAMELESS], n=1)
+        fix = f"did you mean {near[0]}?" if near else known
+        raise InputError(f"{kind[:40]!r} is no place to run on", where="--on", fix=fix)
     if not colon or not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", name):
         raise InputError(f"{name[:80]!r} is no name of a {kind}", where="--on", fix=f"{known}")
     return kind, name

@@ -24,6 +24,8 @@ from maskwright.run.lease import Lease, leased
 Wish = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
 FORMAT = 1
+MANIFEST = "MANIFEST.json"
+"""Of a checkpoint: written last, so that a folder without it is none."""
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
 RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS, str)}
 """What `config.resolved.json` must hold, and of which kind."""
@@ -249,3 +251,10 @@ def step_folder(step: int) -> str:
 def step_of(folder: str) -> int | None:
     match = re.fullmatch(r"step-(\d{8,})", folder)
     return int(match.group(1)) if match else None
+
+
+def whole_steps(checkpoints: str) -> list[int]:
+    """Steps of the checkpoints in that folder that have a manifest, ascending."""
+    names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
+    steps = [step for name in names if (step := step_of(name)) is not None]
+    return sorted(s for s in steps if os.path.exists(os.path.join(checkpoints, step_folder(s), MANIFEST)))

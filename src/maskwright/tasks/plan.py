@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.metadata
-import importlib.util
 import os
 import re
 import subprocess
@@ -21,6 +21,7 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.core.extras import require
 from maskwright.data.masking import slots_per_row
 from maskwright.data.store import TokenStore
 from maskwright.engines.jax.ahead import SETTINGS, Request, Result
@@ -98,11 +99,14 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
     Raises `ConfigError` for a slice or configuration that cannot be, `MaskwrightError` where the compiler fails.
     """
     if re.fullmatch(rf"({'|'.join(KINDS)}):\d+x\d+(x\d+)?", on) is None:
+        kind, _, topology = on.partition(":")
+        near = difflib.get_close_matches(kind, KINDS, n=1) if kind not in KINDS else []
+        fix = f"did you mean {near[0]}:{topology or '4x4'}?" if near else "write KIND:TOPOLOGY, as v6e:4x4."
+        fix += f" Kinds: {', '.join(KINDS)}"
         raise ConfigError(
-            f"'{on}' is no slice", where="--on", fix=f"write KIND:TOPOLOGY, as v6e:4x4; kinds: {', '.join(KINDS)}"
+            f"'{on}' is no slice of a TPU, and `plan` compiles for no other machine", where="--on", fix=fix
         )
-    if importlib.util.find_spec("libtpu") is None or importlib.util.find_spec("jax") is None:
-        raise ConfigError("Google's TPU compiler is not installed", where="--on", fix="install maskwright[tpu]")
+    require("libtpu", "--on")
     model = _model(config, vocab_size)
     tokens = config.data.seq_len
     masking = config.masking

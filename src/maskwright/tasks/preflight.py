@@ -8,7 +8,7 @@ from typing import Any
 
 from maskwright.core import config as run
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig
+from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, note
 from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
 from maskwright.data.loader import Loader
@@ -18,6 +18,7 @@ from maskwright.engines.processes import launch_variables
 from maskwright.engines.tree import most_kept
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import read_hf_config
+from maskwright.model.hf.folder import read_hf_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
@@ -57,6 +58,20 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prep
             fix="train one with `maskwright tokenizer train`",
         )
     return Prepared(config, model, store, Loader(config, store))
+
+
+def dry_run(config: RunConfig, run: str) -> Prepared:
+    """Raises what a start would raise before it makes anything. The store's checksums and the device are left to it."""
+    directory = RunDirectory(run)
+    before = directory.read_config() if directory.exists() else None
+    ready = prepare_run(config, before)
+    if before is not None:
+        refuse_changes(before["config"], flat(config), directory.location)
+        return ready
+    directory.require_fresh()
+    if config.model.init_from is not None:
+        read_hf_parameters(config.model.init_from, ready.model)
+    return ready
 
 
 def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
@@ -102,9 +117,16 @@ def state_bytes(ready: Prepared) -> int:
     return (12 + 4 * (most_kept(V // count, V) if exact else 1)) * ready.model.parameters
 
 
-def doubts(config: RunConfig) -> list[str]:
-    """What is allowed and most often a slip."""
-    found = []
+MOST_EPOCHS = 40
+"""So often BERT saw its text (arXiv:1810.04805, A.2). At RoBERTa's rate a token was then predicted six times."""
+LEAST_HELD_OUT_DOCUMENTS = 100
+"""A share of right predictions lies in 0 … 1, so its spread between documents is 0.5 at most, and the error of its mean
+over so many is 5 points at most."""
+
+
+def doubts(config: RunConfig, ready: Prepared | None = None) -> list[str]:
+    """What is allowed and most often a slip; of the data too, where the run is prepared."""
+    found = _doubts_of_data(ready) if ready else []
     highest = max(config.masking.rate, config.masking.final_rate or 0.0)
     if highest > 0.5:
         found.append(f"masking.rate {highest:g}: rows keep less than half of their tokens, short ones may keep none")
@@ -115,6 +137,22 @@ def doubts(config: RunConfig) -> list[str]:
     if config.masking.mask_share == 0.0:
         found.append(
             "masking.mask_share 0: the model never sees <mask>, so `fill` and most evaluations are out of reach"
+        )
+    return found
+
+
+def _doubts_of_data(ready: Prepared) -> list[str]:
+    found = []
+    if (epochs := ready.loader.epoch(ready.config.schedule.steps)) > MOST_EPOCHS:
+        found.append(
+            f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
+            "prepare more text, or lower schedule.steps"
+        )
+    held_out = ready.store.manifest["splits"]["valid"]["documents"]
+    if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
+        found.append(
+            f"only {held_out} documents are held out, too few to compare runs by: "
+            "prepare with a larger --valid-fraction"
         )
     return found
 

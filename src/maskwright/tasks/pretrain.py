@@ -20,11 +20,13 @@ from maskwright.core.errors import (
     MaskwrightError,
     StoppedEarly,
 )
+from maskwright.core.recipes import find_config
 from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Processes, starting, together
 from maskwright.engines.schedules import learning_rate
+from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.tasks.follow import follow
@@ -82,13 +84,14 @@ def _lead(
         ready.store.verify()
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
+    base = _base_weights(config, before)
     require_room(ready, directory)
     threads = exact_threads(config, before)
     told = {**known_to_all(ready, request, before), "threads": threads}
     agree()
     processes.share(json.dumps(told).encode())
     engine = start_engine(ready, before, threads)
-    record = _record(ready, dtype=engine.dtype_name) | {"threads": threads}
+    record = _record(ready, dtype=engine.dtype_name) | base | {"threads": threads}
     agree()  # before the folder is made
     with (
         stop_on_signals(request) as stop,
@@ -113,7 +116,7 @@ def _lead(
             _begin(job, beginning, config_file)
         update_status(job, "starting")
         say(describe(ready))
-        for doubt in doubts(config):
+        for doubt in doubts(config, ready):
             warn(doubt)
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
@@ -233,14 +236,23 @@ def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
     }
 
 
+def _base_weights(config: RunConfig, before: dict[str, Any] | None) -> dict[str, Any]:
+    """For the record of a run that began from a folder: the checksums of its weights, as they were then."""
+    if before is not None:
+        return {key: before[key] for key in ("base_weights",) if key in before}
+    folder = config.model.init_from
+    return {} if folder is None else {"base_weights": weight_digests(folder)}
+
+
 def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
     directory = job.directory
     job.engine.processes.share(BEGIN)
     job.engine.write(TrainState(0, parameters))
     copy_tokenizer(os.path.join(job.config.data.store, "tokenizer"), directory.path("tokenizer"))
     copy = directory.path("config.yaml")
-    if config_file and not (os.path.exists(copy) and os.path.samefile(config_file, copy)):
-        with storage.open_binary(config_file) as given, storage.atomic_writer(copy) as kept:
+    source = config_file and find_config(config_file)
+    if source and not (os.path.exists(copy) and os.path.samefile(source, copy)):
+        with storage.open_binary(source) as given, storage.atomic_writer(copy) as kept:
             kept.write(redact(given.read().decode()).encode())
     storage.write_json(directory.path("environment.json"), environment())
     # Last: with it, the folder is a run.

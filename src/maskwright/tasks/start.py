@@ -4,7 +4,6 @@ machine."""
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import subprocess
 import uuid
@@ -16,6 +15,7 @@ from maskwright.core import hardware
 from maskwright.core.config import flat
 from maskwright.core.console import say, warn
 from maskwright.core.errors import StoreError
+from maskwright.core.extras import installed
 from maskwright.data.loader import validation_batches
 from maskwright.engines.base import Engine
 from maskwright.engines.choose import make_engine
@@ -102,8 +102,8 @@ def starting_parameters(ready: Prepared) -> Parameters:
 
 def environment() -> dict[str, Any]:
     """Versions, hardware and code revision, for the record."""
-    packages = ["torch", "numpy", "tokenizers", "safetensors", "transformers"]
-    packages += [name for name in ("jax", "jaxlib", "libtpu") if importlib.util.find_spec(name)]
+    names = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "jax", "jaxlib", "libtpu")
+    packages = [name for name in names if installed(name)]
     return {
         "maskwright": maskwright.__version__,
         "revision": _revision(),

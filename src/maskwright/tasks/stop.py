@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.run.directory import RunDirectory, Status, Wish
-from maskwright.training.checkpoint import whole_steps
+from maskwright.run.directory import RunDirectory, Status, Wish, whole_steps
 
 SILENT_SECONDS = 120.0
 """Where the folder's lock cannot be seen from here, a heartbeat this young says that the run goes on."""

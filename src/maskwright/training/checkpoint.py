@@ -26,13 +26,12 @@ from maskwright.core import hardware, storage
 from maskwright.core.console import human_bytes, warn
 from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
 from maskwright.engines.base import TrainState
-from maskwright.run.directory import step_folder, step_of
+from maskwright.run.directory import MANIFEST, step_folder, step_of, whole_steps
 from maskwright.training.tensor_file import write_tensors
 
 FORMAT = 1
 SMALL_FILES_BYTES = 1 << 20
 """Allowed for headers, state.json and the manifest."""
-MANIFEST = "MANIFEST.json"
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
@@ -132,13 +131,6 @@ def require_space(folder: str, needed: int) -> None:
             where=folder,
             fix=f"free {human_bytes(needed - free)} and start the same command again",
         )
-
-
-def whole_steps(folder: str) -> list[int]:
-    """Steps that have a manifest, ascending."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    steps = [step for name in names if (step := step_of(name)) is not None]
-    return sorted(s for s in steps if os.path.exists(os.path.join(folder, step_folder(s), MANIFEST)))
 
 
 def set_aside_after(folder: str, step: int, multiple: int, why: str) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from fsspec.implementations.local import LocalFileSystem
 
-from maskwright.core import storage
+from maskwright.core import remote, storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
 from maskwright.core.secrets import redact
@@ -39,11 +39,10 @@ RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json")
 
 
 class Copies:
-    """`location`: any URL that fsspec knows. Raises `InputError` when it cannot be opened."""
+    """`location`: any URL that fsspec knows. Raises `InputError` where it cannot be one, `MaskwrightError` where its
+    host cannot be reached at the start; later, `TRIES` are made."""
 
     def __init__(self, location: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        import fsspec
-
         if redact(location) != location:
             raise InputError(
                 "holds a secret",
@@ -51,16 +50,9 @@ class Copies:
                 fix="leave it out: file systems find credentials in the environment or their own configuration",
             )
         self.location, self._sleep = location.rstrip("/"), sleep
-        try:
-            self._files, self._root = fsspec.core.url_to_fs(self.location)
-        except Exception as error:  # whatever a file system makes of a strange address
-            raise InputError(
-                f"cannot be opened: {error}",
-                where=location,
-                fix="write it as gs://bucket/folder; its file system may need a package, such as gcsfs",
-            ) from None
-        if not storage.is_url(self.location) or not self._root.strip("/"):
+        if not location.partition("://")[2].strip("/"):
             raise InputError("names no folder", where="checkpoint.copy_to", fix="write it as gs://bucket/folder")
+        self._files, self._root = remote.filesystem(self.location)
         if isinstance(self._files, LocalFileSystem):
             self._files.auto_mkdir = True
 
@@ -69,13 +61,19 @@ class Copies:
         return isinstance(self._files, LocalFileSystem) and os.path.commonpath([here, root]) == here
 
     def steps(self) -> list[int]:
-        """Of whole copies, ascending."""
+        """Of whole copies, ascending. Raises `InputError` for a bucket of Cloud Storage that is not there."""
 
         def look() -> list[str]:
             self._files.invalidate_cache()
             return [str(name) for name in self._files.glob(f"{self._root}/step-*/{MANIFEST}")]
 
-        steps = [step_of(os.path.basename(os.path.dirname(name))) for name in self._again("list", look)]
+        try:
+            names = self._again("list", look)
+        except FileNotFoundError:  # other stores list nothing then
+            bucket = self._root.partition("/")[0]
+            fix = f"correct the name, or create it: gcloud storage buckets create gs://{bucket}"
+            raise InputError(f"there is no bucket {bucket}", where=self.location, fix=fix) from None
+        steps = [step_of(os.path.basename(os.path.dirname(name))) for name in names]
         return sorted(step for step in steps if step is not None)
 
     def put(self, directory: RunDirectory, step: int, *, keep: int, keep_every_steps: int | None) -> None:

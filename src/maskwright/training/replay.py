@@ -11,14 +11,12 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from maskwright.core import storage
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.training.tensor_file import write_tensors
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,8 @@ def write_bundle(
     folder = directory.path("replay", step_folder(step))
     storage.make_folder(folder)
     for worker, batch in enumerate(loader.batches(step, data_step)):
-        save_file(_arrays(batch), os.path.join(folder, f"batch-{worker:03d}.safetensors"))
+        arrays = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
+        write_tensors(os.path.join(folder, f"batch-{worker:03d}.safetensors"), arrays)
     record = {
         "step": step,
         "data_step": data_step,
@@ -68,7 +67,3 @@ def write_bundle(
     }
     storage.write_json(os.path.join(folder, "replay.json"), record)
     return folder
-
-
-def _arrays(batch: Batch) -> dict[str, np.ndarray]:
-    return {name: np.ascontiguousarray(getattr(batch, name)) for name in Batch.__dataclass_fields__}

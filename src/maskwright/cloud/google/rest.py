@@ -8,7 +8,6 @@ own variables, CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE and so on; without TLS on
 from __future__ import annotations
 
 import calendar
-import importlib.util
 import os
 import random
 import re
@@ -20,6 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from maskwright.cloud.google import errors
 from maskwright.core.errors import CloudError, InputError
+from maskwright.core.extras import require
 from maskwright.core.secrets import HIDDEN
 
 VERSIONS = {
@@ -57,9 +57,7 @@ class Google:
     def __init__(self, project: str) -> None:
         self.project = project
         self._session: Any = None
-        if not importlib.util.find_spec("gcsfs"):  # which needs google-auth itself
-            fix = "pip install 'maskwright[gcp]'"
-            raise InputError("needs the packages google-auth and gcsfs", where="Google Cloud", fix=fix)
+        require("gcsfs", "Google Cloud")  # which needs google-auth itself
         _let_files_use_the_token()
 
     def call(self, api: str, verb: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:

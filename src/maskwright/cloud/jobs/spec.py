@@ -19,6 +19,7 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig, read_config
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
+from maskwright.core.recipes import find_config
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
 from maskwright.launch.bucket.queue import read_spec
@@ -82,7 +83,7 @@ class Run:
 
 def prepare(place: Place, config: str, run: str, overrides: Sequence[str]) -> Run:
     """Checks here what would else be found out on hosts that cost money. Raises `InputError` kinds."""
-    with storage.open_binary(config) as file:
+    with storage.open_binary(find_config(config)) as file:
         content = file.read()
     resolved = read_config(config, list(overrides))
     if redact(text := content.decode("utf-8", "replace")) != text:

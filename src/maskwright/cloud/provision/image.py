@@ -26,8 +26,8 @@ from maskwright.core.secrets import redact
 
 Accelerator = Literal["cpu", "gpu", "tpu"]
 DOCKERFILE = "deploy/Dockerfile"
-FILES = ("pyproject.toml", "README.md", "LICENSE", "requirements.lock", "requirements-tpu.lock", ".dockerignore")
-FOLDERS = ("src", "deploy")
+FILES = ("pyproject.toml", "README.md", "LICENSE", ".dockerignore")
+FOLDERS = ("src", "deploy", "recipes", "requirements")
 LEFT_OUT = ("__pycache__", ".terraform", ".egg-info", ".tfstate", ".tfvars.json")
 DOCKER = "gcr.io/cloud-builders/docker"
 """Google's own builder: github.com/GoogleCloudPlatform/cloud-builders"""

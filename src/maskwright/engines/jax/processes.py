@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
-import threading
 from contextlib import suppress
 from typing import Any
 
@@ -21,12 +20,15 @@ from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.core.extras import require
 from maskwright.engines.jax.layout import Platform
 from maskwright.engines.processes import (
+    CONNECT_SECONDS,
     LONGEST_MESSAGE,
     Alone,
     Launch,
     Processes,
+    find,
     is_loopback,
     launch_variables,
 )
@@ -34,7 +36,8 @@ from maskwright.engines.processes import (
 CPU_DEVICES = "jax_num_cpu_devices"
 MOST_VIRTUAL_DEVICES = 64
 """Each has a thread, and all wait for each other; a thousand end the process."""
-CONNECT_SECONDS = 300
+LATER_SECONDS = 60.0
+"""From our own deadline for the hosts to find each other to JAX's, at which XLA ends the process."""
 DEAD_AFTER_SECONDS = 30
 """Without a sign of life from another host, which then counts as dead."""
 LOST = ("gloo", "connection", "unavailable", "heartbeat", "socket", "deadline_exceeded", "coordination")
@@ -92,8 +95,7 @@ def choose_device(wanted: str) -> Platform:
             fix="run it on a TPU VM; `maskwright plan` compiles for one that is not here",
         )
     if wanted == "tpu" or (wanted == "auto" and chips):
-        if importlib.util.find_spec("libtpu") is None:
-            raise ConfigError("a TPU needs libtpu", where="engine.device", fix="install maskwright[tpu]")
+        require("libtpu", "engine.device")
         return "tpu"
     there = bool(glob.glob("/dev/nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
     cuda = there and importlib.util.find_spec("jax_plugins") is not None
@@ -111,7 +113,7 @@ def choose_device(wanted: str) -> Platform:
 def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     """(device, all hosts' devices in one order that all agree on, processes). The first thing that touches JAX.
 
-    Raises `ConfigError` where a device is absent, `MaskwrightError` where the other hosts are not to be found.
+    Raises `ConfigError` where a device is absent, `StoppedEarly` where the other hosts are not to be found.
     """
     device, given = choose_device(engine.device), launch_variables()
     if given and (engine.devices or given.count) % given.count:  # before jaxlib, which crashes
@@ -171,31 +173,16 @@ def _find_hosts(launch: Launch | None) -> None:
             given["coordinator_bind_address"] = given["coordinator_address"]
     # SIGTERM is the run's own: the hosts agree on a step to stop at (`Program.update`'s wish).
     jax.config.update("jax_enable_preemption_service", False)
-    failed: list[Exception] = []
 
     def initialize() -> None:
-        try:
-            jax.distributed.initialize(
-                **given,
-                initialization_timeout=CONNECT_SECONDS,
-                heartbeat_timeout_seconds=DEAD_AFTER_SECONDS,
-                shutdown_timeout_seconds=DEAD_AFTER_SECONDS,
-            )
-        except (RuntimeError, ValueError, OSError) as error:
-            failed.append(error)
-
-    # It waits outside of Python; the main thread must hear signals meanwhile.
-    thread = threading.Thread(target=initialize, name="find hosts", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.1)
-    if failed:
-        raise MaskwrightError(
-            f"the hosts of this run did not find each other: {failed[0]}",
-            where="jax.distributed",
-            fix="start the same command on every host of the slice; elsewhere set MASTER_ADDR, MASTER_PORT, WORLD_SIZE "
-            "and RANK on each, or WORLD_SIZE=1 where there is one host",
+        jax.distributed.initialize(
+            **given,
+            initialization_timeout=int(CONNECT_SECONDS + LATER_SECONDS),
+            heartbeat_timeout_seconds=DEAD_AFTER_SECONDS,
+            shutdown_timeout_seconds=DEAD_AFTER_SECONDS,
         )
+
+    find(initialize, CONNECT_SECONDS)
 
 
 def first_devices(devices: list[Any], count: int) -> list[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -18,11 +17,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from maskwright.core import config as run
-from maskwright.core.errors import ConfigError, StoppedEarly
+from maskwright.core.errors import ConfigError
 from maskwright.core.parent import LISTENER
-from maskwright.engines.processes import LONGEST_MESSAGE, Alone, Launch, Processes, is_loopback, launch_variables
+from maskwright.engines.processes import (
+    CONNECT_SECONDS,
+    LONGEST_MESSAGE,
+    Alone,
+    Launch,
+    Processes,
+    find,
+    is_loopback,
+    launch_variables,
+)
 
-CONNECT_SECONDS, NAME_SECONDS = 300, 120.0
+NAME_SECONDS = 120.0
 SILENT_SECONDS = 1800
 """Of a collective operation, after which a process that neither answers nor is gone counts as lost: checkpoints are
 read and caches filled in between."""
@@ -103,32 +111,17 @@ def _find(launch: Launch, backend: str) -> None:
         # gloo and NCCL would listen on the address that the host's name has.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, next(name for _, name in socket.if_nameindex() if name.startswith("lo")))
-    failed: list[Exception] = []
 
     def initialize() -> None:
-        try:
-            dist.init_process_group(
-                backend,
-                store=_store(launch),
-                rank=launch.number,
-                world_size=launch.count,
-                timeout=timedelta(seconds=SILENT_SECONDS),
-            )
-        except (RuntimeError, ValueError, OSError) as error:
-            failed.append(error)
-
-    # It waits outside of Python; the main thread must hear signals meanwhile.
-    thread = threading.Thread(target=initialize, name="find processes", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.05)
-    if failed:
-        raise StoppedEarly(
-            f"the processes of this run did not find each other: {str(failed[0]).splitlines()[0]}",
-            reason="lost",
-            where=f"{launch.address}:{launch.port}",
-            fix="start the same command on every machine, with one --rendezvous that all can reach",
+        dist.init_process_group(
+            backend,
+            store=_store(launch),
+            rank=launch.number,
+            world_size=launch.count,
+            timeout=timedelta(seconds=SILENT_SECONDS),
         )
+
+    find(initialize, CONNECT_SECONDS)
 
 
 def _resolve(launch: Launch) -> tuple[Any, ...]:

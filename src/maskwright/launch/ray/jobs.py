@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from maskwright.core.console import lost_terminal_is_no_error, warn
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
+from maskwright.core.extras import missing
 from maskwright.core.secrets import redact
 
 USUAL_ADDRESS = "http://127.0.0.1:8265"
@@ -81,8 +82,7 @@ class Cluster:
         try:
             from ray.job_submission import JobSubmissionClient
         except ImportError:
-            fix = "pip install 'maskwright[ray]', the version of the cluster"
-            raise InputError("the package ray is not installed here", where="ray", fix=fix) from None
+            raise missing("ray", self.address) from None
         for handler in logging.getLogger("ray").handlers:
             handler.setLevel(logging.WARNING)  # it tells of each upload and of each end of a log
         parts = urlsplit(self.address)

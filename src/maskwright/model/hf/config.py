@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from maskwright.core import storage
@@ -43,6 +44,8 @@ MODERNBERT_NEEDS: dict[str, Any] = {
     "classifier_bias": False,
     "decoder_bias": True,
 }
+OWNERS = {"roberta-base": "FacebookAI", "roberta-large": "FacebookAI", "distilroberta-base": "distilbert"}
+"""On the Hub, of models that many call by their old short names."""
 LARGEST_DIMENSION = 2**26
 
 
@@ -95,7 +98,9 @@ def read_hf_config(folder: str) -> ModelConfig:
     """Raises `ModelError` where the folder's model is not one that this one computes exactly."""
     path = os.path.join(folder, "config.json")
     if not os.path.isfile(path):
-        raise ModelError("has no config.json", where=folder, fix="give a Hugging Face model folder")
+        there = os.path.isdir(folder)
+        fix = "give a folder with config.json and model.safetensors" if there else _how_to_get(folder)
+        raise ModelError("has no config.json" if there else "no such folder", where=folder, fix=fix)
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind not in list(FOR_MASKED_LM):  # a list, because `kind` may be something that no set can hold
@@ -122,6 +127,16 @@ def read_hf_config(folder: str) -> ModelConfig:
         return ModelConfig(**shape, architecture=kind)
     except ConfigError as error:
         raise ModelError(error.what, where=path, fix="restore config.json") from None
+
+
+def _how_to_get(name: str) -> str:
+    """What is no folder is often a model's name on the Hugging Face Hub."""
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
+        return "correct the path"
+    full = name if "/" in name else f"{OWNERS.get(name, 'OWNER')}/{name}"
+    folder = f"models/{name.rpartition('/')[2]}"
+    get = f"hf download {full} --local-dir {folder}"
+    return f"correct the path; or get a model of the Hugging Face Hub, {get}, and give {folder}"
 
 
 def _modernbert_names(values: dict[str, Any], path: str) -> dict[str, Any]:

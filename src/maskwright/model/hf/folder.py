@@ -11,7 +11,7 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import FOR_MASKED_LM, read_hf_config
-from maskwright.model.hf.names import Parameters, pieces
+from maskwright.model.hf.names import Parameters, Piece, pieces
 from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 
 # transformers writes the tied decoder under one of these names, or leaves it out.
@@ -58,6 +58,11 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     return result
 
 
+def weight_digests(folder: str) -> dict[str, str]:
+    """sha256 of each file of a folder's weights, as the Hugging Face hub shows it. Raises `ModelError`."""
+    return {os.path.basename(path): storage.sha256_of_file(path) for path in _weight_files(folder)}
+
+
 def _equal(twin: Tensor, value: NDArray[np.float32]) -> bool:
     return twin.shape == value.shape and np.array_equal(twin.read(), value)
 
@@ -68,14 +73,7 @@ def _require_fit(found: dict[str, Tensor], config: ModelConfig, where: str) -> N
     for piece in pieces(config):
         tensor = found.get(piece.hf_name)
         if tensor is None:
-            head = piece.name.startswith("head.")
-            raise ModelError(
-                f"has no tensor {piece.hf_name}",
-                where=where,
-                fix=f"continue from a masked-LM folder ({FOR_MASKED_LM[config.architecture]})"
-                if head
-                else "restore config.json, or the weights that belong to it",
-            )
+            raise _lacking(piece, found, FOR_MASKED_LM[config.architecture], where)
         if tensor.shape != piece.shape:
             raise ModelError(
                 f"{piece.hf_name} is {tensor.shape}, config.json says {piece.shape}",
@@ -89,6 +87,17 @@ def _require_fit(found: dict[str, Tensor], config: ModelConfig, where: str) -> N
             where=where,
             fix=f"continue from a plain {FOR_MASKED_LM[config.architecture]} folder",
         )
+
+
+def _lacking(piece: Piece, found: dict[str, Tensor], kind: str, where: str) -> ModelError:
+    bare = piece.hf_name.partition(".")[2]
+    if bare in found:
+        what = f"is a bare encoder, saved without its masked-LM head: it has {bare}, not {piece.hf_name}"
+        return ModelError(what, where=where, fix=f"take the {kind} folder that it was made from")
+    fix = "restore config.json, or the weights that belong to it"
+    if piece.name.startswith("head."):
+        fix = f"continue from a masked-LM folder ({kind})"
+    return ModelError(f"has no tensor {piece.hf_name}", where=where, fix=fix)
 
 
 def _weight_files(folder: str) -> list[str]:

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 PLAIN_UP_TO_TOKENS = 1024
 """On a CPU in bf16, three plain products beat torch's fused kernel, forward and backward, once freed memory is kept
@@ -83,6 +82,8 @@ def segment_borders(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Borders | None, dropout: float) -> Tensor:
     """softmax(q k^T / sqrt(h) + mask) v (Vaswani et al. 2017), by what is fastest for the device, dtype and length."""
     if isinstance(mask, Borders):
+        from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.9 s that a CPU need not wait
+
         M, _, T, _ = q.shape
         q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v))
         mixed = cast(Tensor, varlen_attn(q, k, v, mask.at, mask.at, mask.longest, mask.longest))

@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def unset_table(rows: int, width: int) -> nn.Embedding:
+    """[rows, width] weights that are yet to be assigned. On the meta device torch's own start of them would import its
+    compiler, which takes 1.5 s."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 def look_up(table_VD: Tensor, ids: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import Borders, attention, visible
-from maskwright.model.torch.embedding import look_up
+from maskwright.model.torch.embedding import look_up, unset_table
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each [M, 1, T, h / 2]."""
@@ -69,7 +69,7 @@ class ModernBert(nn.Module):
         super().__init__()
         self.config = config
         D, eps = config.hidden_size, config.layer_norm_eps
-        self.word = nn.Embedding(config.padded_vocab_size, D)
+        self.word = unset_table(config.padded_vocab_size, D)
         self.norm = nn.LayerNorm(D, eps, bias=False)
         self.layers = nn.ModuleList(Layer(config, first=i == 0) for i in range(config.num_hidden_layers))
         self.final_norm = nn.LayerNorm(D, eps, bias=False)

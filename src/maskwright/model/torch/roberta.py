@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
 from maskwright.model.torch.attention import Borders, attention, visible
-from maskwright.model.torch.embedding import look_up
+from maskwright.model.torch.embedding import look_up, unset_table
 
 
 class Layer(nn.Module):
@@ -54,9 +54,9 @@ class Roberta(nn.Module):
         super().__init__()
         self.config = config
         D = config.hidden_size
-        self.word = nn.Embedding(config.padded_vocab_size, D)
-        self.position = nn.Embedding(config.max_position_embeddings, D)
-        self.token_type = nn.Embedding(config.type_vocab_size, D)
+        self.word = unset_table(config.padded_vocab_size, D)
+        self.position = unset_table(config.max_position_embeddings, D)
+        self.token_type = unset_table(config.type_vocab_size, D)
         self.norm = nn.LayerNorm(D, config.layer_norm_eps)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.head = Head(config)
