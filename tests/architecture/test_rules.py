@@ -178,14 +178,16 @@ def test_every_package_is_in_the_layers() -> None:
 
 
 def test_help_and_import_load_nothing_heavy() -> None:
+    """That of each place to submit to as well, with what it imports to know its options."""
     code = (
-        "import sys, maskwright.cli.main as c; code = c.run(['--help']); "
-        "heavy = {'torch', 'jax', 'numpy', 'transformers', 'tokenizers', 'pyarrow', 'rich'} & set(sys.modules); "
+        "import sys, maskwright.cli.main as c; from maskwright.cli.places import PLACES; "
+        "code = max(c.run([*words, '--help']) for words in ([], *(['submit', place] for place in PLACES))); "
+        "heavy = {'torch', 'jax', 'numpy', 'transformers', 'tokenizers', 'pyarrow', 'rich', 'ray'} & set(sys.modules); "
         "sys.exit(code or (f'loaded {sorted(heavy)}' if heavy else 0))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert "pretrain" in result.stdout
+    assert "pretrain" in result.stdout and "submit kubernetes" in result.stdout
 
 
 def test_number_of_configuration_keys_is_pinned() -> None:
@@ -308,7 +310,7 @@ def test_commands_in_the_readme_exist(line: str) -> None:
     command = get_command(app)
     words = shlex.split(line, comments=True)[1:]
     while hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
+        command = command.get_command(None, words.pop(0))
     known = {option for parameter in command.params for option in parameter.opts}
     assert not [word for word in words if word.startswith("--") and word not in known]
 

@@ -92,7 +92,7 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
     thread = threading.Thread(target=taken, daemon=True)
     with booting(cloud, tmp_path / "hosts", "lab1-group", spec, 2) as boots:
         thread.start()
-        words = ["submit", config, "--run", "one", "--on", lab, "--up", "--down-when-done"]
+        words = ["submit", "env", lab, config, "--run", "one", "--up", "--down-when-done"]
         code = main.run([*words, "--set", "batch.virtual_workers=2", "--set", "engine.reproducibility=exact"])
     out, err = capfd.readouterr()
     assert code == 0, out + err

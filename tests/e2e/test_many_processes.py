@@ -107,7 +107,7 @@ def test_weights_are_the_same_bit_by_bit_at_any_number_of_processes(machine: Mac
     assert "4 processes, exact sums" in said
     assert compare(machine.directory("alone"), machine.directory("four"))[2] == []
     for count, until_step in ((8, 3), (1, 3), (2, 99)):
-        code, said = machine.run("changing", count, "--max-steps", str(until_step), **EIGHT)
+        code, said = machine.run("changing", count, "--stop-after-steps", str(until_step), **EIGHT)
         assert code == (75 if until_step < 99 else 0), said
     assert compare(machine.directory("alone"), machine.directory("changing"))[2] == []
 
@@ -123,9 +123,9 @@ def test_three_processes_share_twelve_workers_and_a_cut_corpus_with_muon(machine
 def test_fast_sums_are_the_same_within_rounding_and_go_on_anywhere(machine: Machine, sharding: str) -> None:
     keys = {"batch.virtual_workers": 4, "engine.reproducibility": "fast"}
     assert machine.run("alone", 1, **keys)[0] == 0
-    code, said = machine.run("fast", 2, "--max-steps", "6", **keys, **{"engine.sharding": sharding})
+    code, said = machine.run("fast", 2, "--stop-after-steps", "6", **keys, **{"engine.sharding": sharding})
     assert code == 75, said
-    code, said = machine.run("fast", 2, "--max-steps", "3", **keys, **{"engine.sharding": sharding})
+    code, said = machine.run("fast", 2, "--stop-after-steps", "3", **keys, **{"engine.sharding": sharding})
     assert code == 75, said
     code, said = machine.run("fast", None, **keys)
     assert code == 0, said
@@ -192,12 +192,13 @@ def test_what_is_lost_every_time_is_given_up(machine: Machine, monkeypatch: pyte
     """One process meets a kill at its first step, in each attempt; there is no checkpoint in between."""
     from maskwright.launch import local
     from maskwright.launch.group import Group
+    from maskwright.launch.target import Pretrain
 
     monkeypatch.setattr(local, "RESTARTS", 1)
     words = ["-c", "import os; os.kill(os.getpid(), 9)"]
     monkeypatch.setattr(local, "COMMAND", [local.sys.executable, *words])
     with pytest.raises(Exception, match="killed by SIGKILL") as raised:
-        local.supervise([], Group(2), str(machine.folder / "none"), local.Limits(), 5.0)
+        local.supervise(Pretrain("x.yaml", str(machine.folder / "none")), Group(2), 5.0)
     assert raised.value.exit_code == 1  # type: ignore[attr-defined]
 
 
@@ -290,7 +291,7 @@ def test_a_process_killed_while_they_find_each_other_is_started_again(machine: M
 def test_a_kill_in_a_rollback_saves_nothing_of_what_is_half_restored(machine: Machine) -> None:
     command = words(machine.folder, DIES_IN_A_ROLLBACK)
     keys = {**LONG, "schedule.steps": 12, "health.on_spike": "rollback", "health.max_rollbacks": 1}
-    process = machine.start("run", 2, "--max-steps", "12", command=command, **keys)
+    process = machine.start("run", 2, "--stop-after-steps", "12", command=command, **keys)
     _, said = machine.ended(process)
     assert "starting again from step 10" in said, said
     assert 10 in checkpoint.whole_steps(machine.directory("run").checkpoints)
@@ -334,7 +335,7 @@ def test_of_several_machines_a_loss_ends_all_with_75(machine: Machine) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     keys = {**LONG, "schedule.steps": 5000}
-    where = ("--nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
+    where = ("--num-nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
     nodes = [machine.start("far", 1, *where, "--node-rank", str(rank), **keys) for rank in range(2)]
     until(lambda: newest(machine.directory("far")) >= 3)
     os.kill(children(nodes[1].pid)[0], signal.SIGKILL)

@@ -201,7 +201,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     assert status and (status.phase, status.exit) == ("stopped", 75)
 
     # The limit is process 0's, for all.
-    ended = hosts.start("bothered", own=(("--max-steps", "1"), ()))
+    ended = hosts.start("bothered", own=(("--stop-after-steps", "1"), ()))
     assert codes(ended) == [75, 75], ended
 
     assert codes(hosts.start("bothered")) == [0, 0]

@@ -196,7 +196,7 @@ def test_a_run_goes_on_on_another_machine_bit_for_bit(config: Callable[..., RunC
     task.pretrain(config(**keys), str(tmp_path / "straight"))
     copied = config(**keys, **{"checkpoint.copy_to": URL})
     with pytest.raises(StoppedEarly):
-        task.pretrain(copied, str(tmp_path / "lost"), stop_request=StopRequest(max_steps=7))
+        task.pretrain(copied, str(tmp_path / "lost"), stop_request=StopRequest(stop_after_steps=7))
     shutil.rmtree(tmp_path / "lost")
     task.pretrain(copied, str(tmp_path / "found"))
     ends = [
@@ -253,7 +253,7 @@ def test_another_runs_copies_change_nothing_here(config: Callable[..., RunConfig
     keys: dict[str, Any] = {"schedule.steps": 8}
     task.pretrain(config(**keys, **{"checkpoint.copy_to": URL}), str(tmp_path / "one"))
     with pytest.raises(StoppedEarly):
-        task.pretrain(config(**keys, seed=7), str(tmp_path / "two"), stop_request=StopRequest(max_steps=2))
+        task.pretrain(config(**keys, seed=7), str(tmp_path / "two"), stop_request=StopRequest(stop_after_steps=2))
     before = {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()}
     mixed = config(**keys, seed=7, **{"checkpoint.copy_to": URL})
     for run in ("two", "three"):

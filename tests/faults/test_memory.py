@@ -95,7 +95,7 @@ def test_a_run_that_runs_out_of_memory_goes_on_aloud_and_resumes_exactly(
     task.pretrain(run, str(tmp_path / "straight"))
     assert "out of memory with 4 rows of 32 tokens at once: computing 2 at a time" in capfd.readouterr().err
     with pytest.raises(StoppedEarly):
-        task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(max_steps=3))
+        task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(stop_after_steps=3))
     seen.clear()
     task.pretrain(run, str(tmp_path / "parts"))
     assert set(seen) == {2}  # known from the checkpoint

@@ -49,7 +49,7 @@ class Boots:
     def boot(self, name: str) -> None:
         home = self.folder / name
         home.mkdir(parents=True)
-        words = ["agent", "--spec", self.spec, "--workers", str(self.hosts), "--instance", name, "--poll-seconds=0.3"]
+        words = ["agent", self.spec, "--num-hosts", str(self.hosts), "--instance", name, "--poll-seconds=0.3"]
         environment = {
             **os.environ,
             "HOME": str(home),
@@ -64,7 +64,7 @@ class Boots:
 
 
 class Metadata(BaseHTTPRequestHandler):
-    """Of a host that is told its address, and not which worker it is."""
+    """Of a host that is told its address, and not which of the hosts it is."""
 
     def do_GET(self) -> None:
         known = self.path.endswith("/network-interfaces/0/ip")

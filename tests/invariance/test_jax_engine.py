@@ -59,7 +59,7 @@ def train(folder: Path, *starts: RunConfig, each: int) -> tuple[TrainState, dict
     for number, config in enumerate(starts, 1):
         if number < len(starts):
             with pytest.raises(StoppedEarly):
-                task.pretrain(config, str(folder), stop_request=StopRequest(max_steps=each))
+                task.pretrain(config, str(folder), stop_request=StopRequest(stop_after_steps=each))
         else:
             task.pretrain(config, str(folder))
     loaded = checkpoint.load_newest(str(folder / "checkpoints"), set_aside=False)
@@ -323,7 +323,7 @@ def test_fewer_rows_at_once_go_through_a_checkpoint(
         small_memory(patch, 2)
         straight = train(tmp_path / "straight", run, each=4)
         with pytest.raises(StoppedEarly):
-            task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(max_steps=2))
+            task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(stop_after_steps=2))
     seen = small_memory(monkeypatch, 4)  # more would fit now, with other low bits
     parts = train(tmp_path / "parts", run, each=4)
     assert set(seen) == {2}

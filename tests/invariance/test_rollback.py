@@ -82,7 +82,7 @@ def test_a_stop_after_a_rollback_changes_nothing(
     spike_on(monkeypatch, seen, {18, 30})
     task.pretrain(config(**KEYS), str(tmp_path / "straight"))
     with pytest.raises(StoppedEarly):
-        limits = StopRequest(max_steps=stop_after)
+        limits = StopRequest(stop_after_steps=stop_after)
         task.pretrain(config(**KEYS), str(tmp_path / "stopped"), stop_request=limits)
     task.pretrain(config(**KEYS), str(tmp_path / "stopped"))
     ends: list[Any] = [

@@ -12,7 +12,7 @@ run=$root/run/maskwright         # does not: a file system in memory
 storage=${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}
 name=maskwright-agent
 step=start instance='' bucket='' folder='' digest='' version=''
-environment='' kind='' hosts='' spec='' mount_point='' nfs='' disk='' container='' wanted='' setup='' idle_minutes='' worker=''
+environment='' kind='' hosts='' spec='' mount_point='' nfs='' disk='' container='' wanted='' setup='' idle_minutes='' index=''
 
 # The guest agent hands what is printed here to the serial port and to Cloud Logging.
 hide() {
@@ -259,8 +259,8 @@ agent_options() {
   done
   # Else gcsfs asks each bucket's kind by gRPC first, with a minute's patience; ours are not hierarchical.
   options+=(--env GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT=false)
-  words=(agent --spec "$spec" --workers "$hosts" --instance "$instance")
-  [ -z "$worker" ] || words+=(--worker "$worker")
+  words=(agent "$spec" --num-hosts "$hosts" --instance "$instance")
+  [ -z "$index" ] || words+=(--host-index "$index")
   [ -z "$idle_minutes" ] || words+=(--idle-minutes "$idle_minutes")
 }
 start_agent() {
@@ -282,7 +282,7 @@ keep_agent() {
   while :; do
     begun=$SECONDS
     start_agent
-    begin agent "worker ${worker:-not fixed}, $hosts hosts"
+    begin agent "host ${index:-not fixed}, $hosts hosts"
     code=$(docker wait "$name" 9>&-) || code=unknown
     case $code in
       0) power_off "no job for $idle_minutes minutes" '&ifGenerationMatch=0'; return 0 ;;  # its own words are better
@@ -319,11 +319,11 @@ main() {
   attribute nfs maskwright-nfs
   attribute disk maskwright-disk
   attribute setup maskwright-setup
-  attribute worker agent-worker-number
-  [ -n "$worker" ] || attribute worker worker-id
+  attribute index agent-worker-number
+  [ -n "$index" ] || attribute index worker-id
   case $instance in
     "$environment-$kind"-*) ;;
-    *) [ -z "$worker" ] || instance=$environment-$kind-w-$worker ;;  # a TPU node's hosts have names of Google's own
+    *) [ -z "$index" ] || instance=$environment-$kind-w-$index ;;  # a TPU node's hosts have names of Google's own
   esac
   mounts=$root$mount_point
   # Container-Optimized OS has a root that cannot be written: the container sees the same paths all the same.

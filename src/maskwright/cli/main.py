@@ -24,10 +24,10 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     env_build,
     env_import,
     env_init,
+    env_jobs,
     env_smoke,
     models,
     monitor,
-    ray,
     submit,
 )
 from maskwright.cli.options import app

@@ -9,24 +9,22 @@ from typing import Annotated
 import typer
 
 from maskwright.cli.options import (
-    Address,
     AsJson,
     BSize,
     Config,
     Datapath,
     Device,
     Layout,
-    MaxHours,
-    MaxSteps,
     Model,
     ProfileSteps,
     Set,
     SimulatedGpus,
+    StopAfterHours,
+    StopAfterSteps,
     TextColumn,
     To,
     all_overrides,
     app,
-    pretrain_words,
     print_result,
 )
 from maskwright.core.console import warn
@@ -40,39 +38,41 @@ def pretrain(
     run: Annotated[str, typer.Option("--run", help="Run directory; an existing one is continued.")],
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would happen, stop.")] = False,
-    max_hours: MaxHours = None,
-    max_steps: MaxSteps = None,
+    stop_after_hours: StopAfterHours = None,
+    stop_after_steps: StopAfterSteps = None,
     profile_steps: ProfileSteps = 0,
     simulated_gpus: SimulatedGpus = None,
     b_size: BSize = None,
     datapath: Datapath = None,
-    num_workers: Annotated[int | None, typer.Option(help="As a Ray job: machines, or parts of one.", min=1)] = None,
-    gpus_per_worker: Annotated[int | None, typer.Option(help="As a Ray job: of each. 0: on the CPU.", min=0)] = None,
     processes: Annotated[
-        int | None, typer.Option(help="On this machine: one for each GPU when not given, one on a CPU.", min=1)
+        int | None,
+        typer.Option(metavar="N", help="Processes on this machine; one for each GPU when not given.", min=1),
     ] = None,
-    nodes: Annotated[int, typer.Option(help="Machines that run this command together.", min=1)] = 1,
-    node_rank: Annotated[int, typer.Option(help="Which of them this is, from 0.", min=0)] = 0,
-    rendezvous: Annotated[str | None, typer.Option(help="HOST:PORT of machine 0, for several.")] = None,
+    num_nodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Number of machines that train together; a Ray job chooses by itself.", min=1),
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs of each machine of a Ray job; 0 trains on the CPU.", min=0)
+    ] = None,
+    node_rank: Annotated[int, typer.Option(metavar="N", help="Which of the machines this is, from 0.", min=0)] = 0,
+    rendezvous: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Address on machine 0 where several machines meet.")
+    ] = None,
 ) -> None:
     """Train a masked language model. Run again with the same folder: it continues, exactly."""
-    from maskwright.cli import ray
     from maskwright.core.config import read_config
     from maskwright.core.parent import end_with_parent
     from maskwright.launch import local
-    from maskwright.launch.group import choose
+    from maskwright.launch.target import Pretrain
 
     end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
-    gang = ray.Gang(num_workers, gpus_per_worker, max_hours, max_steps, profile_steps)
-    if not dry_run and ray.train_as_a_job(resolved, config, run, set_, gang):
+    machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
+    command = Pretrain(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps)
+    if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
         return
-    group = choose(resolved, processes, nodes, node_rank, rendezvous)
-    if group and not dry_run:
-        words = pretrain_words(config, run, set_)
-        limits = local.Limits(max_hours, max_steps, profile_steps)
-        return local.supervise(words, group, run, limits, resolved.checkpoint.grace_seconds)
     from maskwright.tasks import preflight
     from maskwright.tasks import pretrain as task
     from maskwright.training.stop import StopRequest
@@ -83,7 +83,9 @@ def pretrain(
         for doubt in preflight.doubts(resolved, ready):
             warn(doubt)
     else:
-        request = StopRequest(max_hours=max_hours, max_steps=max_steps, profile_steps=profile_steps)
+        request = StopRequest(
+            stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
+        )
         task.pretrain(resolved, run, config_file=config, stop_request=request)
 
 
@@ -104,42 +106,6 @@ def plan(
     print_result(found.report(), found.to_json(), as_json)
     if not found.asked.fits or found.advice:
         raise typer.Exit(1)
-
-
-@app.command("stop")
-def stop(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="Run directory of a run that is going on, a submitted job.json, ray:ID, vertex:ID or lab.yaml.",
-        ),
-    ],
-    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
-    wait_seconds: Annotated[float, typer.Option(help="How long to wait for it to happen.", min=0.0)] = 120.0,
-    address: Address = None,
-) -> None:
-    """Ask a run to save and stop, from any machine that sees its folder. The same command continues it."""
-    from maskwright.run.directory import RunDirectory
-    from maskwright.tasks import stop as task
-
-    if run.endswith("/job.json"):
-        from maskwright.launch.bucket.queue import stop_spec
-
-        return stop_spec(run)
-    if run.startswith("ray:"):
-        from maskwright.cli import ray
-
-        return ray.stop(run, checkpoint, wait_seconds, address)
-    if run.startswith("vertex:"):
-        from maskwright.cli import vertex
-
-        return vertex.stop(run, checkpoint, wait_seconds)
-    if run.endswith((".yaml", ".yml")):
-        from maskwright.cli import env_jobs
-
-        return env_jobs.stop(run)
-    print(task.stop(RunDirectory(run), "checkpoint" if checkpoint else "stop", wait_seconds))
 
 
 @app.command("evaluate")

@@ -1,4 +1,4 @@
-"""The commands that watch a run, whoever started it: they read its folder and nothing else."""
+"""The commands on a run that trains, or trained, anywhere; `places.py` knows where."""
 
 from __future__ import annotations
 
@@ -7,44 +7,28 @@ from typing import Annotated
 
 import typer
 
-from maskwright.cli import env_jobs, vertex
+from maskwright.cli import places
 from maskwright.cli.options import Address, AsJson, app, print_result
 
 WATCH_SECONDS = 5.0
-INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
 
-Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run directory, a copy of one at any URL, ray:ID, vertex:ID or lab.yaml.")
-]
+Run = Annotated[str, typer.Argument(metavar="RUN", help=places.RUNS)]
 
 
 @app.command("status")
 def status(
     run: Run,
     as_json: AsJson = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again every 5 seconds, until the run is over.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every 5 seconds, until the run is over.")] = False,
     address: Address = None,
 ) -> None:
-    """How a run is: progress, last checkpoint, and which rank is lost, hangs or is slow."""
-    if run.startswith("ray:"):
-        from maskwright.cli import ray
-        from maskwright.core.errors import InputError
+    """Show how a run is: progress, last checkpoint, and which rank is lost, hangs or is slow."""
+    from maskwright.core.errors import INTERRUPTED, StoppedEarly
 
-        if watch:
-            fix = f"`maskwright logs {run} --follow`, or --watch with the run's folder"
-            raise InputError("is for a run directory", where="--watch", fix=fix)
-        return ray.status(run, as_json, address)
-    if run.startswith("vertex:"):
-        return vertex.status(run, as_json, watch)
-    if env_jobs.is_environment(run):
-        return env_jobs.status(run, as_json)
-    from maskwright.core.errors import StoppedEarly
-    from maskwright.monitor.status import look
-
+    target = places.run(run, address)
     try:
         while True:
-            found = look(run)
+            found = target.status()
             print_result(found.report(), found.to_json(), as_json)
             if not watch or found.over:
                 return
@@ -56,27 +40,41 @@ def status(
 @app.command("logs")
 def logs(
     run: Run,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over, as it grows.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until the run is over.")
+    ] = False,
     lines: Annotated[
-        int | None, typer.Option(help="Only so many of the last lines; all when not given.", min=0)
+        int | None, typer.Option(metavar="N", help="Show so many of the last lines; all when not given.", min=0)
     ] = None,
     address: Address = None,
 ) -> None:
-    """A run's log. With --follow, its exit code: 0 when the run is done, 75 when it stopped early, else its own."""
-    if run.startswith("ray:"):
-        from maskwright.cli import ray
-
-        return ray.logs(run, follow, lines, address)
-    if run.startswith("vertex:"):
-        return vertex.logs(run, follow, lines)
-    if env_jobs.is_environment(run):
-        return env_jobs.logs(run, follow, lines)
-    from maskwright.core.errors import StoppedEarly
-    from maskwright.monitor import logs as task
-
-    try:
-        code = task.follow(run, lines) if follow else task.show(run, lines)
-    except StoppedEarly:
-        raise typer.Exit(INTERRUPTED) from None
-    if code:
+    """Show a run's log. With --follow, end with the run's exit code: 0 for done, 75 for stopped early, else its own."""
+    target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
+    if code := target.logs(follow=follow, lines=lines):
         raise typer.Exit(code)
+
+
+@app.command("stop")
+def stop(
+    run: Run,
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
+    wait_seconds: Annotated[
+        float, typer.Option(metavar="N", help="How long to wait until the run has saved.", min=0.0)
+    ] = 120.0,
+    address: Address = None,
+) -> None:
+    """Ask a run to save and stop, from any machine that sees it. The same command continues the run."""
+    target = places.run(run, address, options=frozenset({"--checkpoint"} if checkpoint else ()))
+    if said := target.stop(checkpoint=checkpoint, wait_seconds=wait_seconds):
+        print(said)
+
+
+@app.command("list")
+def list_(
+    place: Annotated[str, typer.Argument(metavar="PLACE", help="A place that keeps a list of its jobs: ray.")] = "ray",
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the jobs that were submitted to a cluster."""
+    found = places.jobs(place, address)
+    print_result(found.report(), found.to_json(), as_json)

@@ -45,38 +45,28 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hu
 Config = Annotated[
     str, typer.Argument(metavar="CONFIG", help="YAML of the run, or the name of a recipe, such as small.")
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set schedule.steps=100")]
-MaxHours = Annotated[float | None, typer.Option(help="Save and stop after so long (exit 75).", min=0.0)]
-MaxSteps = Annotated[int | None, typer.Option(help="Save and stop after so many steps (exit 75).", min=1)]
-ProfileSteps = Annotated[int, typer.Option(help="Trace so many early steps, to RUN/profile.", min=0)]
-SimulatedGpus = Annotated[
-    int | None, typer.Option("--simulated-gpus", "--simulated_gpus", help="As --set batch.virtual_workers=N.", min=1)
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of CONFIG, as in --set schedule.steps=100."),
 ]
-BSize = Annotated[
-    int | None, typer.Option("--b-size", "--b_size", help="As --set batch.micro_batch_rows=N: rows of each.", min=1)
+StopAfterHours = Annotated[
+    float | None, typer.Option(metavar="N", help="Save and stop after so many hours (exit 75).", min=0.0)
 ]
-Datapath = Annotated[str | None, typer.Option("--datapath", help="As --set data.store=FOLDER.")]
-JobId = Annotated[str | None, typer.Option("--job-id", help="Of the Ray job; one is made up when not given.")]
+StopAfterSteps = Annotated[
+    int | None, typer.Option(metavar="N", help="Save and stop after so many steps (exit 75).", min=1)
+]
+ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace so many early steps, to RUN/profile.", min=0)]
+SimulatedGpus = Annotated[int | None, typer.Option("--simulated-gpus", "--simulated_gpus", hidden=True, min=1)]
+BSize = Annotated[int | None, typer.Option("--b-size", "--b_size", hidden=True, min=1)]
+Datapath = Annotated[str | None, typer.Option("--datapath", hidden=True)]
 Address = Annotated[
     str | None,
-    typer.Option(help="HTTP of the Ray head; RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265 when not given."),
+    typer.Option(
+        metavar="URL",
+        help="Address of the Ray head; RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265 when not given.",
+    ),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
-
-
-def pretrain_words(
-    config: str,
-    run: str,
-    overrides: list[str] | None,
-    max_hours: float | None = None,
-    max_steps: int | None = None,
-    profile_steps: int = 0,
-) -> list[str]:
-    """What a person would type after `maskwright`, for another process or machine."""
-    limits = {"--max-hours": max_hours, "--max-steps": max_steps, "--profile-steps": profile_steps or None}
-    limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
-    keys = [word for text in overrides or [] for word in ("--set", text)]
-    return ["pretrain", config, "--run", run, *keys, *limited]
 
 
 def all_overrides(

@@ -1,211 +1,127 @@
-"""The commands that start a job on other machines. The job is the very command that a person would type there."""
+"""`maskwright submit PLACE`, whose options are the fields of the place, and `maskwright agent`.
+
+The job is the very command that a person would type there."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import inspect
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
-from maskwright.cli import env_jobs, vertex
-from maskwright.cli import schedulers as cluster
-from maskwright.cli.options import (
-    Address,
-    BSize,
-    Config,
-    Datapath,
-    JobId,
-    MaxHours,
-    MaxSteps,
-    ProfileSteps,
-    Set,
-    SimulatedGpus,
-    all_overrides,
-    app,
-    pretrain_words,
-)
+from maskwright.cli import options as common
+from maskwright.cli.options import all_overrides, app, plain
+from maskwright.cli.places import PLACES, place
+from maskwright.launch import target
+from maskwright.launch.target import Place, Pretrain
 
-if TYPE_CHECKING:
-    from maskwright.launch.job import JobSpec
-
-Run = Annotated[str, typer.Option("--run", help="Run directory, as on the hosts; an existing one is continued.")]
-On = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        help="Where: lab.yaml (an environment), slice:NAME (TPU VMs), kubernetes, slurm, skypilot, vertex or ray.",
-    ),
-]
-Spec = Annotated[
-    str | None, typer.Option("--spec", help="gs://bucket/folder/job.json instead: agents on the hosts fetch it.")
-]
-Workdir = Annotated[str, typer.Option(help="Folder on the hosts to run in; its .venv is used.")]
-Setup = Annotated[str | None, typer.Option(help="Shell command for each host, before the first attempt.")]
-Env = Annotated[list[str] | None, typer.Option("--env", help="Name of a variable that the job gets too.")]
-Restarts = Annotated[int, typer.Option(help="How often to begin again after a host was lost.", min=0)]
-GraceSeconds = Annotated[float, typer.Option(help="Between SIGTERM and SIGKILL.", min=1.0)]
-NumWorkers = Annotated[int, typer.Option(help="Machines (pods, nodes, Ray workers) that train together.", min=1)]
-GpusPerWorker = Annotated[int, typer.Option(help="Of each; a process computes on each one. 0: on the CPU.", min=0)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done or written, start nothing.")]
-
-# Only for slice:NAME.
-Zone = Annotated[str | None, typer.Option(help="Of the slice; gcloud's own when not given.")]
-Project = Annotated[str | None, typer.Option(help="Of the slice or the Vertex AI job; gcloud's own when not given.")]
-Via = Annotated[Literal["external", "internal", "iap"], typer.Option(help="How to reach the hosts of a slice.")]
-ConnectSeconds = Annotated[float, typer.Option(help="For a host of a slice to answer.", min=1.0)]
-RestartWaitSeconds = Annotated[float, typer.Option(help="Before an attempt after the first.", min=0.0)]
-Replace = Annotated[bool, typer.Option("--replace", help="End another job that holds a host of the slice.")]
-
-# Only for ray.
-Follow = Annotated[bool, typer.Option("--follow", help="Show the log until the job is over; its exit code.")]
-WorkingDir = Annotated[str | None, typer.Option(help="Folder to upload beside CONFIG, below 100 MiB.")]
+REQUIRED = inspect.Parameter.empty
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and start nothing.")]
+Run = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory there; an existing one is continued.")]
+OF_PRETRAIN: dict[str, tuple[Any, Any]] = {
+    "config": (common.Config, REQUIRED),
+    "run": (Run, REQUIRED),
+    "overrides": (common.Set, None),
+    "stop_after_hours": (common.StopAfterHours, None),
+    "stop_after_steps": (common.StopAfterSteps, None),
+    "profile_steps": (common.ProfileSteps, 0),
+    "simulated_gpus": (common.SimulatedGpus, None),
+    "b_size": (common.BSize, None),
+    "datapath": (common.Datapath, None),
+    "dry_run": (DryRun, False),
+}
 
 
-@app.command("submit")
-def submit(
-    context: typer.Context,
-    config: Config,
-    run: Run,
-    on: On = None,
-    spec: Spec = None,
-    set_: Set = None,
-    simulated_gpus: SimulatedGpus = None,
-    b_size: BSize = None,
-    datapath: Datapath = None,
-    max_hours: MaxHours = None,
-    max_steps: MaxSteps = None,
-    profile_steps: ProfileSteps = 0,
-    num_workers: NumWorkers = 1,
-    gpus_per_worker: GpusPerWorker = 0,
-    workdir: Workdir = "maskwright",
-    setup: Setup = None,
-    env: Env = None,
-    restarts: Restarts = 3,
-    grace_seconds: GraceSeconds = 30.0,
-    dry_run: DryRun = False,
-    zone: Zone = None,
-    project: Project = None,
-    via: Via = "external",
-    connect_seconds: ConnectSeconds = 300.0,
-    restart_wait_seconds: RestartWaitSeconds = 10.0,
-    replace: Replace = False,
-    address: Address = None,
-    job_id: JobId = None,
-    working_dir: WorkingDir = None,
-    follow: Follow = False,
-    name: cluster.Name = None,
-    kind: cluster.Kind = "indexed-job",
-    image: cluster.Image = "",
-    namespace: cluster.Namespace = None,
-    claim: cluster.Claim = None,
-    bucket: cluster.Bucket = None,
-    queue: cluster.Queue = None,
-    service_account: cluster.ServiceAccount = None,
-    secret: cluster.Secret = None,
-    cpus: cluster.Cpus = None,
-    memory: cluster.Memory = "16Gi",
-    gpu_resource: cluster.GpuResource = "nvidia.com/gpu",
-    node_selector: cluster.NodeSelector = None,
-    ray_version: cluster.RayVersion = "2.60.0",
-    sbatch: cluster.Sbatch = None,
-    accelerator: cluster.Accelerator = None,
-    spot: cluster.Spot = False,
-    region: vertex.Region = None,
-    machine_type: vertex.MachineType = None,
-    topology: vertex.Topology = None,
-    strategy: vertex.Strategy = None,
-    wait_hours: vertex.WaitHours = None,
-    nfs: vertex.NfsMounts = None,
-    network: vertex.PeeredNetwork = None,
-    staging: vertex.Staging = None,
-    label: vertex.Labels = None,
-    target: env_jobs.Target = None,
-    up: env_jobs.Up = False,
-    detach: env_jobs.Detach = False,
-    max_cost: env_jobs.MaxCost = None,
-    down_when_done: env_jobs.DownWhenDone = False,
-    prices: env_jobs.Prices = None,
-) -> None:
-    """Run `maskwright pretrain` on other machines, with their logs here and one exit code."""
-    set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
-    where, name_there = _place(on, spec)
-    if where == "environment":
-        return env_jobs.start(name_there, set_, context)
-    cluster.refuse_others(where, context)
-    _start(where, name_there, _job(context.params, set_), set_, context)
+class Places(TyperGroup):
+    """One command for each place, made when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(PLACES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        made = typer.Typer(**plain)
+        made.command(cmd_name, help=PLACES.get(cmd_name))(_function(place(cmd_name)))
+        return typer.main.get_command(made)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Places"):
+            formatter.write_dl(list(PLACES.items()))
 
 
-def _place(on: str | None, spec: str | None) -> tuple[str, str]:
-    from maskwright.core.errors import InputError
-    from maskwright.launch.job import parse_target
+def _function(kind: type[Place]) -> Any:
+    """What runs, with a signature for typer: the place's arguments, what every run has, the place's options."""
+    hints = get_type_hints(kind, include_extras=True)
+    own = {field.name: (hints[field.name], field.default) for field in fields(kind)}  # type: ignore[arg-type]
+    shared = {name: given for name, given in OF_PRETRAIN.items() if name not in kind.leaves_out}
 
-    if (on is None) == (spec is None):
-        raise InputError("give --on or --spec, one of the two", where="submit", fix="--on slice:NAME")
-    return parse_target(on) if on is not None else ("spec", "")
+    def submit(**given: Any) -> None:
+        spelt = [given.pop(name) for name in ("overrides", "simulated_gpus", "b_size", "datapath")]
+        dry_run = given.pop("dry_run", False)
+        command = {name: given.pop(name) for name in OF_PRETRAIN if name in given}
+        options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        target.submit(kind(**options), Pretrain(**command, overrides=tuple(all_overrides(*spelt))), dry_run=dry_run)
 
-
-def _job(options: dict[str, Any], overrides: list[str]) -> JobSpec:
-    from maskwright.launch.job import JobSpec
-
-    limits = (options["max_hours"], options["max_steps"], options["profile_steps"])
-    words = pretrain_words(options["config"], options["run"], overrides, *limits)
-    rest = (options["workdir"], options["setup"], options["restarts"], options["grace_seconds"])
-    return JobSpec(("maskwright", *words), tuple(options["env"] or ()), *rest)
-
-
-def _start(where: str, target: str, job: JobSpec, overrides: list[str], context: typer.Context) -> None:
-    from maskwright.cli import ray
-    from maskwright.launch.bucket import queue as pull
-    from maskwright.launch.job import NAMELESS
-
-    options = context.params
-    if where == "spec":
-        return print(job.to_json(), end="") if options["dry_run"] else pull.submit_spec(options["spec"], job)
-    if where == "ray":
-        gang = ray.gang_words(context)
-        taken = {key: options[key] for key in ("address", "job_id", "working_dir", "follow", "dry_run")}
-        asked = ray.Asked(gang=gang, **taken)
-        return ray.submit(job, options["config"], options["run"], overrides, _values(job.environment), asked)
-    if where in NAMELESS:
-        return cluster.start(where, job, context)
-    _on_slice(target, job, options)
+    arguments = {name: _typed(name, *own.pop(name)) for name in list(own) if get_args(own[name][0])[1].argument}
+    asked = arguments | shared | {name: _typed(name, *given) for name, given in own.items()}
+    submit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, (annotation, default) in asked.items()
+        ]
+    )
+    return submit
 
 
-def _on_slice(name: str, job: JobSpec, options: dict[str, Any]) -> None:
-    from maskwright.launch.ssh import slice
+def _typed(name: str, annotation: Any, default: Any) -> tuple[Any, Any]:
+    """`Annotated[kind, Option]` as typer has it."""
+    kind, option = get_args(annotation)
+    default = REQUIRED if default is MISSING else default
+    if option.argument:
+        return Annotated[kind, typer.Argument(metavar=option.metavar, help=option.help)], default
+    if isinstance(default, tuple):
+        kind, default = list[str], list(default)
+    words = f"--{name.replace('_', '-')}"
+    return Annotated[kind, typer.Option(words, metavar=option.metavar, help=option.help, min=option.min)], default
 
-    place = slice.Slice(name, options["zone"], options["project"], options["via"])
-    values = _values(job.environment)
-    if options["dry_run"]:
-        return print(slice.dry_run(place, job))
-    taken = {key: options[key] for key in ("replace", "connect_seconds", "restart_wait_seconds")}
-    slice.submit(place, job, values, **taken)
 
-
-def _values(names: tuple[str, ...]) -> dict[str, str]:
-    from maskwright.core.errors import InputError
-
-    if missing := [name for name in names if name not in os.environ]:
-        raise InputError("is not set here", where=f"--env {missing[0]}", fix=f"export {missing[0]}=…")
-    return {name: os.environ[name] for name in names}
+submit_app = typer.Typer(cls=Places, help="Train on other machines. Each place has its own options.", **plain)
+app.add_typer(submit_app, name="submit")
 
 
 @app.command("agent")
 def agent(
-    spec: Annotated[str, typer.Option("--spec", help="gs://bucket/folder/job.json that `submit --spec` writes.")],
-    worker: Annotated[
+    spec: Annotated[
+        str, typer.Argument(metavar="URL", help="The job.json in a bucket that `submit bucket` or `submit env` writes.")
+    ],
+    host_index: Annotated[
         int | None,
-        typer.Option(help="Number of this host, from 0; a TPU VM knows, others take a free one.", min=0),
+        typer.Option(metavar="N", help="Index of this host, from 0; a TPU VM knows it, others take a free one.", min=0),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of hosts; a TPU VM knows.", min=1)] = None,
-    instance: Annotated[str | None, typer.Option(help="Name of this host; its own when not given.")] = None,
+    num_hosts: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of hosts; a TPU VM knows it.", min=1)
+    ] = None,
+    instance: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of this host; its own name when not given.")
+    ] = None,
     idle_minutes: Annotated[
-        float | None, typer.Option(help="End with 0 when there was no job for so long, and say so there.", min=0.0)
+        float | None, typer.Option(metavar="N", help="End with 0 when no job has come for so long.", min=0.0)
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End with the first submission, by its exit code.")] = False,
-    poll_seconds: Annotated[float, typer.Option(help="How often to look.", min=0.1)] = 5.0,
+    poll_seconds: Annotated[
+        float, typer.Option(metavar="N", help="Pause between two looks at the bucket.", min=0.1)
+    ] = 5.0,
 ) -> None:
-    """Wait on a host for jobs that `submit --spec` leaves in a bucket, and run them. For a host's start-up script."""
+    """Wait on a host for jobs that lie in a bucket, and run them. For a host's start-up script."""
     from maskwright.launch.bucket.agent import run_agent
 
-    run_agent(spec, worker, workers, once=once, poll_seconds=poll_seconds, instance=instance, idle_minutes=idle_minutes)
+    run_agent(
+        spec,
+        host_index,
+        num_hosts,
+        once=once,
+        poll_seconds=poll_seconds,
+        instance=instance,
+        idle_minutes=idle_minutes,
+    )

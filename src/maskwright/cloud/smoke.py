@@ -83,12 +83,12 @@ class Smoke:
 
     def after(self, image: bool) -> list[list[str]]:
         """From there to the end of a job."""
-        hours = ["--max-hours", str(RUN_HOURS / 2)]
+        hours = ["--stop-after-hours", str(RUN_HOURS / 2)]
         return [
             *([["env", "image", self.yaml]] if image else []),
             ["env", "seed", self.yaml, "--yes"],
             ["env", "up", self.yaml, "--yes"],
-            ["submit", self.path("run.yaml"), "--run", "smoke", "--on", self.yaml, *hours],
+            ["submit", "env", self.yaml, self.path("run.yaml"), "--run", "smoke", *hours],
             ["env", "status", self.yaml],
         ]
 

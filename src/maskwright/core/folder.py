@@ -21,7 +21,7 @@ class Folder:
         self.location = location.rstrip("/")
         if redact(location) != location:
             fix = "leave it out: file systems find credentials in the environment or their own configuration"
-            raise InputError("holds a secret", where="--spec", fix=fix)
+            raise InputError("holds a secret", where=location, fix=fix)
         self._files, self._root = remote.filesystem(self.location, reach=False)  # an agent waits for the network
         self._local = isinstance(self._files, LocalFileSystem)
 

@@ -209,7 +209,7 @@ def _damaged(place: Place) -> str:
     before = place.newest()
     file = os.path.join(place.bothered.checkpoints, step_folder(before), checkpoint.FILES[0])
     os.truncate(file, os.path.getsize(file) // 2)
-    ended = place.train(place.bothered, "--max-steps", "1")
+    ended = place.train(place.bothered, "--stop-after-steps", "1")
     seen = ended.require(75, step_folder(before), "using the checkpoint before")
     return f"{seen}, named, the checkpoint before used"
 
@@ -253,7 +253,7 @@ def _bad_shards(place: Place) -> str:
 
 def _clock_back(place: Place) -> str:
     fault = {"call": f"{LOOP}:_log", "number": 2, "do": "clock_back"}
-    return place.train(place.bothered, "--max-steps", "4", fault=fault).require(75)
+    return place.train(place.bothered, "--stop-after-steps", "4", fault=fault).require(75)
 
 
 def _tracker_down(place: Place) -> str:

@@ -50,7 +50,7 @@ def choose(
     Raises `ConfigError` when there are fewer GPUs than that, or when they cannot share out the batch."""
     if "WORLD_SIZE" in os.environ:
         if processes is not None or nodes > 1:
-            fix = "leave --processes and --nodes to it, or unset WORLD_SIZE"
+            fix = "leave --processes and --num-nodes to it, or unset WORLD_SIZE"
             raise ConfigError("another launcher has started this as one of several", where="WORLD_SIZE", fix=fix)
         return None
     V, engine = config.batch.virtual_workers, config.engine
@@ -62,7 +62,7 @@ def choose(
         fix = "give the same --processes on every machine"
         raise ConfigError("machines may have different numbers of GPUs", where="--processes", fix=fix)
     if nodes > 1 and not (rendezvous and rendezvous.rpartition(":")[2].isdigit() and rendezvous.rpartition(":")[0]):
-        fix = "give the same HOST:PORT of node 0 on every machine"
+        fix = "give the same HOST:PORT of node 0 on every machine; on a Ray cluster, `maskwright submit ray`"
         raise ConfigError(f"{nodes} nodes need an address to meet at", where="--rendezvous", fix=fix)
     if engine.kind == "torch" and engine.devices and engine.devices % nodes == 0:
         processes = processes or engine.devices // nodes

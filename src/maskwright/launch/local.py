@@ -21,15 +21,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from types import FrameType
 
+from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError
+from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
 from maskwright.core.secrets import redact
-from maskwright.launch.group import Group
+from maskwright.launch.group import Group, choose
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
+from maskwright.launch.ray import gang as ray_gang
+from maskwright.launch.target import Pretrain
 from maskwright.run.directory import RunDirectory, Status, step_of
 from maskwright.run.heartbeat import local_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after
@@ -231,36 +234,28 @@ class Signals:
                 signal.signal(number, handler)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """`--max-hours` and `--max-steps` of all attempts together, `--profile-steps` of the first."""
-
-    max_hours: float | None = None
-    max_steps: int | None = None
-    profile_steps: int = 0
-    begun_at: float = field(default_factory=time.monotonic)
-
-    def words(self, steps_done: int, first: bool) -> list[str]:
-        """What is left of them."""
-        words = ["--profile-steps", str(self.profile_steps)] if first and self.profile_steps else []
-        if self.max_hours is not None:
-            left = max(0.0, self.max_hours - (time.monotonic() - self.begun_at) / 3600.0)
-            words += ["--max-hours", f"{left:.6f}"]
-        if self.max_steps is not None:
-            words += ["--max-steps", str(max(1, self.max_steps - steps_done))]
-        return words
+def _what_is_left(command: Pretrain, seconds: float, steps: int) -> Pretrain:
+    """Of the limits, which count over all attempts together. The first attempt alone is profiled."""
+    hours, limit = command.stop_after_hours, command.stop_after_steps
+    return replace(
+        command,
+        stop_after_hours=None if hours is None else max(0.0, hours - seconds / 3600.0),
+        stop_after_steps=None if limit is None else max(1, limit - steps),
+        profile_steps=0,
+    )
 
 
-def supervise(words: list[str], group: Group, run: str, limits: Limits, grace_seconds: float) -> None:
-    """Runs `maskwright` with `words` in each process until the run is done. Raises `StoppedEarly` (75) when it can be
-    continued, `JobError` with the code of the process that failed first."""
-    directory, failures, saved = RunDirectory(run), 0, newest_step(run)
-    first, attempts = saved, 0
+def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
+    """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) when it can be continued,
+    `JobError` with the code of the process that failed first."""
+    directory, failures, saved = RunDirectory(command.run), 0, newest_step(command.run)
+    first, attempts, began = saved, 0, time.monotonic()
     where = f"{group.processes} processes"
     with Signals().heard() as signals:
         while True:
-            now, begun = [*words, *limits.words(saved - first, attempts == 0)], time.time()
-            verdict, newest = _attempt(now, group, directory, signals, grace_seconds), newest_step(run)
+            now = _what_is_left(command, time.monotonic() - began, saved - first) if attempts else command
+            begun = time.time()
+            verdict, newest = _attempt(now, group, directory, signals, grace_seconds), newest_step(command.run)
             if attempts == 0 and (status := _status_since(directory, begun)):
                 first = status.began  # a copy of the run may have been fetched
             failures, saved = (failures + 1 if newest == saved else 1), newest
@@ -282,13 +277,13 @@ def supervise(words: list[str], group: Group, run: str, limits: Limits, grace_se
 
 
 def _named(verdict: Verdict) -> str:
-    return verdict.cause.describe().replace("worker", "process") if verdict.cause else ""
+    return verdict.cause.describe("process") if verdict.cause else ""
 
 
 def _attempt(
-    words: list[str], group: Group, directory: RunDirectory, signals: Signals, grace_seconds: float
+    command: Pretrain, group: Group, directory: RunDirectory, signals: Signals, grace_seconds: float
 ) -> Verdict:
-    attempt = signals.attempt = Attempt(words, group, grace_seconds)
+    attempt = signals.attempt = Attempt(command.words(), group, grace_seconds)
     try:
         if signals.asked:  # while they were started
             attempt.tell_all()
@@ -314,3 +309,35 @@ def newest_step(run: str) -> int:
     names = os.listdir(folder) if os.path.isdir(folder) else []
     whole = (name for name in names if os.path.exists(os.path.join(folder, name, "MANIFEST.json")))
     return max((step for name in whole if (step := step_of(name)) is not None), default=0)
+
+
+# ---- which launcher trains ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Who trains, as far as `pretrain` was told; None is for the launcher to choose."""
+
+    processes: int | None = None
+    num_nodes: int | None = None
+    gpus_per_node: int | None = None
+    """For a Ray job alone."""
+    node_rank: int = 0
+    rendezvous: str | None = None
+
+
+def train_elsewhere(command: Pretrain, config: RunConfig, machines: Machines, *, dry_run: bool = False) -> bool:
+    """Trains as the gang of a Ray job whose driver this is, or in processes of this machine. False where neither is
+    needed: then the caller computes by itself. `dry_run` only checks what was asked for."""
+    if ray_gang.job_id() is not None:
+        if not dry_run:
+            ray_gang.train_as_a_job(command, config, machines.num_nodes, machines.gpus_per_node)
+        return not dry_run
+    if machines.gpus_per_node is not None:
+        fix = "start it with `maskwright submit ray …`, or `ray job submit … -- maskwright pretrain …`"
+        raise InputError("is for a Ray job, and this is none", where="--gpus-per-node", fix=fix)
+    group = choose(config, machines.processes, machines.num_nodes or 1, machines.node_rank, machines.rendezvous)
+    if group is None or dry_run:
+        return False
+    supervise(command, group, config.checkpoint.grace_seconds)
+    return True

@@ -27,7 +27,7 @@ class End:
     """`code`: None when the host was lost, so that nobody knows. `told`: the launcher ended it. `reason`: the command's
     own, with a 75. `why`: what is known besides `tail`, the last lines of its output. `time`: when it was seen."""
 
-    worker: int
+    host: int
     code: int | None
     told: bool = False
     reason: StopReason = ""
@@ -44,14 +44,14 @@ class End:
         """Ended with a code that says that trying again gives the same."""
         return self.code not in (None, 0, EARLY) and not self.killed
 
-    def describe(self) -> str:
+    def describe(self, who: str = "host") -> str:
         if self.code is None:
             words = "lost"
         elif self.killed:
             words = f"killed by {_signal(self.code - 128)}"
         else:
             words = {0: "done", EARLY: f"exit {EARLY}, stopped early"}.get(self.code, f"exit {self.code}")
-        return f"worker {self.worker}: {words}{', told to end' if self.told else ''}" + (
+        return f"{who} {self.host}: {words}{', told to end' if self.told else ''}" + (
             f" ({self.why})" if self.why else ""
         )
 
@@ -95,8 +95,8 @@ def report(ends: Sequence[End], verdict: Verdict) -> list[str]:
     first = verdict.cause
     lines = []
     if first is not None:
-        lines = [f"first: {first.describe()}", *(f"worker {first.worker} | {line}" for line in first.tail)]
-    return lines + [end.describe() for end in sorted(ends, key=lambda end: end.worker) if end is not first]
+        lines = [f"first: {first.describe()}", *(f"host {first.host} | {line}" for line in first.tail)]
+    return lines + [end.describe() for end in sorted(ends, key=lambda end: end.host) if end is not first]
 
 
 def conclude(code: int, cause: str, where: str, reason: StopReason = "") -> None:

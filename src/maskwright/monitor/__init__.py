@@ -1,1 +1,1 @@
-"""Watching runs: all of it reads the run directory, and none of it writes there."""
+"""Watching runs: all of it reads the run directory. What it writes there is a wish to stop."""

@@ -137,7 +137,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
     """Raises `InputError` where there is no run."""
     place = Place(location)
     names = place.names()
-    checkpoint = _newest_checkpoint(place, names)
+    checkpoint = newest_checkpoint(place, names)
     if not set(SIGNS) & set(names) and checkpoint is None:
         raise InputError(
             "is not a run directory" if names else "is not there, or empty",
@@ -213,7 +213,7 @@ def _holder(place: Place) -> int | None:
     return int(lease["pid"]) if state_of(lease["pid"], 0) != "gone" else None
 
 
-def _newest_checkpoint(place: Place, names: list[str]) -> Checkpoint | None:
+def newest_checkpoint(place: Place, names: list[str]) -> Checkpoint | None:
     """A run has them in `checkpoints/`, a copy of one (checkpoint.copy_to) right there."""
     folder = "checkpoints/" if "checkpoints" in names else ""
     found = place.names("checkpoints") if folder else names

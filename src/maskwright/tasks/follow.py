@@ -39,7 +39,7 @@ def follow(config: RunConfig, run: str, request: StopRequest, processes: Process
     _require_same_run(ready, told)
     if before is None:
         ready.store.verify()
-    request.max_steps = told["max_steps"]
+    request.stop_after_steps = told["stop_after_steps"]
     engine = start_engine(ready, before, told["threads"])
     agree()
     directory = RunDirectory(run)

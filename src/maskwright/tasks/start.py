@@ -39,7 +39,7 @@ def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] |
         "config": flat(ready.config),
         "model": asdict(ready.model),
         "store_fingerprint": ready.store.fingerprint,
-        "max_steps": request.max_steps,
+        "stop_after_steps": request.stop_after_steps,
         "start": uuid.uuid4().hex,
     }
 

@@ -3,7 +3,7 @@
 SIGTERM, SIGINT       stop; what is not saved when the grace period ends is left to the restart
 SIGUSR1               save a checkpoint and go on
 RUN/request.json      the same two, by `maskwright stop`, from any machine that sees the folder
---max-hours and --max-steps stop this start of the run; the same command continues.
+--stop-after-hours and --stop-after-steps stop this start of the run; the same command continues.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class StopRequest:
     def __init__(
         self,
         *,
-        max_hours: float | None = None,
-        max_steps: int | None = None,
+        stop_after_hours: float | None = None,
+        stop_after_steps: int | None = None,
         profile_steps: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,7 +62,7 @@ class StopRequest:
         self.everywhere = False
         self.grace_seconds, self.when_grace_ends = DEFAULT_GRACE_SECONDS, end_now
         self._clock, self._began, self._looked = clock, clock(), clock()
-        self._max_hours, self.max_steps = max_hours, max_steps
+        self._stop_after_hours, self.stop_after_steps = stop_after_hours, stop_after_steps
         self.profile_steps = profile_steps
 
     @property
@@ -77,11 +77,11 @@ class StopRequest:
         """After each step; `steps_done` since this start. The folder, if it is this process's to read, is looked at
         once a second."""
         now = self._clock()
-        if self.max_steps is not None and steps_done >= self.max_steps:
-            self.ask("limit", f"--max-steps {self.max_steps}")
+        if self.stop_after_steps is not None and steps_done >= self.stop_after_steps:
+            self.ask("limit", f"--stop-after-steps {self.stop_after_steps}")
             self.everywhere = True
-        if self._max_hours is not None and now - self._began >= self._max_hours * 3600.0:
-            self.ask("limit", f"--max-hours {self._max_hours:g}")
+        if self._stop_after_hours is not None and now - self._began >= self._stop_after_hours * 3600.0:
+            self.ask("limit", f"--stop-after-hours {self._stop_after_hours:g}")
         if directory and now - self._looked >= LOOK_EVERY_SECONDS:
             self._looked = now
             wish = directory.take_request()

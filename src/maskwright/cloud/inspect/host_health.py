@@ -1,7 +1,7 @@
 """How each host of a slice or group is: what Google says of its machine, what it wrote into the bucket, and when.
 
 health/INSTANCE.json                  a step of its start-up, from deploy/terraform/host/startup.sh
-hosts/worker-3.json                   the beat of the agent that is worker 3
+hosts/host-3.json                     the beat of the agent that is host 3
 idle/INSTANCE.json                    why it stopped itself
 """
 
@@ -34,7 +34,7 @@ class HostHealth:
     machine: str
     verdict: str
     detail: str
-    worker: int | None
+    index: int | None
     beat_seconds: float | None
     software: dict[str, Any]
 
@@ -43,7 +43,7 @@ class HostHealth:
         return self.verdict in ("works", "waits", "starting", "coming", "stopped")
 
     def line(self) -> str:
-        number = f" worker {self.worker}" if self.worker is not None else ""
+        number = f" host {self.index}" if self.index is not None else ""
         beat = f", beat {human_seconds(self.beat_seconds)} ago" if self.beat_seconds is not None else ""
         return f"{self.name}{number}: {self.verdict} ({self.machine.lower() or 'no machine yet'}{beat}){self._more()}"
 
@@ -74,14 +74,16 @@ def look(google: Google, environment: Environment, kind: str, zone: str) -> list
     hosts = environment.hosts_of(kind)
     machines = list(_machines(google, environment, kind, zone))
     notes = _notes(google, environment.runs_bucket, kind)
-    beats = {str(note.content.get("instance", "")): (int(name[7:]), note) for name, note in _beats(notes["hosts"])}
+    beats = {str(note.content.get("instance", "")): (index, note) for index, note in _beats(notes["hosts"])}
     software = [note.content.get("software") or {} for _, note in beats.values()]
     wanted = max(software, key=software.count) if software and hosts is not None else {}
     return [_health(one, beats.get(one.name), notes, wanted) for one in machines]
 
 
-def _beats(found: dict[str, Note]) -> Iterator[tuple[str, Note]]:
-    yield from ((name, note) for name, note in found.items() if name[7:].isdecimal() and not note.content.get("gone"))
+def _beats(found: dict[str, Note]) -> Iterator[tuple[int, Note]]:
+    for name, note in found.items():
+        if (index := name.removeprefix("host-")).isdecimal() and not note.content.get("gone"):
+            yield int(index), note
 
 
 def _machines(google: Google, environment: Environment, kind: str, zone: str) -> Iterator[Machine]:
@@ -126,12 +128,12 @@ def _health(
     machine: Machine, beat: tuple[int, Note] | None, notes: dict[str, dict[str, Note]], wanted: dict[str, Any]
 ) -> HostHealth:
     started, idle = notes["health"].get(machine.name), notes["idle"].get(machine.name)
-    worker, seconds = (beat[0], beat[1].seconds) if beat else (None, None)
+    index, seconds = (beat[0], beat[1].seconds) if beat else (None, None)
     software = (beat[1].content.get("software") or {}) if beat else {}
     verdict, detail = _verdict(machine, beat[1] if beat else None, started, idle)
     if software and software != wanted:
         detail = "; ".join(text for text in (detail, f"runs {_words(software)}, others {_words(wanted)}") if text)
-    return HostHealth(machine.name, machine.state, verdict, detail, worker, seconds, software)
+    return HostHealth(machine.name, machine.state, verdict, detail, index, seconds, software)
 
 
 def _verdict(machine: Machine, beat: Note | None, started: Note | None, idle: Note | None) -> tuple[str, str]:

@@ -14,8 +14,7 @@ from maskwright.cloud.inspect import host_health
 from maskwright.cloud.inspect.audit import HOURS_A_MONTH, Audit, FindPrice, audit, total
 from maskwright.cloud.inspect.drift import differences
 from maskwright.cloud.inspect.host_health import HostHealth
-from maskwright.cloud.jobs import status as job_status
-from maskwright.cloud.jobs.status import Found as Job
+from maskwright.cloud.jobs.status import EnvironmentJobs, Report
 from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
 from maskwright.core.console import human_bytes, human_count
@@ -50,7 +49,7 @@ class Status:
     exists: Audit
     hosts: list[Hosts]
     disk: str
-    jobs: list[Job]
+    jobs: Report
     drift: list[str]
 
     def report(self) -> str:
@@ -58,7 +57,7 @@ class Status:
         for one in self.hosts:
             lines += one.lines()
         lines += [self.disk] if self.disk else []
-        lines += [job.report() for job in self.jobs if job.submission]
+        lines += [job.report() for job in self.jobs.found if job.job.submission]
         lines += [f"differs: {line}" for line in self.drift] or ["YAML and cloud agree"]
         return "\n".join([*lines, self.exists.report()])
 
@@ -67,7 +66,7 @@ class Status:
             "environment": self.environment,
             "hosts": [one.to_json() for one in self.hosts],
             "disk": self.disk or None,
-            "jobs": [job.to_json() for job in self.jobs],
+            "jobs": self.jobs.to_json(),
             "differs": self.drift,
             "exists": self.exists.to_json(),
         }
@@ -91,7 +90,7 @@ def read(location: str, price: FindPrice | None = None) -> Status:
         asked=variables.variables(environment, remembered, variables.setup_address(environment, location)),
         wanted=record.wanted(environment),
         remembered=remembered,
-        jobs=job_status.look_all(location),
+        jobs=EnvironmentJobs(location).status(),
         price=price,
     )
 
@@ -103,7 +102,7 @@ def status(
     asked: Mapping[str, Any],
     wanted: Mapping[str, Any] | None,
     remembered: Record,
-    jobs: list[Job],
+    jobs: Report,
     price: FindPrice | None = None,
 ) -> Status:
     """`asked`: by the YAML now, `wanted`: last; both as Terraform's variables."""

@@ -2,30 +2,77 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 from maskwright.cloud.environment import Slice
 from maskwright.cloud.jobs import spec as jobs
+from maskwright.cloud.jobs.hosts import EnvironmentGround
 from maskwright.cloud.jobs.policy import Action
-from maskwright.cloud.jobs.spec import Place, Run
+from maskwright.cloud.jobs.spec import Place, Prepared
 from maskwright.cloud.jobs.status import TAKEN_AWAY
 from maskwright.cloud.jobs.watcher import Ground, Limits, Watcher, read_limits
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
+from maskwright.launch import target
 from maskwright.launch.bucket import queue
-from maskwright.launch.job import JobSpec
+from maskwright.launch.target import Env, JobSpec, Option, Pretrain, Restarts, Setup
 
 POLL_SECONDS = 10.0
 """Between two looks at the hosts; a budget can be exceeded by what they cost in so long."""
 LOG_POLL_SECONDS = 2.0
 
 
+MaxCost = Annotated[
+    float | None, Option("Money in USD after which the run saves and the hosts go (exit 75).", "N", min=0.0)
+]
+DownWhenDone = Annotated[bool, Option("Take the hosts away when the job is over.")]
+Prices = Annotated[str | None, Option("YAML with your prices, for --max-cost; `env prices` prints ours.", "PATH")]
+Kind = Annotated[
+    Literal["slice", "group"] | None, Option("Which hosts, where the environment has a slice and a group.")
+]
+
+
+@dataclass(frozen=True)
+class OnEnvironment(target.Place):
+    location: Annotated[str, Option("YAML of the environment.", "ENV", argument=True)]
+    target: Kind = None
+    up: Annotated[bool, Option("Make the hosts when there are none.")] = False
+    detach: Annotated[bool, Option("Submit only: follow nothing, look after nothing.")] = False
+    max_cost: MaxCost = None
+    down_when_done: DownWhenDone = False
+    prices: Prices = None
+    env: Env = ()
+    setup: Setup = None
+    restarts: Restarts = 100
+    """Each preemption is one, and money is what ends too many."""
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Follows the job to its end, unless it is detached."""
+        place = jobs.find(self.location, self.target)
+        prepared = jobs.prepare(place, command)
+        spec = JobSpec(prepared.command, self.env, ".", self.setup, self.restarts, prepared.grace_seconds)
+        if dry_run:
+            return print(spec.to_json(), end="")
+        limits = make_limits(self.max_cost, command.stop_after_hours, self.down_when_done)
+        ground = EnvironmentGround(place.location, place.kind, self.prices)
+        submit(place, prepared, spec, ground, limits, up=self.up, detach=self.detach)
+
+
+def make_limits(max_cost: float | None, stop_after_hours: float | None, down_when_done: bool) -> Limits:
+    for option, given in (("--max-cost", max_cost), ("--stop-after-hours", stop_after_hours)):
+        if given is not None and not math.isfinite(given):
+            raise InputError(f"{given} is no limit", where=option, fix="a number, or leave it out")
+    return Limits(max_usd=max_cost, stop_after_hours=stop_after_hours, down_when_done=down_when_done)
+
+
 def submit(
     place: Place,
-    run: Run,
+    prepared: Prepared,
     spec: JobSpec,
     ground: Ground,
     limits: Limits,
@@ -42,7 +89,7 @@ def submit(
         raise InputError(f"there is no {place.kind}", where=place.location, fix=fix)
     if not found.exists and not ground.has_bucket():
         ground.up(found.placement)
-    jobs.upload(place, run)
+    jobs.upload(place, prepared)
     folder = place.folder
 
     def first(submission: int) -> None:
@@ -65,7 +112,7 @@ def submit(
 
 
 def limits_are_set(limits: Limits) -> bool:
-    return limits.max_usd is not None or limits.max_hours is not None or limits.down_when_done
+    return limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
 
 
 def with_rates(ground: Ground, limits: Limits) -> Limits:
@@ -113,7 +160,7 @@ def until_end(watcher: Watcher, poll_seconds: float) -> Action:
 def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None) -> None:
     if end.code == StoppedEarly.exit_code:
         more = "the same command continues the run from its last checkpoint"
-        more += "; give it another limit" if end.why.startswith("--max-") else ""
+        more += "; give it another limit" if end.why.startswith(("--max-cost", "--stop-after-hours")) else ""
         raise StoppedEarly(f"{end.why}; {more}" if end.why else more, where=place.location)
     if ended is not None:
         raise ended

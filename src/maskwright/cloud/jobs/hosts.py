@@ -78,7 +78,7 @@ class EnvironmentGround:
         mine = [line.hourly for line in costs.lines if line.part == self._kind]
         if not mine:
             what = next((text for text in costs.unpriced if f"({self._kind})" in text), f"no price for {self._kind}")
-            fix = "write it into a copy of `maskwright env prices`, and say --prices FILE; or use --max-hours"
+            fix = "write it into a copy of `maskwright env prices`, and say --prices FILE; or use --stop-after-hours"
             raise InputError(what, where="--max-cost", fix=fix)
         return sum(mine) / hosts.hosts
 

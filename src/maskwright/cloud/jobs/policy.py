@@ -46,7 +46,7 @@ class Rules:
     save_seconds: float = 180.0
     seed: str = ""
     max_usd: float | None = None
-    max_hours: float | None = None
+    stop_after_hours: float | None = None
     down_when_done: bool = False
 
     @property
@@ -150,8 +150,9 @@ def spent(rules: Rules, history: History) -> str:
     """Which limit is reached, in words; empty while none is."""
     if rules.max_usd is not None and history.usd >= rules.max_usd:
         return f"--max-cost {rules.max_usd:g} is reached: {history.usd:,.2f} USD by the price table"
-    if rules.max_hours is not None and history.hours >= rules.max_hours:
-        return f"--max-hours {rules.max_hours:g} is reached: hosts have existed for {history.hours:,.2f} hours"
+    if rules.stop_after_hours is not None and history.hours >= rules.stop_after_hours:
+        limit = f"--stop-after-hours {rules.stop_after_hours:g}"
+        return f"{limit} is reached: hosts have existed for {history.hours:,.2f} hours"
     return ""
 
 
@@ -179,7 +180,7 @@ def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
 
 
 def _asked(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
-    """The hosts say themselves how it ended, while worker 0 is among them."""
+    """The hosts say themselves how it ended, while host 0 is among them."""
     if history.phase != "broken":
         history = replace(history, phase="broken", since=now, why="asked to stop")
     if seen.running and now - history.since < rules.save_seconds:

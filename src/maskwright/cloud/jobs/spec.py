@@ -1,6 +1,6 @@
-"""Jobs on an environment: `submit --on lab.yaml`. What hosts need is put into the runs bucket, and they fetch it.
+"""Jobs on an environment: `submit env lab.yaml`. What hosts need is put into the runs bucket, and they fetch it.
 
-    gs://RUNS/jobs/slice/job.json                 the spec that the agents of the slice wait for (`launch/pull.py`)
+    gs://RUNS/jobs/slice/job.json                 the spec that the agents of the slice wait for (`launch/bucket`)
     gs://RUNS/jobs/slice/configs/SHA256.yaml      the configuration, as it was when it was submitted
     gs://RUNS/runs/NAME/                          copies of the run's checkpoints: where another group goes on from
 
@@ -11,27 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment
 from maskwright.core import storage
-from maskwright.core.config import RunConfig, read_config
+from maskwright.core.config import RunConfig
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
-from maskwright.core.recipes import find_config
-from maskwright.core.secrets import redact
 from maskwright.launch import cluster
-from maskwright.launch.bucket.queue import read_spec
-from maskwright.launch.job import JobSpec
-
-RESTARTS = 100
-"""When not said otherwise: each preemption is one, and money is what ends too many."""
-SEVERAL = (
-    'exec "$@" --nodes "$MASKWRIGHT_WORKERS" --node-rank "$MASKWRIGHT_WORKER" --rendezvous "$MASKWRIGHT_RENDEZVOUS"'
-)
-"""Hosts are told of each other; the agent sets the variables. Slices too: whether JAX would find the hosts of an
-instance group by itself could not be tried, and libtpu joins their chips either way."""
+from maskwright.launch.target import Pretrain
 
 
 @dataclass(frozen=True)
@@ -71,29 +59,28 @@ def find(location: str, target: str | None) -> Place:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What the command on the hosts is made of. `content` is the configuration's file."""
+class Prepared:
+    """What the hosts fetch: their command, with the text of its configuration."""
 
-    config: str
-    content: bytes
-    directory: str
-    overrides: tuple[str, ...]
-    resolved: RunConfig
+    command: Pretrain
+    text: str
+    grace_seconds: float
 
 
-def prepare(place: Place, config: str, run: str, overrides: Sequence[str]) -> Run:
+def prepare(place: Place, command: Pretrain) -> Prepared:
     """Checks here what would else be found out on hosts that cost money. Raises `InputError` kinds."""
-    with storage.open_binary(find_config(config)) as file:
-        content = file.read()
-    resolved = read_config(config, list(overrides))
-    if redact(text := content.decode("utf-8", "replace")) != text:
-        raise InputError("holds a secret", where=config, fix="pass it on by its variable's name: --env NAME")
-    _check_engine(place, resolved)
-    directory, name = _directory(place, run)
-    copies = [f"checkpoint.copy_to=gs://{place.environment.runs_bucket}/runs/{name}"]
-    more = copies if resolved.checkpoint.copy_to is None else []
-    address = f"{place.jobs}/configs/{hashlib.sha256(content).hexdigest()}.yaml"
-    return Run(address, content, directory, (*overrides, *more), resolved)
+    config, text = cluster.read(command)
+    _check_engine(place, config)
+    directory, name = _directory(place, command.run)
+    if config.checkpoint.copy_to is None:
+        command = command.setting(f"checkpoint.copy_to=gs://{place.environment.runs_bucket}/runs/{name}")
+    # Content decides the name, so a configuration that hosts read is never changed.
+    address = f"{place.jobs}/configs/{hashlib.sha256(text.encode()).hexdigest()}.yaml"
+    # Hours are counted by the watcher, over all attempts.
+    command = replace(command, config=address, run=directory, stop_after_hours=None)
+    if isinstance(hosts := place.hosts, Group):
+        command = cluster.sized(command, config, hosts.hosts, hosts.gpus)
+    return Prepared(command, text, cluster.grace_seconds(config))
 
 
 def _check_engine(place: Place, config: RunConfig) -> None:
@@ -128,29 +115,5 @@ def _directory(place: Place, run: str) -> tuple[str, str]:
     return (f"{place.environment.mount_point}/nfs_share/runs/{name}" if nfs else f"runs/{name}"), name
 
 
-def spec(place: Place, run: Run, words: Sequence[str], job: JobSpec) -> JobSpec:
-    """`job` with the command for all hosts: `words` are those of one machine. Raises `InputError`."""
-    cluster.whole_grace_seconds(job, run.resolved)
-    hosts = place.hosts
-    command = tuple(words)
-    if isinstance(hosts, Group):
-        command = (*command, *cluster.sizes(run.resolved, hosts.hosts, hosts.gpus))
-    if hosts.hosts > 1:
-        command = ("sh", "-c", SEVERAL, "maskwright", *command)
-    return replace(job, command=command)
-
-
-def upload(place: Place, run: Run) -> None:
-    """Content decides the name, so a configuration that hosts read is never changed."""
-    place.folder.put(run.config.removeprefix(f"{place.jobs}/"), run.content)
-
-
-# ---- looking at a job ----------------------------------------------------------------------------------------------
-
-
-def require_spec(place: Place) -> JobSpec:
-    found = read_spec(place.folder)
-    if found is None:
-        fix = f"maskwright submit CONFIG --run NAME --on {place.location}"
-        raise InputError(f"nothing was submitted to its {place.kind} yet", where=place.location, fix=fix)
-    return found
+def upload(place: Place, prepared: Prepared) -> None:
+    place.folder.put(prepared.command.config.removeprefix(f"{place.jobs}/"), prepared.text.encode())

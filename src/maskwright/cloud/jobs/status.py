@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from maskwright.cloud.environment import read_environment
-from maskwright.cloud.jobs import spec as jobs
 from maskwright.cloud.jobs.spec import Place
 from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
-from maskwright.launch.bucket import queue
-from maskwright.launch.bucket.queue import attempt_folder, last_attempt, read_spec
-from maskwright.launch.ssh.host import show
+from maskwright.launch.bucket.place import Bucket
+from maskwright.launch.bucket.queue import read_spec
+from maskwright.launch.bucket.report import JobReport, look
 
 TAKEN_AWAY = "env down took its hosts away"
 """Cause of such a job's end."""
@@ -23,36 +22,72 @@ TAKEN_AWAY = "env down took its hosts away"
 
 @dataclass(frozen=True)
 class Found:
-    """Of one slice or group. `code`: None while the job goes on. `hours` and `usd`: None where nobody has counted."""
+    """The job of one slice or group, and what its watcher has counted."""
 
     environment: str
     kind: str
-    submission: int
-    attempt: int
-    hosts: int
-    workers: list[str]
-    code: int | None
-    cause: str
+    job: JobReport
     phase: str
     why: str
     hours: float | None
+    """None where nobody has counted."""
     usd: float | None
 
     def report(self) -> str:
-        if not self.submission:
-            return f"{self.environment} {self.kind}: nothing was submitted yet"
-        state = "going on" if self.code is None else f"over, exit {self.code}"
-        state += f" ({self.cause})" if self.cause else ""
-        lines = [f"{self.environment} {self.kind}: submission {self.submission}, attempt {self.attempt}, {state}"]
-        lines += [f"  {text}" for text in self.workers]
+        lines = [self.job.report()]
         if self.hours is not None:
             cost = f", {self.usd:,.2f} USD by the price table" if self.usd else ""
             lines.append(f"  hosts have existed for {human_seconds(3600 * self.hours)}{cost}")
             lines.append(f"  last decision: {self.phase}{f' ({self.why})' if self.why else ''}")
         return "\n".join(lines)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+@dataclass(frozen=True)
+class Report:
+    found: list[Found]
+
+    @property
+    def over(self) -> bool:
+        return all(one.job.over or not one.job.submission for one in self.found)
+
+    def report(self) -> str:
+        return "\n".join(one.report() for one in self.found)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        flat = ((asdict(one), one.job) for one in self.found)
+        return [{**one, **asdict(job), "job": job.name} for one, job in flat]
+
+
+@dataclass(frozen=True)
+class EnvironmentJobs:
+    """The jobs of the environment whose YAML is at `location`, as a target."""
+
+    location: str
+
+    takes: ClassVar[frozenset[str]] = frozenset({"--lines"})
+
+    def status(self) -> Report:
+        return Report([_look(place) for place in places(self.location)])
+
+    def logs(self, *, follow: bool, lines: int | None) -> int:
+        """With `follow`, raises what gives the job's exit code."""
+        return self._chosen().logs(follow=follow, lines=lines)
+
+    def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
+        return self._chosen().stop()
+
+    def _chosen(self) -> Bucket:
+        """The one with a job; of two, the one whose job goes on."""
+        found = [place for place in places(self.location) if read_spec(place.folder) is not None]
+        if len(found) > 1:
+            found = [one for one in found if not look(one.folder, "", 0).over]
+            if len(found) != 1:
+                fix = "name it: `maskwright stop gs://…/jobs/slice/job.json`"
+                raise InputError("has a job on its slice and one on its group", where=self.location, fix=fix)
+        if not found:
+            fix = f"maskwright submit env {self.location} CONFIG --run NAME"
+            raise InputError("nothing was submitted yet", where=self.location, fix=fix)
+        return Bucket(f"{found[0].jobs}/job.json")
 
 
 def places(location: str) -> Iterator[Place]:
@@ -62,86 +97,20 @@ def places(location: str) -> Iterator[Place]:
             yield Place(location, environment, kind)
 
 
-def look_all(location: str) -> list[Found]:
-    return [_look(place) for place in places(location)]
-
-
 def _look(place: Place) -> Found:
-    folder, spec = place.folder, read_spec(place.folder)
-    number = spec.submission if spec else 0
-    result = (folder.get_json(f"{number:04d}/result.json") if number else None) or {}
-    history = folder.get_json(HISTORY) or {}
-    if history.get("submission") != number:
+    job = look(place.folder, f"{place.environment.name} {place.kind}", place.hosts.hosts)
+    history = place.folder.get_json(HISTORY) or {}
+    if history.get("submission") != job.submission:
         history = {}
-    attempt = last_attempt(folder, number) if number else 0
-    workers = []
-    for worker in range(place.hosts.hosts if number else 0):
-        beat = folder.get_json(f"hosts/worker-{worker}.json")
-        said = folder.get_json(f"{attempt_folder(number, attempt)}/worker-{worker}/exit.json") if attempt else None
-        workers.append(f"worker {worker}: {_worker(beat, said, number)}")
     return Found(
         place.environment.name,
         place.kind,
-        number,
-        attempt,
-        place.hosts.hosts,
-        workers,
-        result.get("code"),
-        str(result.get("cause", "")),
+        job,
         str(history.get("phase", "")),
         str(history.get("why", "")),
         history.get("hours"),
         history.get("usd"),
     )
-
-
-def _worker(beat: dict[str, Any] | None, said: dict[str, Any] | None, submission: int) -> str:
-    if beat is None:
-        return "no agent has spoken yet"
-    name = beat.get("instance") or beat.get("host") or "a host"
-    if beat.get("gone"):
-        return f"{name} has gone"
-    if said is not None:
-        return f"{name}, attempt ended with {said['code'] if said['code'] is not None else 'the host'}"
-    if beat.get("submission") != submission:
-        return f"{name} has not seen this submission yet"
-    return f"{name} {'waits' if beat.get('idle') else 'computes'}, by its last beat"
-
-
-def _chosen(location: str) -> Place:
-    """The one with a job; of two, the one whose job goes on."""
-    found = [place for place in places(location) if read_spec(place.folder) is not None]
-    if len(found) > 1:
-        found = [p for p in found if p.folder.get_json(f"{jobs.require_spec(p).submission:04d}/result.json") is None]
-        if len(found) != 1:
-            fix = "name it: `maskwright stop gs://…/jobs/slice/job.json`"
-            raise InputError("has a job on its slice and one on its group", where=location, fix=fix)
-    if not found:
-        fix = f"maskwright submit CONFIG --run NAME --on {location}"
-        raise InputError("nothing was submitted yet", where=location, fix=fix)
-    return found[0]
-
-
-def logs(location: str, follow: bool, lines: int | None) -> None:
-    """With `follow`, raises what gives the job's exit code."""
-    place = _chosen(location)
-    folder, number = place.folder, jobs.require_spec(place).submission
-    if follow:
-        return queue.follow(folder, number, 2.0)
-    attempt = last_attempt(folder, number)
-    if not attempt:
-        return say(f"{place.jobs}: submission {number} has not begun yet")
-    for worker in range(place.hosts.hosts):
-        at = f"{attempt_folder(number, attempt)}/worker-{worker}"
-        names = [name for name in folder.names(at) if name.startswith("log-")]
-        text = b"".join(folder.get(f"{at}/{name}") or b"" for name in sorted(names)).decode(errors="replace")
-        whole = text.splitlines()
-        for line in whole if lines is None else whole[max(0, len(whole) - lines) :]:
-            show(worker, queue.plain(line))
-
-
-def stop(location: str) -> None:
-    queue.stop_spec(f"{_chosen(location).jobs}/job.json")
 
 
 def end_jobs(location: str, parts: Collection[str]) -> None:

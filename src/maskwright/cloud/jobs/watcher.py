@@ -24,7 +24,7 @@ from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedE
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.launch.bucket.queue import plain, read_spec
-from maskwright.launch.job import JobSpec
+from maskwright.launch.target import JobSpec
 
 LOST_SECONDS = 90.0
 """As for the agents themselves: a beat that stands still for so long is of a host that is gone."""
@@ -88,7 +88,7 @@ class Limits:
 
     submission: int = 0
     max_usd: float | None = None
-    max_hours: float | None = None
+    stop_after_hours: float | None = None
     down_when_done: bool = False
     rates: tuple[float, ...] = ()
 
@@ -100,7 +100,7 @@ class Limits:
         if other is None:
             return self
         usd = other.max_usd if self.max_usd is None else self.max_usd
-        hours = other.max_hours if self.max_hours is None else self.max_hours
+        hours = other.stop_after_hours if self.stop_after_hours is None else self.stop_after_hours
         rates = self.rates or tuple(other.rates)
         return Limits(other.submission, usd, hours, self.down_when_done or other.down_when_done, rates)
 
@@ -115,7 +115,7 @@ def read_limits(folder: Folder, submission: int) -> Limits | None:
     if not found or found.get("submission") != submission:
         return None
     rates = found.get("rates")
-    numbers = [found.get("max_usd"), found.get("max_hours"), *(rates if isinstance(rates, list) else [None])]
+    numbers = [found.get("max_usd"), found.get("stop_after_hours"), *(rates if isinstance(rates, list) else [None])]
     if any(one is not None and not _is_amount(one) for one in numbers) or not all(map(_is_amount, numbers[2:])):
         return None
     return Limits(submission, numbers[0], numbers[1], found.get("down_when_done") is True, tuple(numbers[2:]))
@@ -236,7 +236,7 @@ class Watcher:
             self._ground.rules(),
             save_seconds=(spec.grace_seconds if spec else 0.0) + MARGIN_SECONDS,
             max_usd=limits.max_usd,
-            max_hours=limits.max_hours,
+            stop_after_hours=limits.stop_after_hours,
             down_when_done=limits.down_when_done,
         )
         rate = limits.rate(seen.placement)
@@ -269,7 +269,7 @@ class Watcher:
             exists=machines.exists,
             machines=len(machines.names),
             running=machines.running,
-            beating=sum(self._beats_on(worker) for worker in range(machines.wanted)),
+            beating=sum(self._beats_on(index) for index in range(machines.wanted)),
             making=machines.making,
             idle=sum(f"{name}.json" in notes for name in machines.stopped),
             trouble=machines.trouble,
@@ -282,13 +282,13 @@ class Watcher:
             asked=spec is not None and (self._folder.get_json("stop.json") or {}).get("submission") == spec.submission,
         )
 
-    def _beats_on(self, worker: int) -> bool:
+    def _beats_on(self, index: int) -> bool:
         """By this machine's clock. A beat that was never seen to move may be an old one."""
-        beat, now = self._folder.get_json(f"hosts/worker-{worker}.json"), time.monotonic()
-        known = self._beats.get(worker)
+        beat, now = self._folder.get_json(f"hosts/host-{index}.json"), time.monotonic()
+        known = self._beats.get(index)
         if known is None or beat != known[0]:
-            self._beats[worker] = (beat, now if known is not None else None)
-        moved = self._beats[worker][1]
+            self._beats[index] = (beat, now if known is not None else None)
+        moved = self._beats[index][1]
         return beat is not None and not beat.get("gone") and moved is not None and now - moved < LOST_SECONDS
 
     def _refused(self, machines: Machines) -> str:
@@ -358,7 +358,7 @@ class Watcher:
             self._last = (self._last[0], history, self._last[2])
 
     def _conclude(self, action: Action, history: History) -> None:
-        """In the place of worker 0's agent, which is gone or never comes."""
+        """In the place of host 0's agent, which is gone or never comes."""
         if not history.submission or self._folder.get_json(f"{history.submission:04d}/result.json") is not None:
             return
         result = {"code": action.code, "cause": action.why, "report": [action.why], "time": time.time()}

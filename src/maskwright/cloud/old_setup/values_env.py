@@ -50,7 +50,7 @@ REFUSED = {
     "GREEN": "a colour of messages",
     "NC": "a colour of messages",
     "TPU_CIDR_BLOCK": "was never set; Google chooses addresses",
-    "MIG_MASTER": "there is no master; hosts agree on worker 0 through the bucket",
+    "MIG_MASTER": "there is no master; hosts agree on host 0 through the bucket",
     "SHARED_NFS_IP": "comes from Terraform, and hosts are told by metadata",
     "SHARED_PD_DISK_NAME": "the disk is NAME-data-GENERATION; a new size is a new generation",
     "PROTOCOL": "hosts are reached by IAP alone",

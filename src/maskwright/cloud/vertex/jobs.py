@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google, seconds_of
-from maskwright.cloud.vertex import request as vertex
 from maskwright.core.console import say
 from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
-from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
-from maskwright.launch.job import JobSpec
 from maskwright.launch.ssh.host import show
 
 POLL_SECONDS = 5.0
@@ -31,6 +27,8 @@ LAST_LOOKS = 3
 """At the log after the job's end, `POLL_SECONDS` apart, until two in a row bring nothing new."""
 LOOKS = 3
 """For a job whose request had no answer, `POLL_SECONDS` apart."""
+SUBMISSION_LABEL = "maskwright-submission"
+"""By which a job is found whose request had no answer."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
 LATER = "; the same submit continues the run"
 TARGET = re.compile(r"vertex:(?:projects/)?([^/\s]+)/(?:locations/)?([^/\s]+)/(?:customJobs/)?(\d+)")
@@ -89,7 +87,7 @@ class Jobs:
 
     def create(self, request: Mapping[str, Any]) -> VertexJob:
         """One job, also where the answer to the request is lost: then it is looked for by its label."""
-        path, number = f"{self._parent}/customJobs", request["labels"][vertex.SUBMISSION_LABEL]
+        path, number = f"{self._parent}/customJobs", request["labels"][SUBMISSION_LABEL]
         try:
             return self._job(self._google.call("aiplatform", "POST", path, dict(request)))
         except CloudError as error:
@@ -106,7 +104,7 @@ class Jobs:
 
     def find(self, number: str) -> VertexJob | None:
         """The job of a submission, which may take a while to be seen."""
-        query, path = f'labels.{vertex.SUBMISSION_LABEL}="{number}"', f"{self._parent}/customJobs"
+        query, path = f'labels.{SUBMISSION_LABEL}="{number}"', f"{self._parent}/customJobs"
         for look in range(LOOKS):
             time.sleep(POLL_SECONDS if look else 0)
             with suppress(CloudError):
@@ -116,7 +114,7 @@ class Jobs:
 
     def _look(self, number: str) -> str:
         """Submitting again would make another one, which costs as much again."""
-        words = f"--project={self.project} --region={self.region} --filter=labels.{vertex.SUBMISSION_LABEL}={number}"
+        words = f"--project={self.project} --region={self.region} --filter=labels.{SUBMISSION_LABEL}={number}"
         return f"look for it before you submit again: gcloud ai custom-jobs list {words}"
 
     def get(self, job: str) -> VertexJob:
@@ -160,22 +158,6 @@ def exit_code(why: str) -> int | None:
     codes = [int(one or other) for one, other in EXITS.findall(why)]
     errors = [code for code in codes if code not in (0, StoppedEarly.exit_code) and code <= 128]
     return next(iter(errors or codes), None)
-
-
-def submit(place: vertex.Place, request: Mapping[str, Any], config: tuple[str, str]) -> VertexJob:
-    """`config`: where it has to lie, and its text."""
-    where, text = config
-    folder, _, name = where.rpartition("/")
-    if place.staging is not None and folder == place.staging.rstrip("/"):
-        Folder(folder).put(name, text.encode())
-    job = Jobs(place.project, place.region).create(request)
-    say(f"{job.target}: submitted; `maskwright stop {job.target}` ends it")
-    return job
-
-
-def build(place: vertex.Place, spec: JobSpec, environ: Mapping[str, str]) -> tuple[dict[str, Any], tuple[str, str]]:
-    request, where, text = vertex.body(place, spec, environ, uuid.uuid4().hex)
-    return request, (where, text)
 
 
 # ---- following -----------------------------------------------------------------------------------------------------
@@ -224,7 +206,7 @@ def _earlier(timestamp: str) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds - LATE_SECONDS))
 
 
-def follow(job: VertexJob) -> None:
+def follow_to_its_end(job: VertexJob) -> None:
     """Shows state and log until the job is over; raises what gives its exit code. Ctrl-C ends only the following."""
     jobs = Jobs(job.project, job.region)
     log, state, trouble = Log(jobs, job), "", ""
@@ -277,33 +259,41 @@ def conclude(job: VertexJob) -> None:
     raise JobError(f"the job failed: {why or 'Vertex AI does not say why'}", job.code or 1, where=job.target)
 
 
-def logs(target: str, follow_it: bool) -> None:
-    project, region, ident = parse_target(target)
-    jobs = Jobs(project, region)
-    job = jobs.get(ident)
-    if follow_it:
-        follow(job)
-    else:
-        Log(jobs, job).more()
+@dataclass(frozen=True)
+class Submitted:
+    """A job by its name, as a target."""
 
+    name: str
+    """`vertex:PROJECT/REGION/ID`."""
 
-def status(target: str) -> VertexJob:
-    project, region, ident = parse_target(target)
-    return Jobs(project, region).get(ident)
+    takes: ClassVar[frozenset[str]] = frozenset()
 
+    def _find(self) -> tuple[Jobs, VertexJob]:
+        project, region, ident = parse_target(self.name)
+        jobs = Jobs(project, region)
+        return jobs, jobs.get(ident)
 
-def stop(target: str, wait_seconds: float) -> VertexJob:
-    """Cancels it: the containers get SIGTERM, in which a run saves, and are ended. Raises `MaskwrightError` when it is
-    not over by then."""
-    project, region, ident = parse_target(target)
-    jobs = Jobs(project, region)
-    if (found := jobs.get(ident)).over:
-        return found
-    jobs.cancel(ident)
-    deadline = time.monotonic() + wait_seconds
-    while not (found := jobs.get(ident)).over:
-        if time.monotonic() > deadline:
-            fix = f"`maskwright status {target}` tells how it goes on"
-            raise MaskwrightError(f"is not over after {wait_seconds:g} s", where=target, fix=fix)
-        time.sleep(min(POLL_SECONDS, max(0.1, deadline - time.monotonic())))
-    return found
+    def status(self) -> VertexJob:
+        return self._find()[1]
+
+    def logs(self, *, follow: bool, lines: int | None) -> int:
+        jobs, job = self._find()
+        if follow:
+            follow_to_its_end(job)
+        else:
+            Log(jobs, job).more()
+        return 0
+
+    def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
+        """Cancels it: the containers get SIGTERM, in which a run saves, and are ended. Raises `MaskwrightError` when it
+        is not over by then."""
+        jobs, found = self._find()
+        if not found.over:
+            jobs.cancel(found.id)
+        deadline = time.monotonic() + wait_seconds
+        while not (found := jobs.get(found.id)).over:
+            if time.monotonic() > deadline:
+                fix = f"`maskwright status {self.name}` tells how it goes on"
+                raise MaskwrightError(f"is not over after {wait_seconds:g} s", where=self.name, fix=fix)
+            time.sleep(min(POLL_SECONDS, max(0.1, deadline - time.monotonic())))
+        return f"{self.name}: {found.state.lower()}"

@@ -14,13 +14,14 @@ from typing import NoReturn
 
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
+from maskwright.launch.target import node_words
 
 VARIABLE = "CLUSTER_SPEC"
 
 
 def words(spec: str | None) -> list[str]:
-    """`--nodes`, `--node-rank` and `--rendezvous`; none for a machine alone. They meet at the address that Vertex AI
-    gives the first replica, with its port."""
+    """`--num-nodes`, `--node-rank` and `--rendezvous`; none for a machine alone. They meet at the address that Vertex
+    AI gives the first replica, with its port."""
     if not spec:
         return []
     try:
@@ -34,7 +35,7 @@ def words(spec: str | None) -> list[str]:
         raise InputError("is not what Vertex AI tells a replica", where=VARIABLE, fix=fix) from None
     if len(addresses) == 1:
         return []
-    return ["--nodes", str(len(addresses)), "--node-rank", str(rank), "--rendezvous", addresses[0]]
+    return node_words(len(addresses), rank, addresses[0])
 
 
 def main(command: list[str]) -> NoReturn:

@@ -1,9 +1,8 @@
-"""The agent of a host: it waits for jobs that `submit` leaves in a bucket (`pull.py`), runs them and reports on them.
-Worker 0's leads besides (`leader.py`).
+"""The agent of a host: it waits for jobs that `submit` leaves in a bucket (`queue.py`), runs them and reports on
+them. Host 0's leads besides (`leader.py`).
 
-A job on several hosts finds in its environment MASKWRIGHT_WORKERS, MASKWRIGHT_WORKER, MASKWRIGHT_WORKER_0 (address of
-worker 0) and MASKWRIGHT_RENDEZVOUS (its address with a port that is new in each attempt): what `pretrain` takes as
---nodes, --node-rank and --rendezvous.
+On several hosts the command gets --num-nodes, --node-rank and --rendezvous: host 0's address, with a port that is new
+in each attempt.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from maskwright.launch.bucket.leader import Leader
 from maskwright.launch.bucket.queue import attempt_folder, last_attempt, read_spec, spec_folder
 from maskwright.launch.bucket.slots import Slot, Slots
 from maskwright.launch.cluster import PORT
-from maskwright.launch.job import JobSpec
 from maskwright.launch.outcome import End, conclude
 from maskwright.launch.ssh.host import Attempt, Stop, show
+from maskwright.launch.target import JobSpec, node_words
 
 IMAGE = "MASKWRIGHT_IMAGE"
 """Set by the host's start-up script: the digest of the container's image."""
@@ -51,8 +50,8 @@ class Agent:
     def __init__(
         self,
         folder: Folder,
-        worker: int,
-        workers: int,
+        index: int,
+        num_hosts: int,
         *,
         once: bool,
         poll_seconds: float,
@@ -61,7 +60,7 @@ class Agent:
         slot: Slot | None = None,
         idle_seconds: float | None = None,
     ) -> None:
-        self.folder, self.worker, self.workers = folder, worker, workers
+        self.folder, self.index, self.num_hosts = folder, index, num_hosts
         self.once, self.poll_seconds = once, poll_seconds
         self.over: dict[str, Any] | None = None
         """The result after which an agent that runs one submission ends."""
@@ -70,7 +69,7 @@ class Agent:
         self._idle_seconds, self._busy_at = idle_seconds, time.monotonic()
         self._waits: tuple[int, float] = (0, 0.0)
         """For the hosts of which submission it waits, and since when."""
-        self._leader = Leader(folder, workers, poll_seconds) if worker == 0 else None
+        self._leader = Leader(folder, num_hosts, poll_seconds) if index == 0 else None
         self._attempt: Attempt | None = None
         self._place = ""
         self._log: deque[bytes] = deque()
@@ -167,7 +166,7 @@ class Agent:
         if "address" not in self._self:
             self._self["address"] = beat["address"] = machine.address()
             _remove_note(self.folder, self._instance)
-        self.folder.put_json(f"hosts/worker-{self.worker}.json", {**beat, **({"gone": True} if gone else {})})
+        self.folder.put_json(f"hosts/host-{self.index}.json", {**beat, **({"gone": True} if gone else {})})
 
     def _end_for_want_of_a_job(self, spec: JobSpec | None, what: str) -> None:
         """The note comes first: who submits afterwards sees it, and who submitted before is seen by the second look."""
@@ -180,7 +179,7 @@ class Agent:
             say("a job came: staying")
 
     def _follow(self, spec: JobSpec, number: int, asked: bool) -> None:
-        place = f"{attempt_folder(spec.submission, number)}/worker-{self.worker}"
+        place = f"{attempt_folder(spec.submission, number)}/host-{self.index}"
         if self._attempt is not None:
             attempt_place = self._place.rpartition("/")[0]
             if asked or place != self._place or self.folder.get(f"{attempt_place}/end.json") is not None:
@@ -190,40 +189,39 @@ class Agent:
             return
         self._place, self._segment = place, 0
         if self.folder.get(f"{place}/begun.json") is not None:
-            self._put_exit(End(self.worker, None, why="the host, or its agent, was started again"))
+            self._put_exit(End(self.index, None, why="the host, or its agent, was started again"))
             return
         self.folder.put_json(f"{place}/begun.json", {"time": time.time(), "instance": self._instance})
         missing = [name for name in spec.environment if name not in os.environ]
         if missing:
-            self._put_exit(End(self.worker, 2, why=f"{missing[0]} is not set for the agent on this host"))
+            self._put_exit(End(self.index, 2, why=f"{missing[0]} is not set for the agent on this host"))
             return
-        say(f"{place}: {' '.join(spec.command)}")
+        say(f"{place}: {spec.command}")
         home = shlex.quote(os.path.expanduser("~"))  # a start-up script may have no HOME
         self._attempt = Attempt(
             spec,
-            [self.worker],
+            [self.index],
             lambda _, command: ["sh", "-c", f"export HOME={home} && cd && {command}"],
-            values=self._variables(spec, number),
+            values={name: os.environ[name] for name in spec.environment},
             job=f"{self.folder.location}#{spec.submission}".replace(" ", "-"),
             setup=self._set_up != spec.submission,
             replace=True,
+            more=self._node_words(spec, number),
             line=self._take_line,
         )
         self._set_up = spec.submission
 
-    def _variables(self, spec: JobSpec, number: int) -> dict[str, str]:
+    def _node_words(self, spec: JobSpec, number: int) -> list[str]:
+        """Several hosts meet at the first one. Slices too: whether JAX would find the hosts of an instance group by
+        itself could not be tried, and libtpu joins their chips either way."""
+        if self.num_hosts == 1:
+            return []
         start = self.folder.get_json(f"{attempt_folder(spec.submission, number)}/start.json") or {}
         first = str((start.get("addresses") or [""])[0]) or "127.0.0.1"
-        return {
-            "MASKWRIGHT_WORKERS": str(self.workers),
-            "MASKWRIGHT_WORKER": str(self.worker),
-            "MASKWRIGHT_WORKER_0": first,
-            "MASKWRIGHT_RENDEZVOUS": f"{first}:{PORT + number % PORTS}",
-            **{name: os.environ[name] for name in spec.environment},
-        }
+        return node_words(self.num_hosts, self.index, f"{first}:{PORT + number % PORTS}")
 
-    def _take_line(self, worker: int, line: str) -> None:
-        show(worker, line)
+    def _take_line(self, index: int, line: str) -> None:
+        show(index, line)
         self._log.append(redact(line).encode() + b"\n")
         self._log_bytes += len(self._log[-1])
         while self._log_bytes > LOG_BYTES:
@@ -250,8 +248,8 @@ class Agent:
 
 def run_agent(
     spec: str,
-    worker: int | None,
-    workers: int | None,
+    index: int | None,
+    num_hosts: int | None,
     *,
     once: bool,
     poll_seconds: float,
@@ -261,27 +259,27 @@ def run_agent(
     """Returns when no job came for `idle_minutes`. Raises `StoppedEarly` when it was told to end; with `once`, what
     gives the process the job's exit code."""
     folder = spec_folder(spec)
-    if worker is None:
-        worker = machine.told_worker() if workers else int(machine.attribute("agent-worker-number"))
-    workers = workers or len(machine.attribute("worker-network-endpoints").split(","))
-    if worker is not None and not 0 <= worker < workers:
-        raise InputError(f"{worker} is not in 0 … {workers - 1}", where="--worker", fix="count hosts from 0")
+    if index is None:
+        index = machine.told_index() if num_hosts else int(machine.attribute("agent-worker-number"))
+    num_hosts = num_hosts or len(machine.attribute("worker-network-endpoints").split(","))
+    if index is not None and not 0 <= index < num_hosts:
+        raise InputError(f"{index} is not in 0 … {num_hosts - 1}", where="--host-index", fix="count hosts from 0")
     name = instance or machine.instance()
-    slots = Slots(folder, name, workers, leader.LOST_SECONDS) if worker is None else None
+    slots = Slots(folder, name, num_hosts, leader.LOST_SECONDS) if index is None else None
     idle_seconds = None if idle_minutes is None else 60.0 * idle_minutes
     with Stop(patient=True).on_signals() as stop:
         while True:
             slot = _claim(slots, poll_seconds, stop, idle_seconds) if slots else None
-            number = slot.worker if slot else worker
+            number = slot.index if slot else index
             if number is None:
                 if stop.asked:
                     break
                 return _leave_note(folder, name, f"no free place for {idle_minutes:g} minutes")
-            say(f"agent: {name} is worker {number} of {workers}, waiting for {spec}")
+            say(f"agent: {name} is host {number} of {num_hosts}, waiting for {spec}")
             agent = Agent(
                 folder,
                 number,
-                workers,
+                num_hosts,
                 once=once,
                 poll_seconds=poll_seconds,
                 instance=name,
@@ -297,7 +295,7 @@ def run_agent(
                 return conclude(int(over["code"]), str(over["cause"]), spec, as_reason(str(over.get("reason"))))
             if stop.asked:
                 break
-            warn(f"another host has become worker {number}: this one was silent for long")
+            warn(f"another machine has become host {number}: this one was silent for long")
     raise StoppedEarly("the agent was told to end; started again, it waits for the next attempt")
 
 
@@ -326,7 +324,7 @@ def _claim(slots: Slots, poll_seconds: float, stop: Stop, idle_seconds: float | 
         try:
             if (slot := slots.look()) is not None:
                 return slot
-            text = "all workers' numbers are taken: waiting for one whose host is silent"
+            text = "all hosts' numbers are taken: waiting for one whose host is silent"
         except MaskwrightError as error:
             text = f"{error}; trying again"
         if text != told:

@@ -32,7 +32,7 @@ def _read(path: str) -> str:
 
 
 def _untold(path: str, error: Exception) -> InputError:
-    fix = "run it on a TPU VM, or say --worker and --workers"
+    fix = "run it on a TPU VM, or say --host-index and --num-hosts"
     return InputError(f"does not tell {path.rpartition('/')[2]} ({error})", where="the metadata server", fix=fix)
 
 
@@ -40,7 +40,7 @@ def attribute(name: str) -> str:
     return metadata(f"attributes/{name}")
 
 
-def told_worker() -> int | None:
+def told_index() -> int | None:
     """Which host of its slice this is, where the machine says it: `agent-worker-number` on TPU VMs, `worker-id` seen on
     TPU7x hosts of managed instance groups. None on any other. Raises `InputError` when a server is there and does not
     answer: to take a free number then would give two hosts the same."""

@@ -2,15 +2,15 @@
 
     job.json                              the spec; `submission` counts what was submitted here
     stop.json                             {"submission": 2}: that one is to end
-    hosts/worker-3.json                   a host's beat: {"beat": 17, "submission": 2, "idle": true, "address": …}
-    hosts/worker-3.claim-000001.json      where no machine says which worker a host is (`slots.py`)
+    hosts/host-3.json                     a host's beat: {"beat": 17, "submission": 2, "idle": true, "address": …}
+    hosts/host-3.claim-000001.json        where no machine says which index a host has (`slots.py`)
     idle/INSTANCE.json                    a host that ended for want of a job
-    0002/attempt-001/start.json           {"workers": 4, "addresses": […]}, once all of them are idle
+    0002/attempt-001/start.json           {"hosts": 4, "addresses": […]}, once all of them are idle
     0002/attempt-001/end.json             one host has ended badly, the others are to end
-    0002/attempt-001/worker-3/            begun.json, log-000001.txt …, exit.json
+    0002/attempt-001/host-3/              begun.json, log-000001.txt …, exit.json
     0002/result.json                      {"code": 0, "report": […]}: the submission is over
 
-Only the agent of worker 0 writes start, end and result (`leader.py`). Nobody else needs to be awake: a laptop that
+Only the agent of host 0 writes start, end and result (`leader.py`). Nobody else needs to be awake: a laptop that
 submitted may go, a host that died and came back is taken in again with the next attempt. Here is the submitter's side;
 that of a host is in `agent.py`.
 """
@@ -27,15 +27,15 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.parent import as_reason
-from maskwright.launch.job import JobSpec, parse_spec
 from maskwright.launch.outcome import conclude
 from maskwright.launch.ssh.host import Stop, show
+from maskwright.launch.target import JobSpec, parse_spec
 
 
 def spec_folder(spec: str) -> Folder:
     folder, _, name = spec.rpartition("/")
     if name != "job.json" or not storage.is_url(spec):
-        raise InputError(f"{name!r} is not job.json in a folder", where="--spec", fix="gs://bucket/jobs/NAME/job.json")
+        raise InputError("is not job.json in a folder", where=spec, fix="write it as gs://bucket/jobs/NAME/job.json")
     return Folder(folder)
 
 
@@ -54,12 +54,6 @@ def last_attempt(folder: Folder, submission: int) -> int:
     return max((int(name[8:]) for name in names if name.startswith("attempt-")), default=0)
 
 
-def submit_spec(location: str, spec: JobSpec, *, poll_seconds: float = 2.0) -> None:
-    """Writes the spec and follows the job to its end. The same spec again, while it runs, is followed only."""
-    folder = spec_folder(location)
-    follow(folder, put_spec(folder, spec), poll_seconds)
-
-
 def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambda submission: None) -> int:
     """Writes the spec and returns the number of the submission, for which `first` is called before hosts see it. The
     same spec again, while it runs, is not another submission."""
@@ -76,16 +70,6 @@ def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambd
     folder.put("job.json", spec.to_json().encode())
     say(f"{location}: submission {spec.submission}, waiting for the hosts")
     return spec.submission
-
-
-def stop_spec(location: str, *, poll_seconds: float = 2.0) -> None:
-    """Asks the hosts to end the job and waits until they have."""
-    folder = spec_folder(location)
-    spec = read_spec(folder)
-    if spec is None:
-        raise InputError("no such job", where=location, fix="check the address")
-    folder.put_json("stop.json", {"submission": spec.submission})
-    follow(folder, spec.submission, poll_seconds)
 
 
 def follow(
@@ -125,20 +109,20 @@ def _news(folder: Folder, submission: int, begun: dict[int, list[int]]) -> dict[
     """Shows what is new; returns the result when the job is over."""
     result = folder.get_json(f"{submission:04d}/result.json")  # before the logs, so that none is missed
     for number in range(len(begun) + 1, last_attempt(folder, submission) + 1):
-        start = folder.get_json(f"{attempt_folder(submission, number)}/start.json") or {"workers": 0}
-        begun[number] = [0] * int(start["workers"])
-        say(f"attempt {number} begins on {start['workers']} hosts")
+        start = folder.get_json(f"{attempt_folder(submission, number)}/start.json") or {"hosts": 0}
+        begun[number] = [0] * int(start["hosts"])
+        say(f"attempt {number} begins on {start['hosts']} hosts")
     for number in sorted(begun)[-2:]:
         _show_logs(folder, attempt_folder(submission, number), begun[number])
     return result
 
 
 def _show_logs(folder: Folder, place: str, shown: list[int]) -> None:
-    for worker in range(len(shown)):
-        while (content := folder.get(f"{place}/worker-{worker}/log-{shown[worker] + 1:06d}.txt")) is not None:
-            shown[worker] += 1
+    for host in range(len(shown)):
+        while (content := folder.get(f"{place}/host-{host}/log-{shown[host] + 1:06d}.txt")) is not None:
+            shown[host] += 1
             for line in content.decode(errors="replace").splitlines():
-                show(worker, plain(line))
+                show(host, plain(line))
 
 
 def plain(line: str) -> str:

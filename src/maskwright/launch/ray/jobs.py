@@ -15,20 +15,24 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from maskwright.core.console import lost_terminal_is_no_error, warn
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import missing
 from maskwright.core.secrets import redact
+from maskwright.launch.target import Option
 
 USUAL_ADDRESS = "http://127.0.0.1:8265"
 CONNECT_SECONDS, POLL_SECONDS = 10.0, 0.5
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
+Address = Annotated[
+    str | None, Option(f"Address of the Ray head; RAY_API_SERVER_ADDRESS or {USUAL_ADDRESS} when not given.", "URL")
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,12 @@ class RayJob:
     def over(self) -> bool:
         return self.state in ("SUCCEEDED", "FAILED", "STOPPED")
 
+    def report(self) -> str:
+        return describe_jobs([self])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
 
 # ---- the cluster ---------------------------------------------------------------------------------------------------
 
@@ -56,7 +66,7 @@ def parse_id(target: str) -> str:
     """`ray:ID` as the ID."""
     kind, _, name = target.partition(":")
     if kind != "ray" or not ID.fullmatch(name):
-        fix = "write it as ray:ID; `maskwright list --on ray` shows them"
+        fix = "write it as ray:ID; `maskwright list` shows them"
         raise InputError(f"{target[:120]!r} is no Ray job", where="ray:ID", fix=fix)
     return name
 
@@ -117,7 +127,7 @@ class Cluster:
     def job(self, job: str) -> RayJob:
         details = self.ask(lambda: self._details(job))
         if details is None:
-            fix = "`maskwright list --on ray` shows them; a head that started again has forgotten its jobs"
+            fix = "`maskwright list` shows them; a head that started again has forgotten its jobs"
             raise InputError("no such job", where=f"ray:{job} at {self.address}", fix=fix)
         return _job(details)
 
@@ -227,7 +237,7 @@ def _show(text: str) -> None:
         print(redact(text), end="", flush=True)
 
 
-def follow(cluster: Cluster, name: str) -> None:
+def follow_to_its_end(cluster: Cluster, name: str) -> None:
     """Shows the log until the job is over, then `conclude`. Ctrl-C ends the following; the job goes on."""
     before = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -266,37 +276,61 @@ def conclude(job: RayJob) -> None:
     raise JobError(f"the job failed: exit {job.code}", job.code, where=where)
 
 
-def logs(job: str, *, follow_it: bool = False, address: str | None = None) -> None:
-    """Prints the log on stdout; with `follow_it` as it grows, ending with the job's exit code."""
-    cluster = Cluster(address)
-    cluster.job(job)
-    if follow_it:
-        follow(cluster, job)
-    else:
-        _show(cluster.logs(job))
+@dataclass(frozen=True)
+class Submitted:
+    """A job by its ID, as a target."""
+
+    job: str
+    address: str | None = None
+
+    takes: ClassVar[frozenset[str]] = frozenset({"--address"})
+
+    def status(self) -> RayJob:
+        return Cluster(self.address).job(self.job)
+
+    def logs(self, *, follow: bool, lines: int | None) -> int:
+        cluster = Cluster(self.address)
+        cluster.job(self.job)
+        if follow:
+            follow_to_its_end(cluster, self.job)
+        else:
+            _show(cluster.logs(self.job))
+        return 0
+
+    def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
+        """Asks it to save and end. Raises `MaskwrightError` when it is not over by then."""
+        cluster = Cluster(self.address)
+        found = cluster.job(self.job)
+        if not found.over:
+            cluster.stop(self.job)
+        deadline = time.monotonic() + wait_seconds
+        while not (found := cluster.job(self.job)).over:
+            if time.monotonic() > deadline:
+                fix = f"`maskwright status ray:{self.job}` and `maskwright logs ray:{self.job}` tell how it goes on"
+                raise MaskwrightError(f"still saves after {wait_seconds:g} s", where=f"ray:{self.job}", fix=fix)
+            time.sleep(POLL_SECONDS)
+        return f"ray:{self.job}: {found.state}"
 
 
-def status(job: str, address: str | None = None) -> RayJob:
-    return Cluster(address).job(job)
+@dataclass(frozen=True)
+class Jobs:
+    """All that were submitted to a cluster."""
+
+    jobs: list[RayJob]
+
+    @property
+    def over(self) -> bool:
+        return all(job.over for job in self.jobs)
+
+    def report(self) -> str:
+        return describe_jobs(self.jobs)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(job) for job in self.jobs]
 
 
-def list_jobs(address: str | None = None) -> list[RayJob]:
-    return Cluster(address).jobs()
-
-
-def stop(job: str, address: str | None = None, *, wait_seconds: float = 120.0) -> RayJob:
-    """Asks it to save and end, and waits until it is over. Raises `MaskwrightError` when that takes longer."""
-    cluster = Cluster(address)
-    if cluster.job(job).over:
-        return cluster.job(job)
-    cluster.stop(job)
-    deadline = time.monotonic() + wait_seconds
-    while not (found := cluster.job(job)).over:
-        if time.monotonic() > deadline:
-            fix = f"`maskwright status ray:{job}` and `maskwright logs ray:{job}` tell how it goes on"
-            raise MaskwrightError(f"still saves after {wait_seconds:g} s", where=f"ray:{job}", fix=fix)
-        time.sleep(POLL_SECONDS)
-    return found
+def list_jobs(address: str | None = None) -> Jobs:
+    return Jobs(Cluster(address).jobs())
 
 
 def describe_jobs(jobs: Sequence[RayJob]) -> str:

@@ -1,4 +1,4 @@
-"""What one worker of a gang does on its machine: the training command as a process of its own, its lines, its end.
+"""What one node of a gang does on its machine: the training command as a process of its own, its lines, its end.
 
 Between the Ray actor and the command stands a shell that is no child of the actor. Ray sends SIGKILL to an actor's
 children when the actor or the job's driver ends (2.60, seen for `ray.kill` and a killed driver), and to the driver 3

@@ -11,104 +11,101 @@ import secrets
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import SECRET_VARIABLE, redact
-from maskwright.launch.ray.gang import GRACE_KEY, RESTARTS_KEY
-from maskwright.launch.ray.jobs import ID, Cluster, find_address, follow
+from maskwright.launch import cluster
+from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
+from maskwright.launch.ray.jobs import ID, Address, Cluster, find_address, follow_to_its_end
+from maskwright.launch.target import Env, Option, Place, Pretrain, Restarts, values_of
 
 LARGEST_FOLDER_BYTES = 100 << 20
 """Ray refuses more (HTTP 413), after it has packed all of it."""
 LEFT_OUT = {".git", ".venv", "venv", "__pycache__"}
 """What Ray leaves out of a working directory by itself (2.60)."""
-STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""Between SIGTERM and SIGKILL; 3 if not set, too short to save. Ray reads it in the job's own environment."""
-BEYOND_GRACE_SECONDS = 30.0
+BEYOND_GRACE_SECONDS = 30
 
 
 @dataclass(frozen=True)
-class Submission:
-    """`arguments` of `maskwright`, in which the configuration goes by `config_name`: a file with `config` is uploaded,
-    and `working_dir` with it if given. `values` of variables that the job gets too."""
+class Ray(Place):
+    num_nodes: Annotated[
+        int | None, Option("Number of machines, or parts of one, that train together; chosen when not given.", "N", 1)
+    ] = None
+    gpus_per_node: Annotated[
+        int | None, Option("GPUs of each of them; 0 computes on the CPU; chosen when not given.", "N", 0)
+    ] = None
+    address: Address = None
+    job_id: Annotated[str | None, Option("ID of the new job; one is made up when not given.", "NAME")] = None
+    working_dir: Annotated[str | None, Option("Folder to upload beside CONFIG, below 100 MiB.", "PATH")] = None
+    follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
+    env: Env = ()
+    restarts: Restarts = 3
 
-    arguments: tuple[str, ...]
-    run: str
-    config_name: str
-    config: bytes
-    working_dir: str | None = None
-    values: Mapping[str, str] | None = None
-    restarts: int = 3
-    grace_seconds: float = 30.0
-    id: str | None = None
-
-    @property
-    def entrypoint(self) -> str:
-        """`exec`, so that no shell stands between Ray and the exit code."""
-        return f"exec maskwright {shlex.join(self.arguments)}"
-
-    def name(self) -> str:
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(self.run.rstrip("/"))).strip("-._")[:60] or "run"
-        return self.id or f"{stem}-{secrets.token_hex(3)}"
-
-    def check(self) -> None:
-        if self.id is not None and not ID.fullmatch(self.id):
+    def __post_init__(self) -> None:
+        if self.job_id is not None and not ID.fullmatch(self.job_id):
             fix = "letters, digits, '.', '_' and '-', at most 100"
-            raise InputError(f"{self.id[:120]!r} is no ID", where="--job-id", fix=fix)
-        for name, value in (self.values or {}).items():
+            raise InputError(f"{self.job_id[:120]!r} is no ID", where="--job-id", fix=fix)
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Prints the ID of the job, unless it is followed."""
+        config, text = cluster.read(command)
+        require_lasting(command.run, config.data.store, config.model.init_from, self.working_dir)
+        values = self.values()
+        variables = {STOP_WAIT: str(cluster.grace_seconds(config) + BEYOND_GRACE_SECONDS), **values}
+        config_name = os.path.basename(command.config)
+        entrypoint = self.entrypoint(replace(command, config=config_name))
+        if dry_run:
+            folder = f"{self.working_dir} and " if self.working_dir else ""
+            print(f"address      {find_address(self.address)}\nentrypoint   {entrypoint}")
+            print(f"uploaded     {folder}{config_name}")
+            for name, value in (variables | dict.fromkeys(values, "***")).items():
+                print(f"environment  {name}={value}")
+            return
+        with _packed(self.working_dir, config_name, text) as folder:
+            head, name = Cluster(self.address), self.name(command.run)
+            _refuse_doubles(head, name, command.run)
+            os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # the folder is uploaded as it is
+            head.submit(
+                entrypoint=entrypoint,
+                submission_id=name,
+                runtime_env={"working_dir": folder, "env_vars": variables},
+                metadata={RESTARTS_KEY: str(self.restarts)},
+            )
+        say(f"ray:{name}: submitted to {head.address}")
+        if self.follow:
+            return follow_to_its_end(head, name)
+        say(f"follow it with `maskwright logs ray:{name} --follow`, end it with `maskwright stop ray:{name}`")
+        print(name)
+
+    def entrypoint(self, command: Pretrain) -> str:
+        """What was not asked for, the driver chooses. `exec`, so that no shell stands between Ray and the exit code."""
+        asked = {"--num-nodes": self.num_nodes, "--gpus-per-node": self.gpus_per_node}
+        more = [word for option, number in asked.items() if number is not None for word in (option, str(number))]
+        return f"exec maskwright {shlex.join([*command.words(), *more])}"
+
+    def name(self, run: str) -> str:
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(run.rstrip("/"))).strip("-._")[:60] or "run"
+        return self.job_id or f"{stem}-{secrets.token_hex(3)}"
+
+    def values(self) -> dict[str, str]:
+        values = values_of(self.env)
+        for name, value in values.items():
             if SECRET_VARIABLE.search(name) or redact(value) != value:
                 raise InputError(
                     "looks like a secret, and Ray shows a job's variables to all who see its dashboard",
                     where=f"--env {name}",
                     fix="give it to the cluster's machines instead (on Kubernetes a Secret in the pods' env)",
                 )
-
-    def environment(self) -> dict[str, str]:
-        return {STOP_WAIT: str(int(self.grace_seconds + BEYOND_GRACE_SECONDS)), **(self.values or {})}
+        return values
 
 
-def describe(submission: Submission, address: str | None) -> str:
-    """What `submit` would send, without the values of variables."""
-    submission.check()
-    shown = {**submission.environment(), **dict.fromkeys(submission.values or {}, "***")}
-    folder = f"{submission.working_dir} and " if submission.working_dir else ""
-    return "\n".join(
-        [
-            f"address      {find_address(address)}",
-            f"entrypoint   {submission.entrypoint}",
-            f"uploaded     {folder}{submission.config_name}",
-            *(f"environment  {name}={value}" for name, value in shown.items()),
-        ]
-    )
-
-
-def submit(submission: Submission, address: str | None, *, follow_it: bool) -> str:
-    """The ID. With `follow_it` shows the log, and raises what gives the process the job's exit code."""
-    submission.check()
-    with _packed(submission) as folder:
-        cluster = Cluster(address)
-        name = submission.name()
-        _refuse_doubles(cluster, name, submission.run)
-        os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # the folder is uploaded as it is
-        cluster.submit(
-            entrypoint=submission.entrypoint,
-            submission_id=name,
-            runtime_env={"working_dir": folder, "env_vars": submission.environment()},
-            metadata={RESTARTS_KEY: str(submission.restarts), GRACE_KEY: f"{submission.grace_seconds:g}"},
-        )
-    say(f"ray:{name}: submitted to {cluster.address}")
-    if follow_it:
-        follow(cluster, name)
-    else:
-        say(f"follow it with `maskwright logs ray:{name} --follow`, end it with `maskwright stop ray:{name}`")
-    return name
-
-
-def _refuse_doubles(cluster: Cluster, name: str, run: str) -> None:
-    for job in cluster.jobs():
+def _refuse_doubles(head: Cluster, name: str, run: str) -> None:
+    for job in head.jobs():
         if job.id == name:
             fix = f"`maskwright logs ray:{name} --follow` follows it; for a new one give another --job-id, or none"
             raise InputError(f"there is such a job, {job.state}", where=f"--job-id {name}", fix=fix)
@@ -118,17 +115,14 @@ def _refuse_doubles(cluster: Cluster, name: str, run: str) -> None:
 
 
 @contextmanager
-def _packed(submission: Submission) -> Iterator[str]:
+def _packed(working_dir: str | None, config_name: str, config: str) -> Iterator[str]:
     """A folder with what is uploaded."""
     with tempfile.TemporaryDirectory(prefix="maskwright-") as folder:
-        if submission.working_dir is not None:
-            _require_small(submission.working_dir)
-            shutil.copytree(
-                submission.working_dir, folder, dirs_exist_ok=True, ignore=lambda _, names: LEFT_OUT & set(names)
-            )
-        path = os.path.join(folder, submission.config_name)
-        with open(path, "wb") as file:
-            file.write(submission.config)
+        if working_dir is not None:
+            _require_small(working_dir)
+            shutil.copytree(working_dir, folder, dirs_exist_ok=True, ignore=lambda _, names: LEFT_OUT & set(names))
+        with open(os.path.join(folder, config_name), "w", encoding="utf-8") as file:
+            file.write(config)
         yield folder
 
 

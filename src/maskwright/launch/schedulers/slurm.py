@@ -1,4 +1,4 @@
-"""`submit --on slurm`: a batch script of `sbatch`, which starts the same command on each node of an allocation with
+"""`submit slurm`: a batch script of `sbatch`, which starts the same command on each node of an allocation with
 `srun`, again when a node's process was lost, and the whole job again when its time limit came first.
 
 The script decides by exit codes alone, like `outcome.py`. srun gives the highest of all tasks' codes, by which a 75
@@ -14,13 +14,14 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.parent import REASON_FILE, WISHES
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
-from maskwright.launch.job import JobSpec
+from maskwright.launch.target import Option, Place, Pretrain, Restarts
 
 BEFORE_SECONDS = 30
 """Between the end of the grace period and the time limit."""
@@ -31,7 +32,7 @@ trap : TERM
 {REASON_FILE}=$(mktemp)
 export {REASON_FILE}
 if [ "$SLURM_NNODES" -gt 1 ]; then
-  set -- "$@" --nodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --rendezvous "$MASKWRIGHT_RENDEZVOUS"
+  set -- "$@" --num-nodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --rendezvous "$MASKWRIGHT_RENDEZVOUS"
 fi
 "$@"
 code=$?
@@ -93,73 +94,77 @@ done
 
 
 @dataclass(frozen=True)
-class Place:
-    """`options` are sbatch's own, as in `--partition=gpu`, and come last, so that they win."""
+class Slurm(Place):
+    """Options in `sbatch` are its own. They come last, so that they win."""
 
-    name: str
-    num_workers: int = 1
-    gpus: int = 0
-    cpus: str | None = None
-    options: tuple[str, ...] = ()
+    num_nodes: Annotated[int, Option("Number of nodes that train together.", "N", min=1)] = 1
+    gpus_per_node: Annotated[int, Option("GPUs of each node that compute; 0 computes on the CPU.", "N", min=0)] = 0
+    cpus: Annotated[int | None, Option("Cores of each node; the cluster decides when not given.", "N", min=1)] = None
+    name: Annotated[str | None, Option("Name of the job; that of the run's folder when not given.", "NAME")] = None
+    sbatch: Annotated[tuple[str, ...], Option("Option of sbatch, as in --sbatch=--partition=gpu.", "OPTION")] = ()
+    workdir: Annotated[str, Option("Folder on the nodes; the one where you submit when not given.", "PATH")] = "."
+    setup: Annotated[str | None, Option("Shell command that each node runs at each start.", "COMMAND")] = None
+    restarts: Restarts = 3
 
     def __post_init__(self) -> None:
-        for option in self.options:
+        for option in self.sbatch:
             if not re.fullmatch(r"--[a-z][a-z-]*(=[^\s'\"#]+)?", option):
                 fix = 'one option of sbatch, as in --sbatch "--partition=gpu"'
                 raise InputError(f"{redact(option)[:80]!r} is no option", where="--sbatch", fix=fix)
-            if not self.gpus and option.startswith(("--gres", "--gpus")):
-                raise InputError(f"{option} without --gpus-per-worker", where="--sbatch", fix="--gpus-per-worker 8")
+            if not self.gpus_per_node and option.startswith(("--gres", "--gpus")):
+                raise InputError(f"{option} without --gpus-per-node", where="--sbatch", fix="--gpus-per-node 8")
             if option.partition("=")[0] in ("--nodes", "--ntasks", "--ntasks-per-node", "--array", "--wrap"):
-                fix = "--num-workers and --gpus-per-worker say how many"
+                fix = "--num-nodes and --gpus-per-node say how many"
                 raise InputError(f"{option} is not yours to say", where="--sbatch", fix=fix)
-        if self.cpus is not None and not self.cpus.isdecimal():
-            raise InputError(f"{self.cpus[:40]!r} is no number of cores", where="--cpus", fix="as in 16")
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Prints the number of the job, or with `dry_run` the script."""
+        config, _ = cluster.read(command)
+        name = cluster.name_for(command.run, self.name)
+        command = cluster.sized(command, config, self.num_nodes, self.gpus_per_node)
+        text = script(self, name, command, cluster.grace_seconds(config))
+        if dry_run:
+            return print(text, end="")
+        _sbatch(text, name)
 
 
-def script(place: Place, spec: JobSpec, grace_seconds: int) -> str:
-    """The whole of it. It holds names of variables and no values: sbatch hands on the environment."""
+def script(place: Slurm, name: str, command: Pretrain, grace_seconds: int) -> str:
+    """The whole of it. It holds no value of a variable: sbatch hands on the environment."""
     header = {
-        "job-name": place.name,
-        "nodes": str(place.num_workers),
+        "job-name": name,
+        "nodes": str(place.num_nodes),
         "ntasks-per-node": "1",
-        "output": f"{place.name}-%j.log",
+        "output": f"{name}-%j.log",
         "open-mode": "append",
         "signal": f"B:USR1@{grace_seconds + BEFORE_SECONDS}",
-        **({"gpus-per-node": str(place.gpus)} if place.gpus else {}),
-        **({"cpus-per-task": place.cpus} if place.cpus else {}),
+        **({"gpus-per-node": str(place.gpus_per_node)} if place.gpus_per_node else {}),
+        **({"cpus-per-task": str(place.cpus)} if place.cpus else {}),
     }
     lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in header.items()), "#SBATCH --requeue"]
-    lines += [f"#SBATCH {option}" for option in place.options]
+    lines += [f"#SBATCH {option}" for option in place.sbatch]
     lines += [
         "",
-        f"words=({shlex.join(spec.command)})",
-        f"restarts={spec.restarts}",
-        f"labels={'--label' if place.num_workers > 1 else ''}",
+        f"words=(maskwright {shlex.join(command.words())})",
+        f"restarts={place.restarts}",
+        f"labels={'--label' if place.num_nodes > 1 else ''}",
         f"task={shlex.quote(TASK.strip())}",
-        *_folder(spec),
+        *_folder(place),
     ]
     return "\n".join(lines) + "\n" + SCRIPT
 
 
-def _folder(spec: JobSpec) -> Sequence[str]:
-    """A relative `folder` lies in the home folder, `.` is where sbatch was called."""
+def _folder(place: Slurm) -> Sequence[str]:
+    """A relative folder lies in the home folder, `.` is where sbatch was called."""
     lines = []
-    if spec.setup:
-        lines.append(f'srun --chdir="$HOME" --kill-on-bad-exit=1 sh -c {shlex.quote(spec.setup)} || exit 2')
-    if spec.folder != ".":
-        folder = shlex.quote(spec.folder)
+    if place.setup:
+        lines.append(f'srun --chdir="$HOME" --kill-on-bad-exit=1 sh -c {shlex.quote(place.setup)} || exit 2')
+    if place.workdir != ".":
+        folder = shlex.quote(place.workdir)
         lines.append(f'{{ cd "$HOME" && cd {folder}; }} || {{ printf "%s: no such folder\\n" {folder} >&2; exit 2; }}')
     return [*lines, '[ ! -d .venv/bin ] || export PATH="$PWD/.venv/bin:$PATH"']
 
 
-def submit(place: Place, spec: JobSpec, *, dry_run: bool) -> None:
-    """Prints the number of the job, or with `dry_run` the script."""
-    config, _ = cluster.read(spec)
-    spec = cluster.sized(spec, config, place.num_workers, place.gpus)
-    text = script(place, spec, cluster.whole_grace_seconds(spec, config))
-    if dry_run:
-        print(text, end="")
-        return
+def _sbatch(text: str, name: str) -> None:
     try:
         done = subprocess.run(
             ["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=SBATCH_SECONDS, check=False
@@ -175,4 +180,4 @@ def submit(place: Place, spec: JobSpec, *, dry_run: bool) -> None:
         raise MaskwrightError(complaint, where="sbatch", fix="as sbatch says; --sbatch gives it more options")
     job = done.stdout.strip().partition(";")[0]
     print(job)
-    say(f"job {job}: its log is {place.name}-{job}.log; scancel {job} saves and ends it, to be continued")
+    say(f"job {job}: its log is {name}-{job}.log; scancel {job} saves and ends it, to be continued")

@@ -21,9 +21,9 @@ from maskwright.core.console import lost_terminal_is_no_error, say
 from maskwright.core.errors import InputError, StopReason
 from maskwright.core.parent import as_reason
 from maskwright.core.secrets import redact
-from maskwright.launch.job import JobSpec
 from maskwright.launch.outcome import MOMENTS_SECONDS, End
 from maskwright.launch.ssh.script import first_command, script_for
+from maskwright.launch.target import JobSpec
 
 TAIL_LINES = 20
 LONGEST_LINE = 1 << 16
@@ -39,10 +39,10 @@ RETRYING = "Retrying: SSH command error"
 after 5 seconds, 10 times in all. Good before the host has greeted; afterwards it would start the job twice."""
 
 
-def show(worker: int, line: str) -> None:
+def show(index: int, line: str) -> None:
     """A host's line on stdout, without secrets. One thread prints, so no two lines mix."""
     with lost_terminal_is_no_error():
-        print(f"worker {worker} | {redact(line)}", flush=True)
+        print(f"host {index} | {redact(line)}", flush=True)
 
 
 class Stop:
@@ -77,7 +77,7 @@ class Host:
     """`process` leads a process group of its own: a Ctrl-C in the terminal must not reach ssh before the job has had
     its grace period."""
 
-    worker: int
+    index: int
     process: subprocess.Popen[bytes]
     readers: list[threading.Thread] = field(default_factory=list)
     greeted: bool = False
@@ -120,13 +120,13 @@ class Host:
 
 
 class Attempt:
-    """Starts `spec` on all hosts: `argv(worker, command)` are the words that run the shell line `command` there. It
+    """Starts `spec` on all hosts: `argv(index, command)` are the words that run the shell line `command` there. It
     begins nowhere before each host is ready. Call `turn` until `over`; `ends` come in the order of time."""
 
     def __init__(
         self,
         spec: JobSpec,
-        workers: Sequence[int],
+        indices: Sequence[int],
         argv: Callable[[int, str], list[str]],
         *,
         values: Mapping[str, str],
@@ -134,15 +134,16 @@ class Attempt:
         setup: bool,
         replace: bool = False,
         connect_seconds: float = 300.0,
+        more: Sequence[str] = (),
         line: Callable[[int, str], None] = show,
     ) -> None:
         self.spec, self._argv, self._line = spec, argv, line
         self.ends: list[End] = []
         self._mark = f"maskwright-{secrets.token_hex(8)}"  # so that no line of a job is taken for one of ours
-        self._script = script_for(spec, values, mark=self._mark, job=job, setup=setup, replace=replace)
+        self._script = script_for(spec, values, mark=self._mark, job=job, setup=setup, replace=replace, more=more)
         self._events: queue.Queue[tuple[Host, str, str]] = queue.Queue(10_000)
         self._connect_seconds, self._connect_by, self._going, self._failed_at = connect_seconds, 0.0, False, 0.0
-        self._waiting = list(workers)
+        self._waiting = list(indices)
         self.hosts: list[Host] = []
         # One alone at first: gcloud makes the user's ssh key when there is none, and two at once would make two.
         self._start(1)
@@ -153,8 +154,8 @@ class Attempt:
 
     def _start(self, count: int) -> None:
         self._connect_by = time.monotonic() + self._connect_seconds
-        for worker in [self._waiting.pop(0) for _ in range(min(count, len(self._waiting)))]:
-            words = self._argv(worker, first_command(self._mark))
+        for index in [self._waiting.pop(0) for _ in range(min(count, len(self._waiting)))]:
+            words = self._argv(index, first_command(self._mark))
             pipe = subprocess.PIPE
             try:
                 process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -163,7 +164,7 @@ class Attempt:
                     host.drop()
                 fix = "check that it is installed and on the path"
                 raise InputError(f"cannot be started: {error.strerror}", where=words[0], fix=fix) from None
-            host = Host(worker, process)
+            host = Host(index, process)
             self.hosts.append(host)
             assert process.stdout and process.stderr
             for stream, name in ((process.stdout, "out"), (process.stderr, "err")):
@@ -197,7 +198,7 @@ class Attempt:
                 self._ended(host, None, "the connection was lost")
                 return
             if RETRYING in text and RETRYING not in "".join(host.complaints):
-                self._line(host.worker, f"({host.complaint('cannot be reached')}; gcloud tries again)")
+                self._line(host.index, f"({host.complaint('cannot be reached')}; gcloud tries again)")
             host.complaints.append(redact(text))
         else:
             host.closed.add(kind)
@@ -215,7 +216,7 @@ class Attempt:
                 host.send(self._script)
                 self._start(len(self._waiting))
             elif word == "note":
-                self._line(host.worker, f"({rest})")
+                self._line(host.index, f"({rest})")
             elif word == "ready":
                 host.ready = True
                 if not self._waiting and all(host.ready and host.end is None for host in self.hosts):
@@ -234,11 +235,11 @@ class Attempt:
         elif host.greeted:
             for line in [*[""] * host.blank_lines, text]:
                 host.tail.append(redact(line))
-                self._line(host.worker, line)
+                self._line(host.index, line)
             host.blank_lines = 0
 
     def _ended(self, host: Host, code: int | None, why: str, reason: StopReason = "") -> None:
-        host.end = End(host.worker, code, host.told_at is not None, reason, redact(why), tuple(host.tail))
+        host.end = End(host.index, code, host.told_at is not None, reason, redact(why), tuple(host.tail))
         self.ends.append(host.end)
         if code is None:
             host.drop()

@@ -17,9 +17,9 @@ A file lock is inherited by the job's processes: it is held for as long as one o
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from maskwright.launch.job import JobSpec
+from maskwright.launch.target import JobSpec
 
 # POSIX sh, as dash (Debian's and Ubuntu's sh) has it: there only `kill -s` takes a group after `--`.
 SCRIPT = """
@@ -82,9 +82,17 @@ def first_command(mark: str) -> str:
 
 
 def script_for(
-    spec: JobSpec, values: Mapping[str, str], *, mark: str, job: str, setup: bool, replace: bool = False
+    spec: JobSpec,
+    values: Mapping[str, str],
+    *,
+    mark: str,
+    job: str,
+    setup: bool,
+    replace: bool = False,
+    more: Sequence[str] = (),
 ) -> str:
-    """`values` of the variables that the spec names. `job` is the same in all attempts of one submission."""
+    """`values` of the variables that the spec names. `job` is the same in all attempts of one submission. `more` words
+    follow those of the command."""
     settings = {
         "mark": mark,
         "job": job,
@@ -96,4 +104,4 @@ def script_for(
     lines = [f"mw_{name}={shlex.quote(value)}" for name, value in settings.items()]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in {"PYTHONUNBUFFERED": "1", **values}.items()]
     # The whole script is read before `main` runs: what comes on the input afterwards is the job's.
-    return "\n".join(lines) + SCRIPT + f"main {shlex.join(spec.command)}\n"
+    return "\n".join(lines) + SCRIPT + f"main maskwright {shlex.join([*spec.command.words(), *more])}\n"

@@ -9,19 +9,32 @@ job a second time on that host. Written for and tested with gcloud 528.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shlex
 import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
-from maskwright.launch.job import JobSpec
 from maskwright.launch.outcome import conclude, judge, report
 from maskwright.launch.ssh.host import Attempt, Stop
 from maskwright.launch.ssh.script import first_command, script_for
+from maskwright.launch.target import (
+    Env,
+    GraceSeconds,
+    JobSpec,
+    Option,
+    Place,
+    Pretrain,
+    Restarts,
+    Setup,
+    Workdir,
+    values_of,
+)
 
 TPU_VM = ("compute", "tpus", "tpu-vm")
 PASSING = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
@@ -33,13 +46,36 @@ SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCo
 
 
 @dataclass(frozen=True)
-class Slice:
-    """`via`: external or internal addresses, or iap, gcloud's tunnel, which only `gcloud alpha` has."""
+class Slice(Place):
+    """`via` iap is gcloud's tunnel, which only `gcloud alpha` has."""
 
-    name: str
-    zone: str | None = None
-    project: str | None = None
-    via: str = "external"
+    name: Annotated[str, Option("Name of the Cloud TPU VM slice.", "NAME", argument=True)]
+    zone: Annotated[str | None, Option("Zone of the slice. gcloud's own zone when not given.", "NAME")] = None
+    project: Annotated[str | None, Option("Project of the slice. gcloud's own project when not given.", "NAME")] = None
+    via: Annotated[
+        Literal["external", "internal", "iap"], Option("Which addresses of the hosts ssh uses; iap is gcloud's tunnel.")
+    ] = "external"
+    env: Env = ()
+    workdir: Workdir = "maskwright"
+    setup: Setup = None
+    restarts: Restarts = 3
+    grace_seconds: GraceSeconds = 30.0
+    connect_seconds: Annotated[float, Option("How long a host may take to answer.", "N", min=1.0)] = 300.0
+    restart_wait_seconds: Annotated[float, Option("Pause before the job is begun again.", "N", min=0.0)] = 10.0
+    replace: Annotated[bool, Option("End another job that holds a host of the slice.")] = False
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", self.name):
+            fix = "small letters, digits and -, as gcloud shows it"
+            raise InputError(f"{self.name[:80]!r} is no name of a slice", where="submit slice", fix=fix)
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts."""
+        spec = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
+        values = values_of(self.env)
+        if dry_run:
+            return print(describe(self, spec))
+        attempts(self, spec, values)
 
     def _where(self) -> list[str]:
         named = {"--zone": self.zone, "--project": self.project}
@@ -48,11 +84,11 @@ class Slice:
     def describe_words(self) -> list[str]:
         return ["gcloud", *TPU_VM, "describe", self.name, *self._where(), "--format=json"]
 
-    def ssh_words(self, worker: int, command: str) -> list[str]:
+    def ssh_words(self, index: int, command: str) -> list[str]:
         how = {"external": [], "internal": ["--internal-ip"], "iap": ["--tunnel-through-iap"]}[self.via]
         track = ["alpha"] if self.via == "iap" else []
         flags = [f"--ssh-flag={flag}" for flag in SSH_FLAGS]
-        words = ["gcloud", *track, *TPU_VM, "ssh", self.name, *self._where(), f"--worker={worker}", *how, *flags]
+        words = ["gcloud", *track, *TPU_VM, "ssh", self.name, *self._where(), f"--worker={index}", *how, *flags]
         return [*words, "--quiet", f"--command={command}"]
 
     def look(self) -> tuple[str, str, int]:
@@ -63,7 +99,7 @@ class Slice:
                 stdin=subprocess.DEVNULL, errors="replace", start_new_session=True,
             )  # fmt: skip
         except FileNotFoundError:
-            fix = "install the Google Cloud CLI, or let the hosts fetch the job: --spec gs://bucket/folder"
+            fix = "install the Google Cloud CLI, or let the hosts fetch the job: maskwright submit bucket gs://bucket/folder/job.json"
             raise InputError("is not installed, or not on the path", where="gcloud", fix=fix) from None
         except subprocess.TimeoutExpired:
             what = f"`gcloud describe` gave no answer in {DESCRIBE_SECONDS:.0f} seconds"
@@ -96,54 +132,46 @@ class Slice:
         return MaskwrightError(f"gcloud refuses: {line[:300]}", where=f"slice {self.name}", fix="as gcloud says")
 
 
-def dry_run(place: Slice, spec: JobSpec) -> str:
+def describe(place: Slice, spec: JobSpec) -> str:
     """The commands for each host, and what is written on their input; of variables only the names."""
-    state, kind, workers = place.look()
+    state, kind, num_hosts = place.look()
     mark = "maskwright-MARK"
     values = dict.fromkeys(spec.environment, "***")
-    lines = [f"# slice {place.name}: {kind}, {state}, {workers} hosts"]
-    lines += [shlex.join(place.ssh_words(worker, first_command(mark))) for worker in range(workers)]
+    lines = [f"# slice {place.name}: {kind}, {state}, {num_hosts} hosts"]
+    lines += [shlex.join(place.ssh_words(index, first_command(mark))) for index in range(num_hosts)]
     script = script_for(spec, values, mark=mark, job="JOB", setup=True)
     return "\n".join([*lines, "", "# on the input of each:", script.rstrip()])
 
 
-def submit(
-    place: Slice,
-    spec: JobSpec,
-    values: Mapping[str, str],
-    *,
-    replace: bool = False,
-    connect_seconds: float = 300.0,
-    restart_wait_seconds: float = 10.0,
-) -> None:
+def attempts(place: Slice, spec: JobSpec, values: Mapping[str, str]) -> None:
     """Runs the job to its end. Raises `StoppedEarly` (75) when it can be continued, and `JobError` with the exit code
     of the host that failed first."""
     job = secrets.token_hex(8)
     with Stop().on_signals() as stop:
         for number in range(spec.restarts + 1):
-            workers = _wait_until_ready(place, stop, again=number > 0)
-            hosts = "1 host" if workers == 1 else f"{workers} hosts"
-            say(f"slice {place.name}: attempt {number + 1} on {hosts}: {' '.join(spec.command)}")
+            num_hosts = _wait_until_ready(place, stop, again=number > 0)
+            hosts = "1 host" if num_hosts == 1 else f"{num_hosts} hosts"
+            say(f"slice {place.name}: attempt {number + 1} on {hosts}: {spec.command}")
             attempt = Attempt(
                 spec,
-                range(workers),
+                range(num_hosts),
                 place.ssh_words,
                 values=values,
                 job=job,
                 setup=number == 0,
-                replace=replace,
-                connect_seconds=connect_seconds,
+                replace=place.replace,
+                connect_seconds=place.connect_seconds,
             )
             _run(attempt, stop)
-            verdict = judge(attempt.ends, workers, asked=stop.asked)
+            verdict = judge(attempt.ends, num_hosts, asked=stop.asked)
             if verdict.code or verdict.restart:
                 for line in report(attempt.ends, verdict):
                     say(line)
             if stop.asked or not verdict.restart or number == spec.restarts:
                 break
             which = f"restart {number + 1} of {spec.restarts}"
-            warn(f"attempt {number + 1} can be continued: {which} in {restart_wait_seconds:g} s")
-            _pause(restart_wait_seconds, stop)
+            warn(f"attempt {number + 1} can be continued: {which} in {place.restart_wait_seconds:g} s")
+            _pause(place.restart_wait_seconds, stop)
             if stop.asked:
                 break
     conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", f"slice {place.name}", verdict.reason)
@@ -169,9 +197,9 @@ def _wait_until_ready(place: Slice, stop: Stop, again: bool) -> int:
     """The number of hosts. A slice that is being made or repaired is waited for; one that is gone is not."""
     began, told = time.monotonic(), False
     while True:
-        state, kind, workers = place.look()
-        if state == "READY" and workers and not stop.asked:
-            return workers
+        state, kind, num_hosts = place.look()
+        if state == "READY" and num_hosts and not stop.asked:
+            return num_hosts
         where = f"slice {place.name} ({kind})"
         if stop.asked:
             raise StoppedEarly("the same command continues the run", where=where)

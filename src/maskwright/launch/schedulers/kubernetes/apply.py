@@ -1,45 +1,94 @@
-"""`submit --on kubernetes`: the objects as YAML, or given to kubectl."""
+"""`submit kubernetes`: the objects as YAML, or given to kubectl."""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import yaml
 
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
-from maskwright.launch import cluster
-from maskwright.launch.job import JobSpec
+from maskwright.launch import cluster, target
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
-from maskwright.launch.schedulers.kubernetes.place import Place, check_paths
+from maskwright.launch.schedulers.kubernetes.place import (
+    Kind,
+    Place,
+    check_paths,
+    parse_mount,
+    parse_secret,
+    parse_selector,
+)
+from maskwright.launch.target import Option, Pretrain, Restarts
 
 LARGEST_CONFIG = 200_000
 """Bytes. kubectl notes the whole object in an annotation, and annotations end at 262,144."""
 KUBECTL_SECONDS = 120.0
 
 
-def build(place: Place, spec: JobSpec) -> list[dict[str, Any]]:
-    """The objects. Raises `InputError` for what could not work in a cluster."""
-    again = "every end with 75 begins the pods again. Set schedule.steps, or delete or suspend the job"
-    cluster.refuse(spec, "kubernetes", {"--max-steps": again})
-    if spec.environment and not place.secret:
-        fix = f"--secret NAME of one with the keys {', '.join(spec.environment)}"
-        raise InputError("takes values from a Secret of the cluster", where="--env", fix=fix)
-    config, text = cluster.read(spec)
-    if len(text.encode()) > LARGEST_CONFIG:
-        raise InputError(f"is larger than {LARGEST_CONFIG:,} bytes", where=spec.command[2], fix="shorten its comments")
-    check_paths(place, config, cluster.words_of(spec.command, "--run")[0])
-    # By its content, so that another submission under the name leaves that of a job that runs as it is.
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    place = replace(place, config_map=f"{place.name}-{digest}")
-    sizes = cluster.sizes(config, place.num_workers, place.gpus)
-    if place.kind != "rayjob":  # whose driver says them to its gang
-        spec = replace(spec, command=(*spec.command, *sizes))
-    return manifests(place, spec, text, cluster.whole_grace_seconds(spec, config))
+@dataclass(frozen=True)
+class Kubernetes(target.Place):
+    image: Annotated[str, Option("Container image with maskwright in it.", "IMAGE")]
+    mount: Annotated[
+        tuple[str, ...],
+        Option("PersistentVolumeClaim or gs://BUCKET (GKE, read-only) to mount in a folder.", "NAME:PATH"),
+    ] = ()
+    num_nodes: Annotated[int, Option("Number of pods that train together.", "N", min=1)] = 1
+    gpus_per_node: Annotated[int, Option("GPUs of each pod that compute; 0 computes on the CPU.", "N", min=0)] = 0
+    cpus: Annotated[str | None, Option("Cores of each pod; 4 for each GPU when not given.", "N")] = None
+    memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
+    kind: Annotated[Kind, Option("Object to make; all but indexed-job need an operator in the cluster.")] = (
+        "indexed-job"
+    )
+    name: Annotated[str | None, Option("Name of the job; that of the run's folder when not given.", "NAME")] = None
+    namespace: Annotated[str | None, Option("Namespace of the job. kubectl's own when not given.", "NAME")] = None
+    queue: Annotated[str | None, Option("Queue of Kueue, which starts all pods or none.", "NAME")] = None
+    service_account: Annotated[str | None, Option("Service account that the pods run as.", "NAME")] = None
+    secret: Annotated[
+        tuple[str, ...], Option("Secret and the key in it that the job gets as a variable.", "NAME:KEY")
+    ] = ()
+    node_selector: Annotated[tuple[str, ...], Option("Label that the nodes must have.", "KEY=VALUE")] = ()
+    restarts: Restarts = 3
+
+    # Every end with 75 begins the pods again, so that a run that was to stop would go on.
+    leaves_out = frozenset({"stop_after_steps", "profile_steps"})
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Gives the objects to kubectl, or with `dry_run` prints them."""
+        place, objects = self.objects(command)
+        text = to_yaml(objects)
+        if dry_run:
+            return print(text, end="")
+        _apply(place, text)
+
+    def objects(self, command: Pretrain) -> tuple[Place, list[dict[str, Any]]]:
+        """Raises `InputError` for what could not work in a cluster."""
+        config, text = cluster.read(command)
+        if len(text.encode()) > LARGEST_CONFIG:
+            what = f"is larger than {LARGEST_CONFIG:,} bytes"
+            raise InputError(what, where=command.config, fix="shorten its comments")
+        # By its content, so that another submission under the name leaves that of a job that runs as it is.
+        digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], cluster.name_for(command.run, self.name)
+        same = ("kind", "image", "namespace", "queue", "service_account", "memory", "restarts")
+        place = Place(
+            **{field: getattr(self, field) for field in same},
+            name=name,
+            mounts=tuple(map(parse_mount, self.mount)),
+            num_pods=self.num_nodes,
+            gpus=self.gpus_per_node,
+            cpus=self.cpus or str(4 * max(1, self.gpus_per_node)),
+            secrets=tuple(map(parse_secret, self.secret)),
+            node_selector=tuple(map(parse_selector, self.node_selector)),
+            grace_seconds=cluster.grace_seconds(config),
+            config_map=f"{name}-{digest}",
+        )
+        check_paths(place, config, command.run)
+        sized = cluster.sized(command, config, place.num_pods, place.gpus)
+        # The driver of a RayJob says to its gang what each pod computes on.
+        return place, manifests(place, command if self.kind == "rayjob" else sized, text)
 
 
 def to_yaml(objects: list[dict[str, Any]]) -> str:
@@ -58,11 +107,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.text)
 
 
-def submit(place: Place, spec: JobSpec, *, dry_run: bool) -> None:
-    text = to_yaml(build(place, spec))
-    if dry_run:
-        print(text, end="")
-        return
+def _apply(place: Place, text: str) -> None:
     words = ["kubectl", "apply", "--filename=-"]
     try:
         done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False)

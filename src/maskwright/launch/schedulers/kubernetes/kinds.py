@@ -14,56 +14,53 @@ from dataclasses import replace
 import yaml
 
 from maskwright.core.errors import InputError
-from maskwright.launch.cluster import PORT, words_of
-from maskwright.launch.job import JobSpec
+from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import EARLY
+from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT
 from maskwright.launch.schedulers.kubernetes.place import CONFIG_FOLDER, Place
 from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, Manifest, literal, metadata, template
+from maskwright.launch.target import Pretrain, node_words
 
 CONFIG = f"{CONFIG_FOLDER}/run.yaml"
 FINAL = [1, 2, 3, 126, 127]
 """Exit codes after which trying again gives the same: failed, bad input, health, and no such command in the image."""
 INSTANCE = "app.kubernetes.io/instance"
+RAY_VERSION = "2.60.0"
+"""KubeRay wants one, and 2.52 at least for tokens. The Ray that runs is the image's."""
 STOP_SECONDS = 30
 """What a Ray job's driver has beyond the grace period of its gang before it is killed."""
 
 
-def manifests(place: Place, spec: JobSpec, config: str, grace_seconds: int) -> list[Manifest]:
+def manifests(place: Place, command: Pretrain, config: str) -> list[Manifest]:
     """In the order in which they are applied; the job is the last."""
     named = metadata(place) | {"name": place.config_map}
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": {"run.yaml": config}}
     kinds = {"indexed-job": _indexed_job, "jobset": _jobset, "trainjob": _trainjob, "rayjob": _rayjob}
-    return [settings, *kinds[place.kind](place, spec, grace_seconds)]
+    return [settings, *kinds[place.kind](place, command)]
 
 
-def command(place: Place, spec: JobSpec, node_rank: str, rendezvous: str) -> list[str]:
-    """The words on each pod. Between `$(` and `)` stand names of variables that Kubernetes fills in."""
-    words = [*spec.command[:2], CONFIG, *(literal(word) for word in _operational(spec))]
-    if place.num_workers > 1:
-        words += ["--nodes", str(place.num_workers), "--node-rank", node_rank, "--rendezvous", rendezvous]
-    return words
+def _words(command: Pretrain) -> list[str]:
+    """The scheduler sees to the hours."""
+    return ["maskwright", *replace(command, config=CONFIG, stop_after_hours=None).words()]
 
 
-def _operational(spec: JobSpec) -> list[str]:
-    """All that comes after the configuration, but for what the scheduler sees to."""
-    words = list(spec.command[3:])
-    if "--max-hours" in words:
-        at = words.index("--max-hours")
-        del words[at : at + 2]
-    return words
+def _words_on(place: Place, command: Pretrain, node_rank: str, rendezvous: str) -> list[str]:
+    """On each pod. Between `$(` and `)` stand names of variables that Kubernetes fills in."""
+    words = [literal(word) for word in _words(command)]
+    return words + (node_words(place.num_pods, node_rank, rendezvous) if place.num_pods > 1 else [])
 
 
-def _deadline(spec: JobSpec) -> Manifest:
-    hours = words_of(spec.command, "--max-hours")
-    return {"activeDeadlineSeconds": max(1, round(float(hours[0]) * 3600))} if hours else {}
+def _deadline(command: Pretrain) -> Manifest:
+    hours = command.stop_after_hours
+    return {} if hours is None else {"activeDeadlineSeconds": max(1, round(hours * 3600))}
 
 
 # ---- Job (batch/v1) ------------------------------------------------------------------------------------------------
 
 
-def _indexed_job(place: Place, spec: JobSpec, grace_seconds: int) -> list[Manifest]:
-    words = command(place, spec, "$(JOB_COMPLETION_INDEX)", f"{place.name}-0.{place.name}:{PORT}")
-    pod = template(place, spec, grace_seconds, words)
+def _indexed_job(place: Place, command: Pretrain) -> list[Manifest]:
+    words = _words_on(place, command, "$(JOB_COMPLETION_INDEX)", f"{place.name}-0.{place.name}:{PORT}")
+    pod = template(place, words)
     rules: list[Manifest] = [
         {"action": "FailJob", "onExitCodes": _codes(FINAL)},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
@@ -75,15 +72,15 @@ def _indexed_job(place: Place, spec: JobSpec, grace_seconds: int) -> list[Manife
         "metadata": metadata(place, queued=True),
         "spec": {
             **_gang(place),
-            **_deadline(spec),
-            "backoffLimit": spec.restarts,
+            **_deadline(command),
+            "backoffLimit": place.restarts,
             "podFailurePolicy": {"rules": rules},
             # A pod is replaced once it has ended, not while it still saves.
             "podReplacementPolicy": "Failed",
             "template": pod,
         },
     }
-    if place.num_workers == 1:
+    if place.num_pods == 1:
         return [job]
     pod["spec"]["subdomain"] = place.name
     service = {
@@ -105,7 +102,7 @@ def _codes(codes: Sequence[int]) -> Manifest:
 
 
 def _gang(place: Place) -> Manifest:
-    count = place.num_workers
+    count = place.num_pods
     return {"completionMode": "Indexed", "completions": count, "parallelism": count}
 
 
@@ -123,7 +120,7 @@ def _wall(place: Place) -> Manifest:
 # ---- JobSet, and Kubeflow's TrainJob, which makes one ----------------------------------------------------------------
 
 
-def _jobset_spec(place: Place, spec: JobSpec, grace_seconds: int, words: Sequence[str] | None) -> Manifest:
+def _jobset_spec(place: Place, words: Sequence[str] | None) -> Manifest:
     """The first pod that ends badly fails the only Job, and with it all pods are made anew. The message of a Job that
     failed by its policy ends in the number of the rule, by which the JobSet tells a wish from an error."""
     rules: list[Manifest] = [
@@ -137,11 +134,11 @@ def _jobset_spec(place: Place, spec: JobSpec, grace_seconds: int, words: Sequenc
         "backoffLimit": 0,
         "podFailurePolicy": {"rules": rules},
         "podReplacementPolicy": "Failed",
-        "template": template(place, spec, grace_seconds, words),
+        "template": template(place, words),
     }
     return {
         "failurePolicy": {
-            "maxRestarts": spec.restarts,
+            "maxRestarts": place.restarts,
             # All old pods are gone before the first new one comes: the folder of the run has one writer.
             "restartStrategy": "BlockingRecreate",
             "rules": [
@@ -160,22 +157,22 @@ def _jobset_spec(place: Place, spec: JobSpec, grace_seconds: int, words: Sequenc
     }
 
 
-def _jobset(place: Place, spec: JobSpec, grace_seconds: int) -> list[Manifest]:
-    words = command(place, spec, "$(JOB_COMPLETION_INDEX)", f"{place.name}-{CONTAINER}-0-0.{place.name}:{PORT}")
-    inner = _jobset_spec(place, spec, grace_seconds, words)
-    inner["replicatedJobs"][0]["template"]["spec"].update(_deadline(spec))
+def _jobset(place: Place, command: Pretrain) -> list[Manifest]:
+    words = _words_on(place, command, "$(JOB_COMPLETION_INDEX)", f"{place.name}-{CONTAINER}-0-0.{place.name}:{PORT}")
+    inner = _jobset_spec(place, words)
+    inner["replicatedJobs"][0]["template"]["spec"].update(_deadline(command))
     jobset = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": metadata(place, queued=True),
         "spec": inner,
     }
-    return [_wall(place), jobset] if place.num_workers > 1 else [jobset]
+    return [_wall(place), jobset] if place.num_pods > 1 else [jobset]
 
 
-def _trainjob(place: Place, spec: JobSpec, grace_seconds: int) -> list[Manifest]:
+def _trainjob(place: Place, command: Pretrain) -> list[Manifest]:
     """A runtime of its own: what a TrainJob may change of a shared one does not include how pods end and restart."""
-    inner = _jobset_spec(place, spec, grace_seconds, None)
+    inner = _jobset_spec(place, None)
     step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
     inner["replicatedJobs"][0]["template"]["metadata"] = step
     api = "trainer.kubeflow.org"
@@ -183,76 +180,72 @@ def _trainjob(place: Place, spec: JobSpec, grace_seconds: int) -> list[Manifest]
         "apiVersion": f"{api}/v1alpha1",
         "kind": "TrainingRuntime",
         "metadata": metadata(place),
-        "spec": {"mlPolicy": {"numNodes": place.num_workers, "torch": {}}, "template": {"spec": inner}},
+        "spec": {"mlPolicy": {"numNodes": place.num_pods, "torch": {}}, "template": {"spec": inner}},
     }
-    words = command(place, spec, "$(PET_NODE_RANK)", "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)")
+    words = _words_on(place, command, "$(PET_NODE_RANK)", "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)")
     trainjob = {
         "apiVersion": f"{api}/v1alpha1",
         "kind": "TrainJob",
         "metadata": metadata(place, queued=True),
         "spec": {
-            **_deadline(spec),
+            **_deadline(command),
             "runtimeRef": {"apiGroup": api, "kind": "TrainingRuntime", "name": place.name},
             "trainer": {
                 "image": place.image,
                 "command": words[:1],
                 "args": words[1:],
-                "numNodes": place.num_workers,
+                "numNodes": place.num_pods,
                 "numProcPerNode": place.gpus or 1,
             },
         },
     }
-    wall = [_wall(place)] if place.num_workers > 1 else []
+    wall = [_wall(place)] if place.num_pods > 1 else []
     return [*wall, runtime, trainjob]
 
 
 # ---- RayJob (KubeRay) ------------------------------------------------------------------------------------------------
 
 
-def _rayjob(place: Place, spec: JobSpec, grace_seconds: int) -> list[Manifest]:
-    """A head that computes nothing, and `num_workers` pods. The command is the same: as a Ray job's driver it runs its
+def _rayjob(place: Place, command: Pretrain) -> list[Manifest]:
+    """A head that computes nothing, and `num_pods` pods. The command is the same: as a Ray job's driver it runs its
     gang on them, begins it again itself, and reads how from the job's metadata."""
-    words = [*spec.command[:2], CONFIG, *_operational(spec)]
-    words += ["--num-workers", str(place.num_workers), "--gpus-per-worker", str(place.gpus)]
+    words = [*_words(command), "--num-nodes", str(place.num_pods), "--gpus-per-node", str(place.gpus)]
     for word in words:
         if shlex.quote(word) != word:
             fix = "write it into the configuration, or use another --kind"
             raise InputError(f"{word[:80]!r} does not survive the two shells of a RayJob", where="submit", fix=fix)
     if place.cpus.isdecimal() and int(place.cpus) < place.gpus:
         raise InputError(f"{place.cpus} is less than one for each GPU", where="--cpus", fix=f"--cpus {4 * place.gpus}")
-    wait = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_seconds + STOP_SECONDS)}}
+    wait = {"env_vars": {STOP_WAIT: str(place.grace_seconds + STOP_SECONDS)}}
     return [
         {
             "apiVersion": "ray.io/v1",
             "kind": "RayJob",
             "metadata": metadata(place, queued=True),
             "spec": {
-                **_deadline(spec),
+                **_deadline(command),
                 "entrypoint": f"exec {' '.join(words)}",
-                "metadata": {
-                    "maskwright_restarts": str(spec.restarts),
-                    "maskwright_grace_seconds": str(grace_seconds),
-                },
+                "metadata": {RESTARTS_KEY: str(place.restarts)},
                 "runtimeEnvYAML": yaml.safe_dump(wait),
                 "submissionMode": "K8sJobMode",
                 "shutdownAfterJobFinishes": True,  # Kueue wants it, and an idle cluster costs
-                "backoffLimit": spec.restarts,
-                "rayClusterSpec": _ray_cluster(place, spec, grace_seconds),
-                "submitterPodTemplate": _ray_pod(place, spec, grace_seconds, cpus="500m", memory="1Gi"),
+                "backoffLimit": place.restarts,
+                "rayClusterSpec": _ray_cluster(place),
+                "submitterPodTemplate": _ray_pod(place, cpus="500m", memory="1Gi"),
             },
         }
     ]
 
 
-def _ray_cluster(place: Place, spec: JobSpec, grace_seconds: int) -> Manifest:
-    workers = template(place, spec, grace_seconds, None)
+def _ray_cluster(place: Place) -> Manifest:
+    workers = template(place, None)
     workers["spec"]["containers"][0]["name"] = "ray-worker"
     del workers["spec"]["restartPolicy"]  # KubeRay's own
-    head = _ray_pod(place, spec, grace_seconds, cpus="2", memory="8Gi")
+    head = _ray_pod(place, cpus="2", memory="8Gi")
     del head["spec"]["restartPolicy"]
-    count = place.num_workers
+    count = place.num_pods
     return {
-        "rayVersion": place.ray_version,
+        "rayVersion": RAY_VERSION,
         "authOptions": {"mode": "token"},  # Ray's ports run whatever they are told, for anyone without it
         "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": head},
         "workerGroupSpecs": [
@@ -268,9 +261,9 @@ def _ray_cluster(place: Place, spec: JobSpec, grace_seconds: int) -> Manifest:
     }
 
 
-def _ray_pod(place: Place, spec: JobSpec, grace_seconds: int, *, cpus: str, memory: str) -> Manifest:
+def _ray_pod(place: Place, *, cpus: str, memory: str) -> Manifest:
     """As those that train, but without GPUs."""
     small = replace(place, gpus=0, node_selector=(), cpus=cpus, memory=memory)
-    pod = template(small, spec, grace_seconds, None)
+    pod = template(small, None)
     pod["spec"]["containers"][0]["name"] = "ray"
     return pod

@@ -1,4 +1,4 @@
-"""Where on Kubernetes a job runs and what it sees there, from the options of `submit`."""
+"""Where on Kubernetes a job runs and what it sees there, from the options of `submit kubernetes`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import InputError
 from maskwright.core.storage import is_url
+from maskwright.launch.target import VARIABLE
 
 Kind = Literal["indexed-job", "jobset", "trainjob", "rayjob"]
 SCRATCH = "/tmp"
@@ -29,60 +30,69 @@ class Mount:
 
 @dataclass(frozen=True)
 class Place:
-    """`num_workers` pods, each with `gpus` of `gpu_resource`. `secret` holds the values of the job's variables."""
-
     kind: Kind
     name: str
     image: str
     mounts: tuple[Mount, ...]
-    num_workers: int = 1
-    gpus: int = 0
-    namespace: str | None = None
-    queue: str | None = None
-    service_account: str | None = None
-    secret: str | None = None
-    cpus: str = "4"
-    memory: str = "16Gi"
-    gpu_resource: str = "nvidia.com/gpu"
-    node_selector: tuple[tuple[str, str], ...] = ()
-    ray_version: str = "2.60.0"
-    config_map: str = ""
+    num_pods: int
+    gpus: int
+    """Of each pod."""
+    namespace: str | None
+    queue: str | None
+    service_account: str | None
+    secrets: tuple[tuple[str, str], ...]
+    """Secrets of the cluster, and the key in each that is a variable of the job."""
+    cpus: str
+    memory: str
+    node_selector: tuple[tuple[str, str], ...]
+    restarts: int
+    grace_seconds: int
+    config_map: str
     """Name of the object with the configuration."""
 
     def __post_init__(self) -> None:
         names = {"--namespace": self.namespace, "--queue": self.queue, "--service-account": self.service_account}
-        for option, name in {**names, "--secret": self.secret}.items():
+        for option, name in names.items():
             if name is not None and not NAME.fullmatch(name):
                 raise InputError(f"{name[:80]!r} is no name of an object", where=option, fix="small letters, digits, -")
         for option, quantity in (("--cpus", self.cpus), ("--memory", self.memory)):
             if not QUANTITY.fullmatch(quantity):
                 raise InputError(f"{quantity[:40]!r} is no quantity", where=option, fix="as in 4, 500m or 16Gi")
         if not re.fullmatch(r"[^\s]+", self.image):
-            raise InputError(
-                "no image is given", where="--image", fix="--image REGISTRY/NAME:TAG with maskwright in it"
-            )
+            raise InputError(f"{self.image!r} is no image", where="--image", fix="--image REGISTRY/NAME:TAG")
         folders = [mount.folder for mount in self.mounts]
         for folder in folders:
             others = [SCRATCH, CONFIG_FOLDER, "/dev/shm"]
             if folders.count(folder) > 1 or any(inside(folder, other) for other in others):
-                raise InputError(f"{folder} is mounted already", where="--claim", fix="choose another folder")
+                raise InputError(f"{folder} is mounted already", where="--mount", fix="choose another folder")
 
 
-def parse_mount(text: str, option: str) -> Mount:
-    """`NAME:/folder`."""
-    name, _, folder = text.partition(":")
+def parse_mount(text: str) -> Mount:
+    """`CLAIM:/folder` or `gs://BUCKET:/folder`."""
+    bucket = text.startswith("gs://")
+    name, _, folder = text.removeprefix("gs://").partition(":")
     tidy = re.fullmatch(r"(/[A-Za-z0-9._-]+)+", folder) and not {".", ".."} & set(folder.split("/"))
     if not re.fullmatch(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", name) or not tidy:
-        raise InputError(f"{text[:80]!r} is not NAME:/folder", where=option, fix=f"{option} my-{option[2:]}:/data")
-    return Mount(name, folder, option == "--bucket")
+        fix = "--mount my-claim:/data, or --mount gs://my-bucket:/data"
+        raise InputError(f"{text[:80]!r} is not NAME:/folder", where="--mount", fix=fix)
+    return Mount(name, folder, bucket)
 
 
-def parse_pair(text: str, option: str) -> tuple[str, str]:
+def parse_secret(text: str) -> tuple[str, str]:
+    """`SECRET:KEY`, whose key is the name of the variable."""
+    name, _, key = text.partition(":")
+    if not NAME.fullmatch(name) or not VARIABLE.fullmatch(key):
+        fix = "--secret hugging-face:HF_TOKEN, the Secret and the key in it that is the variable's name"
+        raise InputError(f"{text[:80]!r} is not NAME:KEY", where="--secret", fix=fix)
+    return name, key
+
+
+def parse_selector(text: str) -> tuple[str, str]:
     """`KEY=VALUE`, as of labels."""
     key, _, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?", key) or not re.fullmatch(r"[\w.-]+", value):
-        fix = f"{option} cloud.google.com/gke-accelerator=nvidia-h100-80gb"
-        raise InputError(f"{text[:80]!r} is not KEY=VALUE", where=option, fix=fix)
+        fix = "--node-selector cloud.google.com/gke-accelerator=nvidia-h100-80gb"
+        raise InputError(f"{text[:80]!r} is not KEY=VALUE", where="--node-selector", fix=fix)
     return key, value
 
 
@@ -95,12 +105,12 @@ def check_paths(place: Place, config: RunConfig, run: str) -> None:
     claims = [mount.folder for mount in place.mounts if not mount.bucket]
     kept = [*claims, *([SCRATCH] if config.checkpoint.copy_to else [])]
     if not any(run.startswith(folder + "/") for folder in kept):
-        fix = "a folder inside a --claim NAME:/folder; or inside /tmp with checkpoint.copy_to, from where it continues"
+        fix = "a folder inside a --mount CLAIM:/folder; or inside /tmp with checkpoint.copy_to, from where it continues"
         raise InputError(f"{run} would be lost with its pod", where="--run", fix=fix)
     if ".." in run.split("/"):
         raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
     seen = [mount.folder for mount in place.mounts]
     for key, path in (("data.store", config.data.store), ("model.init_from", config.model.init_from)):
         if path and not is_url(path) and not any(inside(path, folder) for folder in seen):
-            fix = f"mount it with --claim or --bucket NAME:/folder, and --set {key}=/folder/…"
+            fix = f"mount it with --mount NAME:/folder, and --set {key}=/folder/…"
             raise InputError(f"{path} is not in a pod", where=key, fix=fix)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from maskwright.launch.job import JobSpec
 from maskwright.launch.schedulers.kubernetes.place import CONFIG_FOLDER, SCRATCH, Place
 
 Manifest = dict[str, Any]
 USER = 1000
 """User and group of the processes, whatever the image says: `runAsNonRoot` wants a number. It owns what it writes to a
 claim (`fsGroup`)."""
+GPU = "nvidia.com/gpu"
 CONTAINER = "node"
 """The name that Kubeflow's trainer looks for."""
 
@@ -32,7 +32,7 @@ def literal(word: str) -> str:
     return word.replace("$", "$$")
 
 
-def template(place: Place, spec: JobSpec, grace_seconds: int, words: Sequence[str] | None) -> Manifest:
+def template(place: Place, words: Sequence[str] | None) -> Manifest:
     """The `PodTemplateSpec`. `words`: the command, without a shell in between, so that SIGTERM reaches it; None where
     an operator writes its own."""
     buckets = any(mount.bucket for mount in place.mounts)
@@ -43,7 +43,7 @@ def template(place: Place, spec: JobSpec, grace_seconds: int, words: Sequence[st
         "metadata": {"labels": labels(place), **annotations},
         "spec": {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": grace_seconds,
+            "terminationGracePeriodSeconds": place.grace_seconds,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             **account,
@@ -57,21 +57,21 @@ def template(place: Place, spec: JobSpec, grace_seconds: int, words: Sequence[st
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "containers": [_container(place, spec, words)],
+            "containers": [_container(place, words)],
             "volumes": _volumes(place),
         },
     }
 
 
-def _container(place: Place, spec: JobSpec, words: Sequence[str] | None) -> Manifest:
+def _container(place: Place, words: Sequence[str] | None) -> Manifest:
     amounts = {"cpu": place.cpus, "memory": place.memory}
-    gpus = {place.gpu_resource: str(place.gpus)} if place.gpus else {}
+    gpus = {GPU: str(place.gpus)} if place.gpus else {}
     command = {"command": [words[0]], "args": list(words[1:])} if words else {}
     return {
         "name": CONTAINER,
         "image": place.image,
         **command,
-        "env": environment(place, spec),
+        "env": environment(place),
         # No limit of cores: a pod that is throttled for a moment holds up all others.
         "resources": {"requests": amounts | gpus, "limits": {"memory": place.memory} | gpus},
         "securityContext": {
@@ -91,13 +91,11 @@ def _container(place: Place, spec: JobSpec, words: Sequence[str] | None) -> Mani
     }
 
 
-def environment(place: Place, spec: JobSpec) -> list[Manifest]:
+def environment(place: Place) -> list[Manifest]:
     """Values only of what is no secret; the rest from keys of the same names in the Secret."""
     # Caches of torch go to the home folder and are named after the user, which the image need not know by its number.
     known = [{"name": "HOME", "value": SCRATCH}, {"name": "USER", "value": "maskwright"}]
-    secret = [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": place.secret, "key": name}}} for name in spec.environment
-    ]
+    secret = [{"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}} for name, key in place.secrets]
     return known + secret
 
 
@@ -123,5 +121,5 @@ def _tolerations(place: Place) -> Manifest:
     """Pools of GPUs and of spot machines are often tainted with their own labels."""
     wanted = [{"key": key, "operator": "Equal", "value": value} for key, value in place.node_selector]
     if place.gpus:
-        wanted.append({"key": place.gpu_resource, "operator": "Exists"})
+        wanted.append({"key": GPU, "operator": "Exists"})
     return {"tolerations": wanted} if wanted else {}

@@ -23,12 +23,12 @@ def stop(
 ) -> str:
     """What became of it, in a line. Raises `InputError` when nothing runs there, and `MaskwrightError` when it does not
     answer in time; the wish is then taken back."""
-    saved_before = max(whole_steps(directory.checkpoints), default=0)
+    saved_before = _saved(directory)
     _require_running(directory, clock())
     directory.request(wish)
     until = clock() + wait_seconds
     while clock() < until:
-        status, saved = directory.read_status() or Status(), max(whole_steps(directory.checkpoints), default=0)
+        status, saved = directory.read_status() or Status(), _saved(directory)
         if wish == "checkpoint" and saved > saved_before:
             return f"{directory.location}: saved step {saved:,}, going on"
         if status.phase in OVER:
@@ -41,6 +41,10 @@ def stop(
         where=directory.location,
         fix="`maskwright status` says how it is; or give --wait-seconds more",
     )
+
+
+def _saved(directory: RunDirectory) -> int:
+    return max(whole_steps(directory.checkpoints), default=0)
 
 
 def _require_running(directory: RunDirectory, now: float) -> None:
