@@ -61,6 +61,15 @@ HEAVY = {
 }
 TOP = {"__init__.py", "__main__.py"}
 """The files beside the packages."""
+FOREIGN_TEXT = {
+    "cloud/google/errors.py": "Google's answers",
+    "drills/drill_save.py": "the system's words for an errno",
+    "engines/base.py": "torch's and XLA's out of memory",
+    "engines/jax/ahead.py": "XLA's out of memory",
+    "launch/ray/jobs.py": "the status codes that Ray's client puts into its errors",
+    "training/copies.py": "gcsfs's 403, an OSError without a number",
+}
+"""Where something is decided by the words of an error, and whose words these are: never our own."""
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litdata", "torch_xla"}
 
 
@@ -126,6 +135,31 @@ def test_heavy_libraries_have_few_doors(path: Path) -> None:
         assert library != "typer" or name(path).startswith("cli/"), f"{name(path)} imports typer"
     if name(path).startswith(("core/", "run/")):
         assert not {"torch", "numpy", "jax"} & {module.split(".")[0] for module, _ in imports(path)}
+
+
+def test_no_decision_by_a_sentence_of_our_own() -> None:
+    """Types, reasons and exit codes decide. Looks for `… in str(error)`, `error.what.startswith(…)` and a regex on
+    either."""
+
+    def text_of_an_error(node: ast.AST) -> bool:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str":
+            return any(isinstance(one, ast.Name) and one.id in ("error", "failure") for one in node.args)
+        return isinstance(node, ast.Attribute) and node.attr in ("what", "message")
+
+    found = set()
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            looked_at: list[ast.expr] = []
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+                looked_at = node.comparators
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr in ("startswith", "endswith", "find"):
+                    looked_at = [node.func.value]
+                elif node.func.attr in ("match", "search", "fullmatch"):
+                    looked_at = node.args
+            if any(text_of_an_error(part) for part in looked_at):
+                found.add(name(path))
+    assert found == set(FOREIGN_TEXT)
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

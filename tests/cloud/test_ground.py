@@ -19,8 +19,8 @@ from maskwright.cloud.google.queued_resource import Wanted
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.jobs import hosts as ground_module
 from maskwright.cloud.jobs.hosts import EnvironmentGround
-from maskwright.cloud.jobs.watcher import Locked, Refused
-from maskwright.core.errors import InputError, MaskwrightError, TerraformError
+from maskwright.cloud.jobs.watcher import Refused
+from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 
 LAB = """
 name: lab1
@@ -150,8 +150,7 @@ def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path
         place.look()
     cloud.denied.clear()
     cases: list[tuple[MaskwrightError, type[MaskwrightError]]] = [
-        (TerraformError("another run holds the state: me@there, since noon", 1), Locked),
-        (InputError("is in use by process 7 on there", fix="wait"), Locked),
+        (Locked("is in use by process 7 on there", fix="wait"), Locked),
         (TerraformError("googleapi: Error 403: Required 'compute.disks.create' permission for 'x'", 1), Refused),
         (TerraformError("googleapi: Error 429: Quota exceeded for quota metric 'x'", 1), TerraformError),
         (TerraformError("ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources", 1), TerraformError),

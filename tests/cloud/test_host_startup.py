@@ -233,7 +233,7 @@ def test_what_is_missing_is_said_with_a_fix(world: World) -> None:
         prepare(host)
         assert host.run("startup.sh") == 1, host.output
         health = world.health(name)
-        assert health["step"] == step and not health["ok"] and fix in health["what"], health
+        assert health["step"] == step and not health["ok"] and health["final"] and fix in health["what"], health
         assert not agent_runs(host)() and host.journal("shutdown") == []
 
     refused("a", "pull", "Fix: build it: maskwright env image", lambda host: host.write("no-image", "x"))

@@ -216,7 +216,7 @@ def test_a_token_that_google_does_not_take(monkeypatch: pytest.MonkeyPatch, clou
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "another-token-that-is-old")
     with pytest.raises(CloudError) as caught:
         Google("lab-proj").call("compute", "GET", DISKS)
-    assert caught.value.reason == "permission" and "gcloud auth application-default login" in str(caught.value)
+    assert caught.value.reason == "credentials" and "gcloud auth application-default login" in str(caught.value)
     assert "another-token" not in str(caught.value)
 
 
@@ -225,7 +225,7 @@ def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, cloud: Cloud, tm
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(CloudError, match="no usable Google credentials") as caught:
         Google("lab-proj").call("compute", "GET", DISKS)
-    assert caught.value.reason == "permission" and not cloud.journal
+    assert caught.value.reason == "credentials" and not cloud.journal
 
 
 def test_a_token_in_an_error_of_google_is_hidden(cloud: Cloud, google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,6 +376,7 @@ def test_an_answer_that_is_not_googles(monkeypatch: pytest.MonkeyPatch, google: 
         (429, "Insufficient reserved capacity. Contact customer support to increase your reservation.", "capacity"),
         (429, "Too many", "rate"),
         (409, "The bucket you tried to delete is not empty.", "other"),
+        (503, "The service is unavailable.", "failed"),
         (412, "At least one of the pre-conditions you specified did not hold.", "other"),
     ],
 )  # fmt: skip

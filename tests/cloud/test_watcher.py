@@ -11,8 +11,8 @@ from maskwright.cloud.jobs import lease as lease_module
 from maskwright.cloud.jobs import watcher as module
 from maskwright.cloud.jobs.lease import Lease
 from maskwright.cloud.jobs.policy import Action, Rules
-from maskwright.cloud.jobs.watcher import HISTORY, Limits, Locked, Machines, Refused, Watcher
-from maskwright.core.errors import MaskwrightError
+from maskwright.cloud.jobs.watcher import HISTORY, Limits, Machines, Refused, Watcher
+from maskwright.core.errors import Locked, MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.launch.target import JobSpec, Pretrain
 
@@ -171,7 +171,7 @@ def test_host_that_refuses_ends_the_job_by_its_line(scene: Scene) -> None:
     scene.folder.put_json("health/m-1.json", {"step": "agent", "ok": False, "what": "the agent ended with 1: oh"})
     assert scene.turn().kind == "nothing"
     line = "no TPU: /dev/accel0 is absent. Fix: image"
-    scene.folder.put_json("health/m-1.json", {"step": "devices", "ok": False, "what": line})
+    scene.folder.put_json("health/m-1.json", {"step": "devices", "ok": False, "final": True, "what": line})
     action = scene.until("end")
     assert action.code == 1 and f"m-1: devices: {line}" in action.why
     # It stopped itself meanwhile. A new submission gets new hosts, once.
@@ -200,7 +200,7 @@ def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Sce
     scene.until("make")
     assert scene.machinery.acts == ["up 0", "repair"] and scene.turn().why == "whole"
     for name in ("m-0", "m-1"):  # they could not start, and stopped themselves
-        scene.folder.put_json(f"health/{name}.json", {"step": "mounts", "ok": False, "what": "no NFS"})
+        scene.folder.put_json(f"health/{name}.json", {"step": "mounts", "ok": False, "final": True, "what": "no NFS"})
         scene.folder.put_json(f"idle/{name}.json", {"what": "start-up failed"})
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
     assert "m-0: mounts: no NFS" in scene.until("end").why

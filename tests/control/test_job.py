@@ -18,7 +18,7 @@ from fake_tpu import Hosts
 from maskwright.core.config import build_config
 from maskwright.core.errors import InputError, JobError, StoppedEarly
 from maskwright.launch.cluster import sized
-from maskwright.launch.outcome import ASKED, End, Verdict, judge, report
+from maskwright.launch.outcome import End, Verdict, judge, report
 from maskwright.launch.ssh import host as host_module
 from maskwright.launch.ssh import slice as slice_module
 from maskwright.launch.ssh.host import Attempt
@@ -112,8 +112,9 @@ def test_words_are_those_that_a_person_would_type() -> None:
         ([End(0, 75), End(1, 1, told=True)], 75, True, 0),
         ([End(0, 75, told=True), End(1, 75, told=True)], 75, True, 0),
         ([End(0, 75), End(1, None, told=True)], 75, True, 1),
-        ([End(0, 75, tail=("stopped: maskwright stop: stopped at step 3",)), End(1, 75)], 75, False, 0),
-        ([End(0, 75, tail=("stopped: SIGTERM: stopped at step 3",)), End(1, 75)], 75, True, 0),
+        ([End(0, 75, reason="agreed"), End(1, 75, reason="asked")], 75, False, 1),
+        ([End(0, 75, reason="limit"), End(1, 75)], 75, False, 0),
+        ([End(0, 75, reason="signal"), End(1, 75, reason="agreed")], 75, True, 0),
         ([End(0, 0), End(1, 255)], 255, False, 1),
     ],
 )
@@ -140,7 +141,7 @@ def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
     ],
 )
 def test_job_that_was_stopped_before_every_host_was_done_is_not_done(ends: list[End]) -> None:
-    assert judge(ends, 2, asked=True) == Verdict(75, False, None)
+    assert judge(ends, 2, asked=True) == Verdict(75, False, None, "signal")
     assert judge(ends, 2).code == 75
 
 
@@ -157,16 +158,15 @@ def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest
         slice_module.Slice("pod").submit(SPEC.command, dry_run=False)
 
 
-def test_a_run_that_was_asked_to_stop_says_so_in_words_that_are_known(tmp_path: Path) -> None:
-    by_steps, by_hours = StopRequest(stop_after_steps=1), StopRequest(stop_after_hours=0.0)
-    for request in (by_steps, by_hours):
-        request.look(None, 1)  # type: ignore[arg-type] - its folder is looked at after a second only
-        assert ASKED.match(f"stopped: {request.reason}: stopped at step 1")
-    assert not ASKED.match("stopped: SIGTERM: stopped at step 1")
+def test_a_limit_is_a_reason_and_the_first_reason_stays() -> None:
+    for request in (StopRequest(stop_after_steps=1), StopRequest(stop_after_hours=0.0)):
+        request.look(None, 1)
+        request.ask("signal", "SIGTERM")
+        assert request.reason == "limit" and request.why.startswith("--")
 
 
 def test_report_begins_with_the_host_to_look_at() -> None:
-    ends = [End(2, 1, tail=("a", "error: b")), End(0, 75), End(1, None, told=True, reason="did not answer")]
+    ends = [End(2, 1, tail=("a", "error: b")), End(0, 75), End(1, None, told=True, why="did not answer")]
     assert report(ends, judge(ends, 3)) == [
         "first: host 2: exit 1",
         "host 2 | a",
@@ -245,10 +245,10 @@ def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
         (replace(SPEC, setup="exit 75"), 75, "--setup ended with 75"),
     ):
         [end] = finish(begin(hosts, spec))
-        assert end.code == code and complaint in end.reason
+        assert end.code == code and complaint in end.why
     (hosts.folder / "bin" / "maskwright").unlink()
     [end] = finish(begin(hosts))
-    assert end.code == 127 and "maskwright: not installed here. Fix: " in end.reason
+    assert end.code == 127 and "maskwright: not installed here. Fix: " in end.why
     assert not hosts.file(0, "n").exists()
 
 
@@ -352,7 +352,7 @@ def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.Mon
         attempt.turn(0.05)
     attempt.tell_all()
     [end] = finish(attempt)
-    assert (end.code, end.told, end.reason) == (None, True, "did not answer")
+    assert (end.code, end.told, end.why) == (None, True, "did not answer")
     assert hosts.left_over() == []
 
 
@@ -377,7 +377,7 @@ def test_next_attempt_first_ends_what_is_left_of_the_one_before(hosts: Hosts) ->
 def test_job_of_somebody_else_is_ended_only_with_replace(hosts: Hosts) -> None:
     orphaned(hosts, "theirs")
     [end] = finish(begin(hosts, job="mine"))
-    assert end.code == 2 and "is busy with job theirs. Fix: " in end.reason
+    assert end.code == 2 and "is busy with job theirs. Fix: " in end.why
     os.kill(int(hosts.file(0, "pid").read_text()), 0)
     hosts.plan(0, "exit 0")
     [end] = finish(begin(hosts, job="mine", replace=True))
@@ -391,7 +391,7 @@ def test_connection_that_makes_itself_again_starts_no_second_job(hosts: Hosts) -
     once = hosts.argv
     hosts.argv = lambda worker, command: once(worker, f"({command}); sleep 0.1; ({command})")  # type: ignore[method-assign]
     [end] = finish(begin(hosts, replace(SPEC, grace_seconds=0.5)))
-    assert end.code is None and end.reason == "the connection was lost"
+    assert end.code is None and end.why == "the connection was lost"
     assert hosts.file(0, "n").read_text() == "1\n" and hosts.left_over() == []
 
 
@@ -445,7 +445,7 @@ def test_lost_host_is_begun_again_and_the_job_ends_well(hosts: Hosts, capsys: py
         ("kill -KILL $$", JobError, 1, 2),
         ("echo 'error: bad' >&2; exit 2", JobError, 2, 1),
         ("exit 3", JobError, 3, 1),
-        ("echo 'stopped: --stop-after-hours 1: stopped at step 5'; exit 75", StoppedEarly, 75, 1),
+        ('echo limit > "$MASKWRIGHT_REASON_FILE"; exit 75', StoppedEarly, 75, 1),
     ],
 )
 def test_budget_of_restarts_and_what_is_final(

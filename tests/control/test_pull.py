@@ -155,7 +155,7 @@ def test_host_that_dies_and_comes_back_is_taken_in_with_the_next_attempt(bucket:
     end(again, 0)
     end(agents[0], 0)
     said = bucket.json("0001/attempt-001/host-1/exit.json")
-    assert said["code"] is None and "started again" in said["reason"]
+    assert said["code"] is None and "started again" in said["why"]
     assert bucket.json("0001/attempt-001/host-0/exit.json")["told"]
     assert bucket.hosts.left_over() == []
 
@@ -255,7 +255,7 @@ def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytes
     for beat in (1, 2):
         folder.put_json("hosts/host-1.json", {**agent._self, "beat": beat, "submission": 1, "idle": True})
         agent._speak_with_the_bucket()
-    exit_ = {"code": 75, "told": False, "reason": "", "tail": [], "time": 0.0}
+    exit_ = {"code": 75, "told": False, "reason": "", "why": "", "tail": [], "time": 0.0}
     folder.put_json("0001/attempt-001/host-0/exit.json", exit_)
     folder.put_json("hosts/host-1.json", {"beat": 3, "submission": 1, "idle": False})
     agent._speak_with_the_bucket()

@@ -222,22 +222,23 @@ def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 
     return member
 
 
-def heard(member: Member, seconds: float = 20.0) -> tuple[list[str], int | None]:
+def heard(member: Member, seconds: float = 20.0) -> tuple[list[str], int | None, str]:
     lines, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
-        more, over, code = member.hear(0.2)
+        more, over, code, reason = member.hear(0.2)
         lines += more
         if over:
-            return lines, code
+            return lines, code, reason
     raise AssertionError(lines)
 
 
 def test_lines_and_exit_code_of_a_worker(stand_in: dict[str, str], tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     says = "import sys, os\nprint('out')\nprint('err', file=sys.stderr)\nprint(len('x' * 10), end='')\n"
-    assert heard(begin(stand_in, f"{says}sys.exit(75)", run)) == ([f"one {run}", "out", "err", "10"], 75)
+    stop = "open(os.environ['MASKWRIGHT_REASON_FILE'], 'w').write('asked\\n'); sys.exit(75)"
+    assert heard(begin(stand_in, says + stop, run)) == ([f"one {run}", "out", "err", "10"], 75, "asked")
     assert heard(begin(stand_in, "import os; os.kill(os.getpid(), 9)", run))[1] == 137
-    lines, code = heard(begin({"PATH": ""}, "", run))
+    lines, code, _ = heard(begin({"PATH": ""}, "", run))
     assert code == 1 and "cannot be started" in lines[0]
 
 
@@ -249,7 +250,7 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
     member = begin(stand_in, catch.format("print('saved'); sys.exit(75)"), run)
     wait_until(lambda: "on" in member.hear(1.0)[0])
     member.tell()
-    assert heard(member) == (["saved"], 75)
+    assert heard(member) == (["saved"], 75, "")
 
     member = begin(stand_in, catch.format("None") + "\ntime.sleep(60)", run, grace_seconds=0.5)
     wait_until(lambda: "on" in member.hear(1.0)[0])
@@ -259,7 +260,7 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
     member = Member()
     member.tell()
     member.start(["{files}/a.py"], run, {}, stand_in, 1.0)
-    assert heard(member) == ([], 75)
+    assert heard(member) == ([], 75, "")
 
 
 def test_who_begins_again_waits_for_what_still_saves(stand_in: dict[str, str], tmp_path: Path) -> None:

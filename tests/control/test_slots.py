@@ -299,4 +299,4 @@ def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
     assert lead._look_at(0)
     folder.put_json("hosts/host-0.json", {"beat": 2, "gone": True})
     assert lead._look_at(0) is None
-    assert lead._ends("0001/attempt-001", {0: None})[0].reason == "its agent was ended"
+    assert lead._ends("0001/attempt-001", {0: None})[0].why == "its agent was ended"

@@ -57,9 +57,9 @@ def test_a_run_saves_and_stops_when_asked_from_outside(store: TokenStore, tmp_pa
     answer = maskwright("stop", "run", cwd=tmp_path)
     assert "stopped at step" in answer
     _, errors = process.communicate(timeout=300)
-    assert process.returncode == 75 and "maskwright stop" in errors
-    step = json.loads((tmp_path / "run" / "status.json").read_text())["step"]
-    assert saved(tmp_path)[-1] == step
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (process.returncode, status["exit"], status["reason"]) == (75, 75, "asked"), errors
+    assert saved(tmp_path)[-1] == status["step"]
     assert not (tmp_path / "run" / "request.json").exists()
     maskwright("stop", "run", cwd=tmp_path, code=2)  # nothing runs there any more
 

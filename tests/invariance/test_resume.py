@@ -34,7 +34,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         def counted(*arguments: Any) -> Any:
             result = step(*arguments)
             if job.step + 1 == steps:
-                stop.ask("test")
+                stop.ask("asked", "test")
             return result
 
         job.engine.step = counted  # type: ignore[method-assign]

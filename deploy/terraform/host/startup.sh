@@ -80,11 +80,11 @@ quote() {  # as JSON
 
 # ---- health ----------------------------------------------------------------------------------------------------------
 
-health() {  # true|false TEXT: where `maskwright env status` looks
+health() {  # true|false TEXT [final]: where `maskwright env status` and the watcher look; final when nothing is tried again
   local text
   [ -n "$folder" ] || return 0
-  text=$(printf '{"step": %s, "ok": %s, "what": %s, "time": %s, "instance": %s, "image": %s, "versions": {"maskwright": %s, "kernel": %s}}' \
-    "$(quote "$step")" "$1" "$(quote "$2")" "$(date +%s)" "$(quote "$instance")" "$(quote "$digest")" \
+  text=$(printf '{"step": %s, "ok": %s, "final": %s, "what": %s, "time": %s, "instance": %s, "image": %s, "versions": {"maskwright": %s, "kernel": %s}}' \
+    "$(quote "$step")" "$1" "$([ -n "${3:-}" ] && echo true || echo false)" "$(quote "$2")" "$(date +%s)" "$(quote "$instance")" "$(quote "$digest")" \
     "$(quote "$version")" "$(quote "$(uname -r)")")
   put "$folder/health/$instance.json" "$text" || say "health could not be reported"
 }
@@ -100,7 +100,7 @@ reported='' line=''
 fail() {  # WHAT FIX
   reported=yes
   say "$step: $1. Fix: $2"
-  health false "$1. Fix: $2"
+  health false "$1. Fix: $2" final
   if [ -n "$folder" ] && [ -n "$idle_minutes" ]; then
     say "the host stays for $idle_minutes minutes, to be looked at"
     sleep "${idle_minutes}m" 9>&-

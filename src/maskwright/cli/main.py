@@ -32,8 +32,9 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
 )
 from maskwright.cli.options import app
 from maskwright.core.console import say
-from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import explain_import
+from maskwright.core.parent import PARENT, tell_reason
 from maskwright.core.secrets import print_exception
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -53,12 +54,14 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def _stop(number: int, frame: FrameType | None) -> None:
     for further in (signal.SIGTERM, signal.SIGINT):  # a second one must not interrupt the clean-up after the first
         signal.signal(further, signal.SIG_IGN)
-    raise StoppedEarly(f"by {signal.Signals(number).name}; nothing half-written is left, run the command again")
+    what = f"by {signal.Signals(number).name}; nothing half-written is left, run the command again"
+    raise StoppedEarly(what, reason="signal")
 
 
 def run(arguments: list[str]) -> int:
     """Runs one command line and returns its exit code; never raises."""
     debug = "--debug" in arguments
+    beside = PARENT in os.environ and os.environ.get("LOCAL_RANK") != "0"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
@@ -82,7 +85,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             print_exception(error)
-        return _explain(error)
+        return _explain(error, beside)
 
 
 def _misused(error: Any, words: list[str]) -> int:
@@ -108,11 +111,15 @@ def _misused(error: Any, words: list[str]) -> int:
     return int(error.exit_code)
 
 
-def _explain(error: Exception) -> int:
-    """Says what went wrong in one line, and returns the exit code."""
+def _explain(error: Exception, beside: bool) -> int:
+    """Says what went wrong in one line, and returns the exit code. Of the ranks that share this terminal, the first
+    tells what became of others; those `beside` it leave that out."""
     error = explain_import(error) or error
     if isinstance(error, MaskwrightError):
-        say(f"{'stopped' if isinstance(error, StoppedEarly) else 'error'}: {error}")
+        tell_reason(error)
+        reason = error.reason if isinstance(error, StoppedEarly) else None
+        if not (beside and (isinstance(error, JobError) or reason in ("agreed", "lost"))):
+            say(f"{'error' if reason is None else 'stopped'}: {error}")
         return error.exit_code
     if isinstance(error, MemoryError):
         fix = "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"

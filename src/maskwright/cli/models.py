@@ -62,10 +62,11 @@ def pretrain(
 ) -> None:
     """Train a masked language model. Run again with the same folder: it continues, exactly."""
     from maskwright.core.config import read_config
+    from maskwright.core.parent import end_with_parent
     from maskwright.launch import local
     from maskwright.launch.target import Pretrain
 
-    local.end_with_parent()
+    end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
     machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from maskwright.core import remote
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, Locked
 
 READ_BYTES = 1 << 20
 
@@ -243,7 +243,7 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
     """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end.
 
     `flock` rather than a file's existence: the kernel lets go when the process dies, however it dies. A file, not its
-    folder: network file systems lock only what is open for writing. Raises `InputError` naming the holder.
+    folder: network file systems lock only what is open for writing. Raises `Locked` naming the holder.
     """
     folder = os.path.dirname(path)
     try:
@@ -257,7 +257,7 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-            raise InputError(f"is in use by {holder}", where=folder, fix="wait for it, or stop it") from None
+            raise Locked(f"is in use by {holder}", where=folder, fix="wait for it, or stop it") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
         try:

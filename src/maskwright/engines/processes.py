@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from maskwright.core.errors import ConfigError, JobError, MaskwrightError, ProcessLost, StoppedEarly
+from maskwright.core.errors import ConfigError, JobError, MaskwrightError, StoppedEarly
 
 LONGEST_MESSAGE = 1000
 """Bytes of the message that a rank sends when it fails."""
@@ -114,8 +114,8 @@ def find(initialize: Callable[[], object], seconds: float) -> None:
     """Calls `initialize`, which waits for the other processes outside of Python. It runs in a thread of its own, so
     that signals reach the main one meanwhile.
 
-    Raises `ProcessLost` when it fails, or has not returned within `seconds`. The deadline is kept here because XLA ends
-    the process (SIGABRT) at its own, before Python sees an error.
+    Raises `StoppedEarly` when it fails, or has not returned within `seconds`. The deadline is kept here because XLA
+    ends the process (SIGABRT) at its own, before Python sees an error.
     """
     failed: list[Exception] = []
 
@@ -131,8 +131,9 @@ def find(initialize: Callable[[], object], seconds: float) -> None:
         thread.join(0.05)
     if failed or thread.is_alive():
         why = str(failed[0]).partition("\n")[0] if failed else f"not all were there after {seconds:g} seconds"
-        raise ProcessLost(
+        raise StoppedEarly(
             f"the processes of this run did not find each other: {why}",
+            reason="lost",
             where=":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")).strip(":") or None,
             fix="start the same command on every host. Each must reach MASTER_ADDR:MASTER_PORT (--rendezvous) and have "
             "its own RANK of WORLD_SIZE. A TPU host that is to train alone needs WORLD_SIZE=1",
@@ -158,7 +159,7 @@ def starting(processes: Processes) -> Iterator[Agree]:
         processes.close()
         rank, first = next((rank, failure) for rank, failure in enumerate(failures) if failure)
         code, message = first[0], f"rank {rank}: {first[1:].decode(errors='replace')}"
-        raise StoppedEarly(message) if code == StoppedEarly.exit_code else JobError(message, code)
+        raise StoppedEarly(message, reason="agreed") if code == StoppedEarly.exit_code else JobError(message, code)
 
     try:
         meet(b"", False)  # at once: connecting waits 30 seconds for the other side, messages wait longer
@@ -176,7 +177,7 @@ def starting(processes: Processes) -> Iterator[Agree]:
 
 @contextmanager
 def together(processes: Processes) -> Iterator[None]:
-    """Inside, all ranks train. The death of another process becomes `ProcessLost`, since the same command continues."""
+    """Inside, all ranks train. The death of another process becomes `StoppedEarly`: the same command continues."""
     try:
         yield
     except StoppedEarly:
@@ -189,8 +190,9 @@ def together(processes: Processes) -> Iterator[None]:
     processes.close()
 
 
-def _gone(error: Exception) -> ProcessLost:
-    return ProcessLost(
+def _gone(error: Exception) -> StoppedEarly:
+    return StoppedEarly(
         f"another process of this run is gone ({str(error).splitlines()[0][:200]}); start the same command on all "
-        "hosts again, it continues from the last checkpoint"
+        "hosts again, it continues from the last checkpoint",
+        reason="lost",
     )

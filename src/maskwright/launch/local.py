@@ -11,23 +11,23 @@ together: whoever started the command on all of them does it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
 from maskwright.core.secrets import redact
 from maskwright.launch.group import Group, choose
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
@@ -38,8 +38,6 @@ from maskwright.run.heartbeat import local_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after
 
 COMMAND = [sys.executable, "-m", "maskwright"]
-PARENT = "MASKWRIGHT_PARENT"
-LISTENER = "MASKWRIGHT_LISTENER"
 OTHERS_SECONDS = 20.0
 """For the others to notice that one is gone, by their own connections, before they are told."""
 ANSWER_SECONDS = 10.0
@@ -48,30 +46,6 @@ RESTARTS, LONGEST_WAIT_SECONDS = 5, 30.0
 """In a row without a new checkpoint in between: what is lost every time would be lost for ever."""
 LOOK_EVERY_SECONDS, HUNG_SECONDS = 5.0, 60.0
 """How long a process may be seen to hang: someone may have stopped it, and may let it go on."""
-TAIL_LINES = 20
-ECHOES = ("error: process ", "stopped: process ", "stopped: another ")
-"""How lines begin in which a process says what became of another one, which says it itself."""
-PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent() -> None:
-    """Called by a process that `supervise` started: from here on it does not outlive it."""
-    parent = os.environ.pop(PARENT, None)
-    if parent is None:
-        return
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
-    if os.getppid() != int(parent):
-        os._exit(EARLY)
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
-
 
 # ---- one attempt ----------------------------------------------------------------------------------------------------
 
@@ -80,7 +54,6 @@ def _watch(parent: int) -> None:
 class Member:
     number: int
     process: subprocess.Popen[bytes]
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     reader: threading.Thread | None = None
     told_at: float | None = None
     end: End | None = None
@@ -104,6 +77,7 @@ class Attempt:
         self._shown: set[str] = set()
         self.ends: list[End] = []
         self.members: list[Member] = []
+        self._reasons = tempfile.TemporaryDirectory(prefix="maskwright-")
         listener = _listen() if group.rendezvous is None else None
         port = listener.getsockname()[1] if listener else 0
         if listener and not group.takes_listener:
@@ -122,6 +96,7 @@ class Attempt:
 
     def _start(self, words: list[str], group: Group, number: int, port: int, listener: socket.socket | None) -> Member:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
+        variables[REASON_FILE] = self._reason_file(int(variables["RANK"]))
         first, passed = variables["RANK"] == "0", []
         if first and listener and group.takes_listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
@@ -140,14 +115,16 @@ class Attempt:
             member.reader.start()
         return member
 
+    def _reason_file(self, rank: int) -> str:
+        return os.path.join(self._reasons.name, str(rank))
+
     def _relay(self, member: Member) -> None:
         """What a process other than 0 says, once where several say the same."""
         assert member.process.stderr
         with member.process.stderr as stream:
             for raw in stream:
                 line = redact(raw.decode(errors="replace").rstrip())
-                member.tail.append(line)
-                if line and line not in self._shown and not line.startswith(ECHOES):
+                if line and line not in self._shown:
                     self._shown.add(line)
                     say(f"process {member.number} | {line}")
 
@@ -163,7 +140,8 @@ class Attempt:
                 if member.reader:
                     member.reader.join(1.0)
                 code = 128 - code if code < 0 else code
-                member.end = End(member.number, code, told=member.told_at is not None, tail=tuple(member.tail))
+                reason = read_reason(self._reason_file(member.number))
+                member.end = End(member.number, code, member.told_at is not None, reason)
                 self.ends.append(member.end)
                 if code and not self._failed_at:
                     self._failed_at = now
@@ -181,6 +159,7 @@ class Attempt:
         for member in self.members:
             member.send(signal.SIGKILL)
             member.process.wait()
+        self._reasons.cleanup()
 
 
 class Watch:
@@ -294,7 +273,8 @@ def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
                 break
     # Of several machines, the launcher of all begins them again.
     resumable = verdict.restart and (group.nodes > 1 or signals.asked)
-    conclude(EARLY if resumable else verdict.code, _named(verdict), where)
+    code = EARLY if resumable else verdict.code
+    conclude(code, _named(verdict), where, "signal" if signals.asked else verdict.reason)
 
 
 def _named(verdict: Verdict) -> str:
@@ -304,7 +284,6 @@ def _named(verdict: Verdict) -> str:
 def _attempt(
     command: Pretrain, group: Group, directory: RunDirectory, signals: Signals, grace_seconds: float
 ) -> Verdict:
-    begun = time.time()
     attempt = signals.attempt = Attempt(command.words(), group, grace_seconds)
     try:
         if signals.asked:  # while they were started
@@ -316,21 +295,13 @@ def _attempt(
     finally:
         signals.attempt = None
         attempt.close()
-    return judge(_with_last_words(attempt.ends, _status_since(directory, begun)), group.processes, asked=signals.asked)
+    return judge(attempt.ends, group.processes, asked=signals.asked)
 
 
 def _status_since(directory: RunDirectory, begun: float) -> Status | None:
     """None where it is an earlier start's."""
     status = directory.read_status() if os.path.isdir(directory.location) else None
     return status if status and status.heartbeat >= begun else None
-
-
-def _with_last_words(ends: list[End], status: Status | None) -> list[End]:
-    """Process 0 speaks on the terminal itself; why it stopped is in its status."""
-    said = f"stopped: {status.message}" if status and status.phase == "stopped" else ""
-    return [
-        End(end.host, end.code, end.told, end.reason, (said,) if end.host == 0 else end.tail, end.time) for end in ends
-    ]
 
 
 def newest_step(run: str) -> int:

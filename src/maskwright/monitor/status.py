@@ -17,7 +17,7 @@ from maskwright.monitor.place import SIGNS, Place
 from maskwright.run.directory import Status, parse_status, step_of
 from maskwright.run.heartbeat import FOLDER, Beat, State, read_beats, state_of, states_here
 from maskwright.run.lease import this_machine
-from maskwright.run.liveness import GONE, Judgement, judge, missing
+from maskwright.run.liveness import Judgement, judge, missing
 
 Whole = Literal[
     "never started", "starting", "running", "hung", "lost", "silent", "done", "stopped", "failed", "only checkpoints"
@@ -61,8 +61,8 @@ class Report:
     @property
     def restartable(self) -> bool:
         """Ended by a process's death, after which a launcher begins again, rather than by somebody's request."""
-        asked = self.status is not None and GONE not in self.status.message
-        return self.state == "lost" or (self.state == "stopped" and not asked)
+        lost = self.status is not None and self.status.reason == "lost"
+        return self.state == "lost" or (self.state == "stopped" and lost)
 
     def to_json(self) -> dict[str, Any]:
         ranks = [
@@ -172,16 +172,11 @@ def whole(
             return "only checkpoints", "", "a copy for `pretrain` to continue from: checkpoint.copy_to in its config"
         return "never started", "no process has come to its first step here", "start it, or look at what it printed"
     if status.phase in OVER:
-        fix = "" if status.phase == "done" else _after(status)
+        mend = f"log.txt and the rank's own output say more; when it is mended, {AGAIN}"
+        fix = mend if status.phase == "failed" else ""  # what stopped says itself what the same command does
         code = f" (exit {status.exit})" if status.exit else ""
         return OVER[status.phase], status.message + code, fix
     return _going_on(status, ranks, held_by, now)
-
-
-def _after(status: Status) -> str:
-    if status.phase == "stopped":
-        return "" if "same command" in status.message else AGAIN
-    return "log.txt and the rank's own output say more; when it is mended, " + AGAIN
 
 
 def _going_on(status: Status, ranks: list[Judgement], held_by: int | None, now: float) -> tuple[Whole, str, str]:

@@ -53,6 +53,8 @@ class Status:
     pid: int = field(default_factory=os.getpid)
     message: str = ""
     exit: int | None = None
+    reason: str = ""
+    """`StopReason` of a run that stopped early."""
 
 
 class RunDirectory:
@@ -226,7 +228,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Lease]:
-        """Holds the folder. Raises `InputError` with the other process's name if it is taken, and `StoppedEarly` if
+        """Holds the folder. Raises `Locked` with the other process's name if it is taken, and `StoppedEarly` if
         `stop` becomes true while another machine's lease is watched."""
         with leased(self.location, stop=stop) as lease:
             yield lease

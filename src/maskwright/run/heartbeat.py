@@ -57,6 +57,8 @@ class Beat:
     """The same without waiting for other ranks."""
     exit: int | None = None
     message: str = ""
+    reason: str = ""
+    """`StopReason` of a rank that stopped early."""
 
     @property
     def ended(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, StoppedEarly
+from maskwright.core.errors import InputError, Locked, StoppedEarly
 
 BEAT_SECONDS = 5.0
 WATCH_SECONDS = 30.0
@@ -89,7 +89,7 @@ class Lease:
 def leased(
     folder: str, *, sleep: Callable[[float], None] = time.sleep, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Lease]:
-    """Holds the folder by its lock and its lease. Raises `InputError` with the holder's name if it is taken, and
+    """Holds the folder by its lock and its lease. Raises `Locked` with the holder's name if it is taken, and
     `StoppedEarly` if `stop` becomes true meanwhile."""
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "lock"), remove=False):
@@ -111,12 +111,13 @@ def _require_free(path: str, sleep: Callable[[float], None], stop: Callable[[], 
     for _ in range(int(WATCH_SECONDS)):
         sleep(1.0)
         if stop():
-            raise StoppedEarly("stopped while it watched another process's lease; nothing was begun")
+            what = "stopped while it watched another process's lease; nothing was begun"
+            raise StoppedEarly(what, reason="signal")
         now = _read(path)
         if now is None:
             return
         if now != found:
-            raise InputError(
+            raise Locked(
                 f"is in use by {holder}",
                 where=os.path.dirname(path),
                 fix="wait for it, or stop it with maskwright stop",

@@ -31,8 +31,6 @@ SLOW_RATIO = 1.5
 rank that slows all others down by half is worth a look; equal ranks that share a machine differ by less."""
 SLOW_SECONDS = 0.005
 """A smaller difference is the host's own work."""
-GONE = "another process of this run is gone"
-"""In the message of a process that ended because another one died (`engines.processes`)."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, st
 def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, ago: str) -> Judgement:
     """Judges a silent rank on a machine that cannot be asked from here."""
     again = f"Look at {beat.host}, and start the run again"
-    if any(other.ended and GONE in other.message for other in others):
+    if any(other.ended and other.reason == "lost" for other in others):
         return Judgement(beat, "lost", age, f"others ended because a process was gone; {ago}", again)
     beside = [other for other in others if other.host == beat.host and other.rank not in silent]
     if beside:

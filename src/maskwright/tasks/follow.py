@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from maskwright.core.config import ALL_KEYS, RunConfig, flat
-from maskwright.core.console import only_warnings, say
-from maskwright.core.errors import ConfigError, StoppedEarly, StoreError
+from maskwright.core.console import only_warnings
+from maskwright.core.errors import ConfigError, StoreError
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Agree, Processes, together
 from maskwright.run.directory import RunDirectory
@@ -21,7 +21,7 @@ from maskwright.tasks.preflight import Prepared, prepare_run
 from maskwright.tasks.start import BEGIN, make_job, start_engine
 from maskwright.training.beats import Beats
 from maskwright.training.loop import FROM_RANK_0, restore, train
-from maskwright.training.stop import StopRequest, stop_on_signals
+from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
 OWN_KEYS = {"data.store", "model.init_from", "engine.threads"}
 """Keys that may differ from rank 0's; the contents of those places are compared."""
@@ -82,6 +82,6 @@ def _require_same_run(ready: Prepared, given: dict[str, Any]) -> None:
 
 def _grace_ended(beats: Beats) -> None:
     """Runs in a thread, while the main thread is in a step: the launcher's SIGKILL is near."""
-    say("stopped: the grace period ended before all processes had stopped; rank 0 knows what is saved")
-    beats.end(StoppedEarly.exit_code, "the grace period ended before all processes had stopped")
-    os._exit(StoppedEarly.exit_code)
+    error = out_of_time("the grace period ended before all processes had stopped; rank 0 knows what is saved")
+    beats.end(error.exit_code, error.what, error.reason)
+    os._exit(error.exit_code)

@@ -18,7 +18,6 @@ from maskwright.core.errors import (
     HealthError,
     InputError,
     MaskwrightError,
-    ProcessLost,
     StoppedEarly,
 )
 from maskwright.core.recipes import find_config
@@ -54,7 +53,7 @@ from maskwright.training.copies import Copies
 from maskwright.training.loop import Job, restore, save, train, update_status
 from maskwright.training.replay import write_bundle
 from maskwright.training.saver import Saver
-from maskwright.training.stop import StopRequest, stop_on_signals
+from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
 
 def pretrain(
@@ -157,10 +156,9 @@ def _grace_ended(job: Job) -> None:
             time.sleep(0.05)
         saved = checkpoint.whole_steps(job.directory.checkpoints)
         again = f"the same command goes on from step {saved[-1]:,}" if saved else "the same command starts again"
-        message = f"the grace period ended before the step did; {again}"
-        say(f"stopped: {message}")
-        update_status(job, "stopped", message, StoppedEarly.exit_code)
-        job.beats.end(StoppedEarly.exit_code, message)
+        error = out_of_time(f"the grace period ended before the step did; {again}")
+        update_status(job, "stopped", error.what, error.exit_code, error.reason)
+        job.beats.end(error.exit_code, error.what, error.reason)
     finally:
         os._exit(StoppedEarly.exit_code)
 
@@ -170,9 +168,9 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         with together(job.engine.processes):
             train(job, stop)
     except StoppedEarly as error:
-        if isinstance(error, ProcessLost):
+        if error.reason == "lost":
             _save_finished_steps(job)
-        update_status(job, "stopped", str(error), error.exit_code)
+        update_status(job, "stopped", str(error), error.exit_code, error.reason)
         raise
     except BaseException as error:
         code = error.exit_code if isinstance(error, MaskwrightError) else 1

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from maskwright.core.console import warn
-from maskwright.core.errors import MaskwrightError
+from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
 from maskwright.engines.base import Engine
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import (
@@ -60,7 +60,7 @@ class Beats:
         self._totals = (0, 0.0, 0.0)
         self._samples: deque[tuple[float, tuple[int, float, float]]] = deque([(now, self._totals)])
         self._exit: int | None = None
-        self._message = ""
+        self._message, self._reason = "", ""
         self._seen, self._lost, self._warned = False, False, False
         self._over = threading.Event()
         self._writing = threading.Lock()
@@ -120,16 +120,16 @@ class Beats:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         code = 0 if error is None else error.exit_code if isinstance(error, MaskwrightError) else 1
-        self.end(code, str(error or ""))
+        self.end(code, str(error or ""), error.reason if isinstance(error, StoppedEarly) else "")
 
-    def end(self, code: int, message: str) -> None:
+    def end(self, code: int, message: str, reason: StopReason = "") -> None:
         """Writes the last heartbeat, once."""
         if self._thread is None or self._over.is_set():
             return
         self._over.set()
         self._thread.join(JOIN_SECONDS)
         if not self._thread.is_alive():
-            self._exit, self._message = code, message[:500]
+            self._exit, self._message, self._reason = code, message[:500], reason
             self._doing = ("ended", time.monotonic())
             self._write()
 
@@ -199,6 +199,7 @@ class Beats:
             busy_seconds_per_step=busy if self._computing == "computing" else None,
             exit=self._exit,
             message=self._message,
+            reason=self._reason,
         )
 
     def _means(self, now: float) -> tuple[float | None, float | None]:

@@ -12,7 +12,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.console import Progress, note, progress, warn
-from maskwright.core.errors import HealthError, StoppedEarly
+from maskwright.core.errors import HealthError, StoppedEarly, StopReason
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import Engine, EvalStats, StepStats, TrainState
@@ -172,12 +172,14 @@ def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
         if job.saver:
             job.saver.wait_for_copy()  # the grace period ends a wait that takes too long
         raise StoppedEarly(
-            f"{stop.reason or 'another host was asked to'}: stopped at step {job.step:,} of {steps:,}, saved; "
-            "the same command continues"
+            f"{stop.why or 'another host was asked to'}: stopped at step {job.step:,} of {steps:,}, saved; "
+            "the same command continues",
+            reason=stop.reason or "agreed",
         )
     evaluate(job, board, stop)
     if stop.requested and job.alone:
-        raise StoppedEarly(f"{stop.reason}: trained to the end and saved; the same command evaluates")
+        what = f"{stop.why}: trained to the end and saved; the same command evaluates"
+        raise StoppedEarly(what, reason=stop.reason)
     if job.saver and (failed := job.saver.wait_for_copy()):
         raise failed
 
@@ -401,11 +403,13 @@ def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:
         update_status(job, phase)
 
 
-def update_status(job: Job, phase: Phase, message: str = "", exit_code: int | None = None) -> None:
+def update_status(
+    job: Job, phase: Phase, message: str = "", exit_code: int | None = None, reason: StopReason = ""
+) -> None:
     """Writes `status.json`."""
     status = job.status
     status.phase, status.step, status.tokens = phase, job.step, job.counters.tokens
-    status.message, status.exit = message, exit_code
+    status.message, status.exit, status.reason = message, exit_code, reason
     speed = job.speed
     done_here = speed.total_tokens / max(speed.total_seconds, 1e-9)
     per_step = job.counters.tokens / max(job.step, 1)

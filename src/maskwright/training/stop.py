@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from maskwright.core.console import say
-from maskwright.core.errors import StoppedEarly
+from maskwright.core.errors import StoppedEarly, StopReason
+from maskwright.core.parent import tell_reason
 from maskwright.run.directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0
@@ -25,17 +26,26 @@ DEFAULT_GRACE_SECONDS = 25.0
 """Kubernetes, SLURM and Google's Spot machines send SIGKILL 30 seconds after SIGTERM."""
 
 
+def out_of_time(what: str) -> StoppedEarly:
+    """Says it; the caller has to end the process."""
+    error = StoppedEarly(what, reason="grace")
+    tell_reason(error)
+    say(f"stopped: {error}")
+    return error
+
+
 def end_now() -> None:
     """Ends a process whose run has not begun yet."""
-    say("stopped: the grace period ended before the run began; nothing half-written is left")
-    os._exit(StoppedEarly.exit_code)
+    os._exit(out_of_time("the grace period ended before the run began; nothing half-written is left").exit_code)
 
 
 class StopRequest:
     """What others ask of this start of the run."""
 
-    reason: str | None
-    """Why to stop; None to go on."""
+    reason: StopReason
+    """Why to stop; empty to go on."""
+    why: str
+    """The same in words."""
     urgent: bool
     """A signal asked, so the step in progress is given up."""
     save_wanted: bool
@@ -55,7 +65,8 @@ class StopRequest:
         profile_steps: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.reason = None
+        self.reason = ""
+        self.why = ""
         self.urgent = False
         self.save_wanted = False
         self.everywhere = False
@@ -66,25 +77,26 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        return self.reason is not None
+        return self.reason != ""
 
-    def ask(self, reason: str) -> None:
-        self.reason = self.reason or reason
+    def ask(self, reason: StopReason, why: str) -> None:
+        if not self.reason:
+            self.reason, self.why = reason, why
 
     def look(self, directory: RunDirectory | None, steps_done: int) -> None:
         """Called after each step; `steps_done`: since this start. Reads the folder once a second; None on ranks that
         must not."""
         now = self._clock()
         if self.stop_after_steps is not None and steps_done >= self.stop_after_steps:
-            self.ask(f"--stop-after-steps {self.stop_after_steps}")
+            self.ask("limit", f"--stop-after-steps {self.stop_after_steps}")
             self.everywhere = True
         if self._stop_after_hours is not None and now - self._began >= self._stop_after_hours * 3600.0:
-            self.ask(f"--stop-after-hours {self._stop_after_hours:g}")
+            self.ask("limit", f"--stop-after-hours {self._stop_after_hours:g}")
         if directory and now - self._looked >= LOOK_EVERY_SECONDS:
             self._looked = now
             request = directory.take_request()
             if request == "stop":
-                self.ask("maskwright stop")
+                self.ask("asked", "maskwright stop")
             self.save_wanted = self.save_wanted or request == "checkpoint"
 
 
@@ -96,7 +108,7 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         name, first = signal.Signals(number).name, not request.urgent
-        request.ask(name)
+        request.ask("signal", name)
         request.urgent = True
         if first:
             timer = threading.Timer(request.grace_seconds, lambda: request.when_grace_ends())

@@ -80,12 +80,9 @@ NAMES = {  # compute's operations end in words
 }
 
 
-NO_CREDENTIALS, NOT_ACCEPTED = "no usable Google credentials", "Google does not accept the credentials"
-
-
-def unknown_caller(error: CloudError) -> bool:
-    """Every other call would be refused as well, for the same reason."""
-    return error.reason == "permission" and error.what.startswith((NO_CREDENTIALS, NOT_ACCEPTED))
+def unsure(error: CloudError) -> bool:
+    """Nobody said no: there was no answer, or Google's service failed. Asked again later, it may be another one."""
+    return error.reason in ("unreached", "failed")
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class Refusal:
             return RATE if self.code == 429 or "ateLimitExceeded" in self.words else "permission"
         if self.code == 409 and "not empty" not in said and "ABORTED" not in said:
             return "exists"
-        return {401: "permission", 404: "missing"}.get(self.code, "other")
+        return {401: "credentials", 404: "missing"}.get(self.code, "failed" if self.code >= 500 else "other")
 
 
 def of_answer(code: int, body: Any, text: str) -> Refusal:
@@ -155,6 +152,9 @@ def cloud_error(refusal: Refusal, *, project: str, api: str, where: str) -> Clou
 def _words(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
     said = refusal.message.rstrip(". ")
     reason = refusal.reason
+    if reason == "credentials":
+        fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
+        return f"Google does not accept the credentials: {said}", fix
     if reason == "permission":
         return _permission(refusal, project, api)
     if reason == "disabled":
@@ -179,16 +179,13 @@ def _words(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
         return f"does not exist: {said}", "check project, zone and name; `maskwright env status` shows what exists"
     if reason == "exists":
         return f"exists already: {said}", "use it, choose another name, or remove it first"
-    if refusal.code >= 500:
+    if reason == "failed":
         return f"Google's service fails (status {refusal.code}): {said}", "run this again in a few minutes"
     return f"refused (status {refusal.code}): {said}", "correct what the message names"
 
 
 def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
     said = refusal.message.rstrip(". ")
-    if refusal.code == 401:
-        fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
-        return f"{NOT_ACCEPTED}: {said}", fix
     if "authentication scopes" in said:
         fix = "gcloud auth application-default login; a machine's own credentials need the scope cloud-platform"
         return f"the credentials are for something else: {said}", fix

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from maskwright.cloud import machines, record
 from maskwright.cloud.environment import ENVIRONMENT_LABEL, Environment, region_of
-from maskwright.cloud.google.errors import unknown_caller
-from maskwright.cloud.google.rest import UNREACHED, Google
+from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError, MaskwrightError
 
 Body = Mapping[str, Any]
@@ -175,9 +174,9 @@ def take(google: Google, environment: Environment, regions: Collection[str] = ()
                     if _is_ours(environment, kind, body, others):
                         found.append(_found(environment, kind, body, place or region))
             except CloudError as error:
-                if unknown_caller(error):
+                if error.reason == "credentials":  # every other call would be refused as well
                     raise
-                if error.what.startswith(UNREACHED):
+                if error.reason == "unreached":
                     unreached[kind.api] = error
                 unseen.append(Unseen(kind.name, error.reason, str(error)))
             if missed:

@@ -41,7 +41,6 @@ CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 90.0
 TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
-UNREACHED = "cannot be reached"
 PASSING = {500, 502, 503, 504}
 REPEATABLE = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy|:cancel)$")
 """These are sent by POST, and sent twice they do no more than once."""
@@ -82,7 +81,7 @@ class Google:
             if answer.status_code == 404 and verb == "DELETE" and begun:
                 return {}  # the answer to the first one was lost, not its effect
             refusal = errors.of_answer(answer.status_code, _json(answer), answer.text)
-            passing = answer.status_code in PASSING and refusal.reason == "other"
+            passing = answer.status_code in PASSING and refusal.reason == "failed"
             begun = begun or passing
             # A rate limit refuses before anything is done, so even a POST may be repeated.
             if last or not (refusal.reason == errors.RATE or (passing and repeatable)):
@@ -183,7 +182,7 @@ class Google:
         content = _json(answer)
         if not isinstance(content, dict):
             fix = "check proxies between here and Google"
-            raise CloudError("answered with what is not JSON", reason="other", where=f"{api} {path}", fix=fix)
+            raise CloudError("answered with what is not JSON", reason="failed", where=f"{api} {path}", fix=fix)
         return content
 
     def _refused(self, refusal: errors.Refusal, api: str, path: str) -> CloudError:
@@ -195,16 +194,11 @@ class Google:
 
     def _lost(self, api: str, path: str, error: Exception, repeatable: bool) -> CloudError:
         if repeatable:
-            what, fix = f"{UNREACHED} after {TRIES} tries: {error}", "check the network and proxies"
+            what, fix = f"cannot be reached after {TRIES} tries: {error}", "check the network and proxies"
         else:
             what = f"gave no answer, so it may or may not be done: {error}"
             fix = "run this again: it looks for what exists first"
-        return CloudError(what, reason="other", where=f"{self.address(api, path)}/{path}", fix=fix)
-
-
-def unsure(error: CloudError) -> bool:
-    """Nobody said no: there was no answer, or Google's service failed. Asked again later, it may be another one."""
-    return error.reason == "other" and not error.what.startswith("refused")
+        return CloudError(what, reason="unreached", where=f"{self.address(api, path)}/{path}", fix=fix)
 
 
 def seconds_of(timestamp: str) -> float | None:
@@ -266,8 +260,8 @@ def _let_files_use_the_token() -> None:
 
 def _no_credentials(error: Exception) -> CloudError:
     fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
-    what = f"{errors.NO_CREDENTIALS}: {' '.join(str(error).split())[:200].rstrip('.')}"
-    return CloudError(what, reason="permission", fix=fix)
+    what = f"no usable Google credentials: {' '.join(str(error).split())[:200].rstrip('.')}"
+    return CloudError(what, reason="credentials", fix=fix)
 
 
 def _pause(attempt: int, asked: str | None) -> float:

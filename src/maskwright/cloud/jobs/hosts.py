@@ -11,7 +11,7 @@ from maskwright.cloud.google import errors, groups, queued_resource
 from maskwright.cloud.google.errors import Refusal
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.jobs.policy import Rules
-from maskwright.cloud.jobs.watcher import Locked, Machines, Refused
+from maskwright.cloud.jobs.watcher import Machines, Refused
 from maskwright.cloud.prices import estimate, read_prices
 from maskwright.cloud.provision import commands
 from maskwright.cloud.record import Record
@@ -26,7 +26,6 @@ FLEX_PATIENCE_SECONDS = 7 * 86_400.0
 STOPPED = {"STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
 AT_IT = {"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING", "REFRESHING", "RESTARTING", "RESUMING", "STARTING"}
 STOPPED_NODES = {"PREEMPTED", "STOPPED", "TERMINATED"}
-LOCKS = ("another run holds the state", "is in use by", "another command has changed the environment")
 
 
 class EnvironmentGround:
@@ -201,16 +200,14 @@ def _reason(error: str) -> str:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Errors as a watcher tells them apart: locked, refused for good, or to be tried again."""
+    """`Refused` for what trying again does not mend."""
     try:
         yield
     except CloudError as error:
-        if error.reason in ("permission", "disabled"):
+        if error.reason in ("permission", "credentials", "disabled"):
             raise Refused(error.what, where=error.where, fix=error.fix) from None
         raise
     except MaskwrightError as error:
-        if any(words in error.what for words in LOCKS):
-            raise Locked(error.what, where=error.where, fix=error.fix) from None
         if (
             not isinstance(error, InputError)
             and Refusal(403, error.what).reason == "permission"

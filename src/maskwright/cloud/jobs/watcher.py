@@ -20,7 +20,7 @@ from maskwright.cloud.jobs import policy
 from maskwright.cloud.jobs.lease import Lease
 from maskwright.cloud.jobs.policy import Action, History, Rules, Seen
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.launch.bucket.queue import plain, read_spec
@@ -32,8 +32,6 @@ LOCKED_SECONDS = 30.0
 """Between two tries while somebody else holds the state."""
 MARGIN_SECONDS = 90.0
 """For a host to see the wish, and for its last words to reach the bucket, besides the job's own grace period."""
-FOR_GOOD = "the agent ends every time"
-"""So deploy/terraform/host/startup.sh begins the line of a host that gave up."""
 DOWN_TRIES = 3
 """Of Terraform, which another run may have locked out, until the hosts are deleted past it."""
 LIMITS, HISTORY = "watch/limits.json", "watch/history.json"
@@ -77,10 +75,6 @@ class Ground(Protocol):
     def remove(self) -> None:
         """As `down`, past Terraform and its lock: for a budget that is spent."""
         ...
-
-
-class Locked(MaskwrightError):
-    pass
 
 
 class Refused(MaskwrightError):
@@ -303,9 +297,8 @@ class Watcher:
             return machines.refused
         for name in (*machines.names, *machines.stopped):
             health = self._folder.get_json(f"health/{name}.json") or {}
-            # An agent that ended is begun again on its host, until the host says so and stops.
-            passing = health.get("step") == "agent" and name in machines.names
-            if health.get("ok") is False and (not passing or FOR_GOOD in str(health.get("what"))):
+            # An agent that ended is begun again on its host, until the host gives up.
+            if health.get("ok") is False and (health.get("final") is True or name in machines.stopped):
                 return plain(f"{name}: {health.get('step')}: {health.get('what')}")
         return ""
 

@@ -18,7 +18,7 @@ from maskwright.cloud.provision.init import foreign
 from maskwright.cloud.provision.terraform_cli import Change, Plan, Terraform
 from maskwright.cloud.record import Record
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, MaskwrightError, TerraformError
+from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 from maskwright.core.folder import Folder
 
 GOING = ("replace", "delete")
@@ -67,11 +67,11 @@ class Desk:
         return variables.variables(self.environment, self.record, setup)
 
     def want(self, values: Mapping[str, Any]) -> None:
-        """Raises `MaskwrightError` when somebody else wanted something meanwhile: it would be forgotten."""
+        """Raises `Locked` when somebody else wanted something meanwhile: it would be forgotten."""
         if self._stored() != self._found:
             fix = "the same command again, which then sees what that one did"
             what = "another command has changed the environment meanwhile"
-            raise MaskwrightError(what, where=self.environment.name, fix=fix)
+            raise Locked(what, where=self.environment.name, fix=fix)
         self.wanted = dict(values)
         self.folder.put_json(record.WANTED, self.wanted)
         record.write(self.environment, self.record)

@@ -14,7 +14,7 @@ from typing import Any
 from maskwright.cloud import record
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google import groups, permissions
-from maskwright.cloud.google.errors import unknown_caller
+from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision import checks
 from maskwright.cloud.provision.checks import Check
@@ -89,7 +89,7 @@ def apis(google: Google, environment: Environment) -> Iterator[Check]:
             operation = google.call("serviceusage", "POST", f"projects/{google.project}/services:batchEnable", body)
             google.wait("serviceusage", operation, seconds=API_SECONDS)
     except CloudError as error:
-        if unknown_caller(error):
+        if error.reason == "credentials":
             raise
         fix = f"gcloud services enable {' '.join(wanted)} --project={google.project}"
         fix = fix if error.reason == "permission" else error.fix or fix
@@ -156,7 +156,9 @@ def _make(google: Google, environment: Environment) -> Check:
     try:
         google.call("storage", "POST", "b", body, project=google.project)
     except CloudError as error:
-        found = google.find("storage", f"b/{environment.state}") if error.reason in ("exists", "other") else None
+        if error.reason != "exists" and not unsure(error):
+            raise
+        found = google.find("storage", f"b/{environment.state}")
         if found is None:
             raise
         return _check_bucket(google, environment, found)  # made by another run, or by the request whose answer was lost

@@ -22,7 +22,7 @@ from typing import Any
 from maskwright.cloud.environment import Environment
 from maskwright.core import storage
 from maskwright.core.console import say
-from maskwright.core.errors import InputError, MaskwrightError, TerraformError
+from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 from maskwright.core.secrets import redact
 
 OLDEST = (1, 7)
@@ -178,7 +178,7 @@ class Terraform:
             held = {key: value.strip() for key, value in re.findall(r"(Who|Created|ID):\s*(.*)", output)}
             what = f"another run holds the state: {held.get('Who', 'somebody')}, since {held.get('Created', 'a while')}"
             fix = f"wait for it; if it is dead: `{os.path.basename(self._binary)} -chdir={self.folder} force-unlock "
-            return TerraformError(what, code, where=where, fix=fix + f"{held.get('ID', 'ID')}`")
+            return Locked(what, where=where, fix=fix + f"{held.get('ID', 'ID')}`")
         if "bucket doesn't exist" in output:  # `init`, by Google's library
             fix = "`maskwright env init ENV` makes the bucket for the state"
             return TerraformError(f"gs://{self.environment.state} is not there", code, where=where, fix=fix)

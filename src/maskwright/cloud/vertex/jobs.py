@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from maskwright.cloud.google.rest import Google, seconds_of, unsure
+from maskwright.cloud.google.errors import unsure
+from maskwright.cloud.google.rest import Google, seconds_of
 from maskwright.core.console import say
 from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
@@ -93,7 +94,7 @@ class Jobs:
             if not unsure(error):
                 raise
             if (made := self.find(number)) is None:
-                raise CloudError(error.what, reason="other", where=error.where, fix=self._look(number)) from None
+                raise CloudError(error.what, reason=error.reason, where=error.where, fix=self._look(number)) from None
             return made
         except StoppedEarly as stopped:
             if (made := self.find(number)) is None:

@@ -113,7 +113,7 @@ def choose_device(wanted: str) -> Platform:
 def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     """(device, the devices of all hosts in an order that all agree on, processes). It is the first use of JAX.
 
-    Raises `ConfigError` if a device is absent, `ProcessLost` if the other hosts cannot be found.
+    Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.
     """
     device, given = choose_device(engine.device), launch_variables()
     if given and (engine.devices or given.world_size) % given.world_size:  # before jaxlib, which crashes

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from maskwright.core import config as run
 from maskwright.core.errors import ConfigError
+from maskwright.core.parent import LISTENER
 from maskwright.engines.processes import (
     CONNECT_SECONDS,
     LONGEST_MESSAGE,
@@ -32,9 +33,6 @@ NAME_SECONDS = 120.0
 SILENT_SECONDS = 1800
 """How long a collective operation waits for a rank that neither answers nor is gone before it counts as lost:
 checkpoints are read and caches filled in between."""
-LISTENER = "MASKWRIGHT_LISTENER"
-"""File descriptor of a socket that already listens on MASTER_PORT: `launch/local.py` hands it to rank 0, so that nobody
-else can take the port in between."""
 LOST = ("connection", "socket", "broken pipe", "timed out waiting", "failed to recv", "remote process", "was aborted")
 """Words in the errors of collective operations when another process has died."""
 
@@ -84,7 +82,7 @@ class Peers:
 
 
 def connect(engine: run.Engine, device: str) -> Processes:
-    """Raises `ConfigError` if a device is absent, `ProcessLost` if the other ranks cannot be found."""
+    """Raises `ConfigError` if a device is absent, `StoppedEarly` if the other ranks cannot be found."""
     launch = launch_variables()
     if launch and engine.devices not in (None, launch.world_size):
         fix = f"start {engine.devices} processes, or leave engine.devices out"

@@ -19,6 +19,7 @@ from maskwright import __version__
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
+from maskwright.core.parent import as_reason
 from maskwright.core.secrets import redact
 from maskwright.launch.bucket import leader, machine
 from maskwright.launch.bucket.leader import Leader
@@ -188,12 +189,12 @@ class Agent:
             return
         self._place, self._segment = place, 0
         if self.folder.get(f"{place}/begun.json") is not None:
-            self._put_exit(End(self.index, None, reason="the host, or its agent, was started again"))
+            self._put_exit(End(self.index, None, why="the host, or its agent, was started again"))
             return
         self.folder.put_json(f"{place}/begun.json", {"time": time.time(), "instance": self._instance})
         missing = [name for name in spec.environment if name not in os.environ]
         if missing:
-            self._put_exit(End(self.index, 2, reason=f"{missing[0]} is not set for the agent on this host"))
+            self._put_exit(End(self.index, 2, why=f"{missing[0]} is not set for the agent on this host"))
             return
         say(f"{place}: {spec.command}")
         home = shlex.quote(os.path.expanduser("~"))  # a start-up script may have no HOME
@@ -290,7 +291,8 @@ def run_agent(
             if agent.idle_for_good:
                 return
             if agent.over is not None:
-                return conclude(int(agent.over["code"]), str(agent.over["cause"]), spec)
+                over = agent.over
+                return conclude(int(over["code"]), str(over["cause"]), spec, as_reason(str(over.get("reason"))))
             if stop.asked:
                 break
             warn(f"another machine has become host {number}: this one was silent for long")

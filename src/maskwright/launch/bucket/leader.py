@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from maskwright.core.console import say, warn
+from maskwright.core.errors import StopReason
 from maskwright.core.folder import Folder
+from maskwright.core.parent import as_reason
 from maskwright.launch.bucket.queue import attempt_folder
 from maskwright.launch.outcome import MOMENTS_SECONDS, End, judge, report
 from maskwright.launch.ssh.host import OTHERS_SECONDS
@@ -40,10 +42,11 @@ class Leader:
         verdict = judge(ends, self.num_hosts, asked=asked)
         again = not number or (verdict.restart and number <= spec.restarts)
         if asked and not number:
-            self._conclude(spec, 75, "", ["stopped before it began"])
+            self._conclude(spec, 75, "", ["stopped before it began"], "asked")
         elif not again:
             cause = verdict.cause.describe() if verdict.cause else ""
-            self._conclude(spec, verdict.code, cause, report(ends, verdict) if verdict.code else [])
+            lines = report(ends, verdict) if verdict.code else []
+            self._conclude(spec, verdict.code, cause, lines, "asked" if asked else verdict.reason)
         elif self._ready(spec, beats):  # else it waits for hosts to come, or to come back
             self._failed_at = 0.0
             addresses = [str((beats[host] or {}).get("address", "")) for host in range(self.num_hosts)]
@@ -63,10 +66,10 @@ class Leader:
         self._warned = text
         return not odd
 
-    def _conclude(self, spec: JobSpec, code: int, cause: str, lines: list[str]) -> None:
+    def _conclude(self, spec: JobSpec, code: int, cause: str, lines: list[str], reason: StopReason) -> None:
         for line in lines:
             say(line)
-        result = {"code": code, "cause": cause, "report": lines, "time": time.time()}
+        result = {"code": code, "cause": cause, "reason": reason, "report": lines, "time": time.time()}
         self.folder.put_json(f"{spec.submission:04d}/result.json", result)
 
     def _look_at(self, host: int) -> dict[str, Any] | None:
@@ -85,10 +88,10 @@ class Leader:
         for host, beat in beats.items():
             said = self.folder.get_json(f"{place}/host-{host}/exit.json")
             if said is not None:
-                tail = tuple(said["tail"])
-                ends.append(End(host, said["code"], said["told"], said["reason"], tail, said["time"]))
+                reason, tail = as_reason(str(said["reason"])), tuple(said["tail"])
+                ends.append(End(host, said["code"], said["told"], reason, said["why"], tail, said["time"]))
             elif beat is None:
                 left = (self._seen[host][0] or {}).get("gone")
-                reason = "its agent was ended" if left else f"no sign of life for {LOST_SECONDS:.0f} s"
-                ends.append(End(host, None, reason=reason))
+                why = "its agent was ended" if left else f"no sign of life for {LOST_SECONDS:.0f} s"
+                ends.append(End(host, None, why=why))
         return sorted(ends, key=lambda end: end.time)

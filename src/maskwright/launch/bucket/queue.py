@@ -26,6 +26,7 @@ from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
+from maskwright.core.parent import as_reason
 from maskwright.launch.outcome import conclude
 from maskwright.launch.ssh.host import Stop, show
 from maskwright.launch.target import JobSpec, parse_spec
@@ -92,7 +93,8 @@ def follow(
             if result is not None:
                 for line in result["report"]:
                     say(plain(str(line)))
-                conclude(int(result["code"]), plain(str(result["cause"])), folder.location)
+                reason = as_reason(str(result.get("reason")))
+                conclude(int(result["code"]), plain(str(result["cause"])), folder.location, reason)
                 return
             meanwhile()
             until = time.monotonic() + poll_seconds

@@ -20,7 +20,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
 from maskwright.launch.cluster import LONGER_THAN_SAVING_SECONDS
@@ -197,7 +197,7 @@ def train(command: Command, num_nodes: int | None, gpus: int | None, virtual_wor
             verdict = _attempts(command, gang, restarts, stop, name)
     finally:
         ray.shutdown()
-    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", name)
+    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", name, verdict.reason)
 
 
 def _machines() -> list[dict[str, float]]:
@@ -338,7 +338,7 @@ class Attempt:
         for reference in ray.wait(list(self._heard), timeout=seconds)[0] if self._heard else ():
             index = self._heard.pop(reference)
             try:
-                lines, over, code = ray.get(reference)
+                lines, over, code, reason = ray.get(reference)
             except RayError as error:
                 self._ended(index, None, _reason(error))
                 continue
@@ -346,13 +346,13 @@ class Attempt:
                 self._tails[index].append(redact(line))
                 show(index, line)
             if over:
-                self._ended(index, code, "" if code is not None else "its process was lost")
+                self._ended(index, code, "" if code is not None else "its process was lost", reason)
             else:
                 self._heard[self._actors[index].hear.remote(HEAR_SECONDS)] = index
         self._look_at_the_clock()
 
-    def _ended(self, index: int, code: int | None, reason: str) -> None:
-        end = End(index, code, self._told_at is not None, redact(reason), tuple(self._tails[index]))
+    def _ended(self, index: int, code: int | None, why: str, reason: StopReason = "") -> None:
+        end = End(index, code, self._told_at is not None, reason, redact(why), tuple(self._tails[index]))
         self.ends.append(end)
         if code != 0:
             self._failed_at = self._failed_at or time.monotonic()

@@ -24,15 +24,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
+from maskwright.core.parent import REASON_FILE, as_reason
 
 LONGEST_LINE = 1 << 16
 LINES_AT_ONCE = 1000
 CLOSED_SECONDS = 2.0
 """Between the end of the command and that of its output, which a process that it left behind may keep open."""
 
-# Its input becomes 3, and 4 is where it tells the exit code. POSIX sh, as dash has it: only `kill -s` takes a group
-# after `--`, and numbers of files have one digit.
+# Its input becomes 3, and 4 is where it tells the exit code and the reason. POSIX sh, as dash has it: only `kill -s`
+# takes a group after `--`, and numbers of files have one digit.
 MINDER = """
 exec 3<&0 4>&2 2>&1 </dev/null
 (
@@ -45,8 +46,9 @@ exec 3<&0 4>&2 2>&1 </dev/null
   wait "$leader"; code=$?
   kill -s KILL -- "-$leader" 2>/dev/null
   kill -s KILL -- "-$watch" "$watch" 2>/dev/null
+  reason=$(cat "$MASKWRIGHT_REASON_FILE" 2>/dev/null)
   rm -rf "$mw_files"
-  echo "$code" >&4
+  echo "$code $reason" >&4
 ) &
 """
 
@@ -59,6 +61,7 @@ class Member:
         self._changing, self._told = threading.Lock(), False
         self._input: IO[bytes] | None = None
         self._code: int | None = None
+        self._reason: StopReason = ""
         self._ended, self._closed = threading.Event(), threading.Event()
         self._ended_at = 0.0
 
@@ -112,6 +115,7 @@ class Member:
                 file.write(content)
         words = [sys.executable, "-m", "maskwright", *(word.replace("{files}", folder) for word in arguments)]
         ours = {"PYTHONUNBUFFERED": "1", "mw_grace": f"{grace_seconds:g}", "mw_files": folder}
+        ours[REASON_FILE] = os.path.join(folder, "reason")
         with _lock_of(run) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             minder = subprocess.Popen(
@@ -137,17 +141,18 @@ class Member:
 
     def _wait(self, stream: IO[bytes]) -> None:
         with stream:
-            word = stream.read().strip()
-        self._over(int(word) if word.isdigit() else None)
+            code, _, reason = stream.read().decode(errors="replace").partition(" ")
+        self._reason = as_reason(reason)
+        self._over(int(code) if code.isdigit() else None)
         self._close_input()
 
     def _over(self, code: int | None) -> None:
         self._code, self._ended_at = code, time.monotonic()
         self._ended.set()
 
-    def hear(self, seconds: float) -> tuple[list[str], bool, int | None]:
-        """What the command printed; whether it is over; its exit code, None where nobody knows. Waits at most so long
-        for something."""
+    def hear(self, seconds: float) -> tuple[list[str], bool, int | None, StopReason]:
+        """What the command printed; whether it is over; its exit code, None where nobody knows; why it stopped early.
+        Waits at most so long for something."""
         lines: list[str] = []
         with suppress(queue.Empty):
             over = self._ended.is_set() and self._lines.empty()
@@ -155,7 +160,7 @@ class Member:
             while len(lines) < LINES_AT_ONCE:
                 lines.append(self._lines.get_nowait())
         silent = self._closed.is_set() or time.monotonic() - self._ended_at > CLOSED_SECONDS
-        return lines, self._ended.is_set() and silent and self._lines.empty(), self._code
+        return lines, self._ended.is_set() and silent and self._lines.empty(), self._code, self._reason
 
     def tell(self) -> None:
         """The command is to save and end; what has not begun does not begin."""

@@ -2,8 +2,9 @@
 `srun`, again when a node's process was lost, and the whole job again when its time limit came first.
 
 The script decides by exit codes alone, like `outcome.py`. srun gives the highest of all tasks' codes, by which a 75
-(stopped early) would hide a 3 (the error that was the cause). So each task adds 200 to an error: errors before kills
-(129 to 192), kills before 75, 75 before 0.
+(stopped early) would hide a 3 (the error that was the cause). So each task adds 200 to an error, and turns the 75 of a
+run that was asked to stop (`core.parent`) into 199. Then errors go before that, that before kills (129 to 192), kills
+before 75, and 75 before 0.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Annotated
 
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.parent import REASON_FILE, WISHES
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
 from maskwright.launch.target import JobName, Option, Place, Pretrain, Restarts
@@ -25,13 +27,18 @@ BEFORE_SECONDS = 30
 """Between the end of the grace period and the time limit."""
 SBATCH_SECONDS = 120.0
 
-TASK = r"""
+TASK = rf"""
 trap : TERM
+{REASON_FILE}=$(mktemp)
+export {REASON_FILE}
 if [ "$SLURM_NNODES" -gt 1 ]; then
   set -- "$@" --num-nodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --rendezvous "$MASKWRIGHT_RENDEZVOUS"
 fi
 "$@"
 code=$?
+reason=$(cat "${REASON_FILE}" 2>/dev/null)
+rm -f "${REASON_FILE}"
+if [ "$code" -eq 75 ]; then case $reason in {"|".join(WISHES)}) exit 199 ;; esac; fi
 if [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
 [ "$code" -le 55 ] || code=55
 exit $((200 + code))
@@ -43,11 +50,6 @@ asked=
 tell() { asked=$1; scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null; }
 trap 'tell limit' USR1
 trap 'tell end' TERM
-log=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *StdOut=//p')
-# Whether someone asked the run itself to stop: such a one is not begun again.
-wished() {
-  sed -n "/^== $1/,\$p" "$log" 2>/dev/null | grep -Eq '^([0-9]+: )?stopped: (maskwright stop|--stop-after-)'
-}
 start() {
   srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &
   step=$!
@@ -66,8 +68,7 @@ host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 attempt=0
 while :; do
   attempt=$((attempt + 1))
-  mark="start ${SLURM_RESTART_COUNT:-0}, attempt $attempt"
-  echo "== $mark on $SLURM_JOB_NODELIST"
+  echo "== start ${SLURM_RESTART_COUNT:-0}, attempt $attempt on $SLURM_JOB_NODELIST"
   # Another port for each attempt: the last one's may still be held by a process that dies slowly.
   port=$((10000 + (SLURM_JOB_ID * 7 + attempt) % 20000))
   export MASKWRIGHT_RENDEZVOUS="$host:$port"
@@ -75,7 +76,7 @@ while :; do
   [ "$code" -ne 0 ] || finish 'done' 0
   [ "$code" -le 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
   if [ "$asked" = end ]; then finish 'told to end; the same command continues the run' 75; fi
-  if wished "$mark"; then finish 'stopped on request; the same command continues the run' 75; fi
+  if [ "$code" -eq 199 ]; then finish 'stopped on request; the same command continues the run' 75; fi
   if [ "$asked" = limit ]; then
     echo '== the time limit is near: to be continued in another start'
     scontrol requeue "$SLURM_JOB_ID" && exit 75
@@ -110,9 +111,6 @@ class Slurm(Place):
             if not re.fullmatch(r"--[a-z][a-z-]*(=[^\s'\"#]+)?", option):
                 fix = 'one option of sbatch, as in --sbatch "--partition=gpu"'
                 raise InputError(f"{redact(option)[:80]!r} is no option", where="--sbatch", fix=fix)
-            if option.partition("=")[0] == "--error":
-                fix = "leave it out: the script reads its own log to know who asked it to stop"
-                raise InputError("the log is one file", where="--sbatch", fix=fix)
             if not self.gpus_per_node and option.startswith(("--gres", "--gpus")):
                 raise InputError(f"{option} without --gpus-per-node", where="--sbatch", fix="--gpus-per-node 8")
             if option.partition("=")[0] in ("--nodes", "--ntasks", "--ntasks-per-node", "--array", "--wrap"):

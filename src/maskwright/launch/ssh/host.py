@@ -18,7 +18,8 @@ from types import FrameType
 from typing import IO
 
 from maskwright.core.console import lost_terminal_is_no_error, say
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, StopReason
+from maskwright.core.parent import as_reason
 from maskwright.core.secrets import redact
 from maskwright.launch.outcome import MOMENTS_SECONDS, End
 from maskwright.launch.ssh.script import first_command, script_for
@@ -222,9 +223,12 @@ class Attempt:
                     self._going = True
                     for each in self.hosts:
                         each.send("go\n")
-            elif word in ("exit", "refused"):
+            elif word == "exit":
+                code, _, reason = rest.partition(" ")
+                self._ended(host, int(code), "", as_reason(reason))
+            elif word == "refused":
                 code, _, why = rest.partition(" ")
-                odd = word == "refused" and int(code) > 125 and int(code) != 127  # of --setup: not of the job
+                odd = int(code) > 125 and int(code) != 127  # of --setup: not of the job
                 self._ended(host, 1 if odd else int(code), why)
         elif not text:  # one comes before each exit, in case that the job ended in the middle of a line
             host.blank_lines += 1
@@ -234,8 +238,8 @@ class Attempt:
                 self._line(host.index, line)
             host.blank_lines = 0
 
-    def _ended(self, host: Host, code: int | None, reason: str) -> None:
-        host.end = End(host.index, code, host.told_at is not None, redact(reason), tuple(host.tail))
+    def _ended(self, host: Host, code: int | None, why: str, reason: StopReason = "") -> None:
+        host.end = End(host.index, code, host.told_at is not None, reason, redact(why), tuple(host.tail))
         self.ends.append(host.end)
         if code is None:
             host.drop()

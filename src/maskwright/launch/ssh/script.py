@@ -7,7 +7,7 @@ that the launcher wants the job to end, or is gone: SIGTERM, the grace period, S
     host      MARK hello                      launcher   the script
               MARK ready                                 go
               lines of the job
-              MARK exit 75        or, before ready: MARK refused 127 why
+              MARK exit 75 signal (`core.parent`)      or, before ready: MARK refused 127 why
 
 The job writes to a file, which is shown as it grows: in a pipe, a connection that is lost would end the job at its next
 line (SIGPIPE) or, half-open and full, stop it for ever, and either before it has saved.
@@ -55,7 +55,9 @@ main() {
   mw_log="$mw_state/launch.log"
   [ ! -e "$mw_log" ] || mv -f "$mw_log" "$mw_log.before"
   : > "$mw_log"
-  setsid "$@" </dev/null >>"$mw_log" 2>&1 3<&- &
+  mw_reason="$mw_state/launch.reason"
+  rm -f "$mw_reason"
+  MASKWRIGHT_REASON_FILE="$mw_reason" setsid "$@" </dev/null >>"$mw_log" 2>&1 3<&- &
   mw_leader=$!
   echo "$mw_job $mw_leader" > "$mw_state/launch.job"
   exec 9>&-
@@ -68,7 +70,7 @@ main() {
   kill -s KILL -- "-$mw_leader" 2>/dev/null
   kill -s KILL -- "-$mw_watch" "$mw_watch" 2>/dev/null
   wait "$mw_tail"
-  printf '\\n'; say exit "$mw_code"
+  printf '\\n'; say exit "$mw_code" "$(cat "$mw_reason" 2>/dev/null)"
   exit 0
 }
 """

@@ -174,7 +174,7 @@ def attempts(place: Slice, spec: JobSpec, values: Mapping[str, str]) -> None:
             _pause(place.restart_wait_seconds, stop)
             if stop.asked:
                 break
-    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", f"slice {place.name}")
+    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", f"slice {place.name}", verdict.reason)
 
 
 def _run(attempt: Attempt, stop: Stop) -> None:
