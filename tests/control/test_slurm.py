@@ -75,7 +75,9 @@ def test_restarts_are_counted(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("reason", ["asked", "limit"])
 def test_a_wish_to_stop_is_not_begun_again(cluster: Cluster, reason: str) -> None:
-    job = cluster.submit(f'[ "$SLURM_NODEID" = 1 ] || echo {reason} > "$MASKWRIGHT_REASON_FILE"; exit 75')
+    job = cluster.submit(
+        f'if [ "$SLURM_NODEID" = 1 ]; then {WAIT}fi; sleep 1; echo {reason} > "$MASKWRIGHT_REASON_FILE"; exit 75'
+    )
     state = cluster.wait(job)
     assert (state["ExitCode"], cluster.starts(0)) == ("75:0", 1), cluster.log(job)
     assert "stopped on request" in cluster.log(job)

@@ -27,7 +27,7 @@ from types import FrameType
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
+from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, WISHES, read_reason
 from maskwright.core.secrets import redact
 from maskwright.launch.group import Group, choose
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
@@ -274,7 +274,9 @@ def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
     # Of several machines, the launcher of all begins them again.
     resumable = verdict.restart and (group.nodes > 1 or signals.asked)
     code = EARLY if resumable else verdict.code
-    conclude(code, _named(verdict), where, "signal" if signals.asked else verdict.reason)
+    conclude(
+        code, _named(verdict), where, "signal" if signals.asked and verdict.reason not in WISHES else verdict.reason
+    )
 
 
 def _named(verdict: Verdict) -> str:
