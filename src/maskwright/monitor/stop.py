@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.run.directory import RunDirectory, Status, Wish, whole_steps
+from maskwright.run.directory import RunDirectory, Status, Wish
 
 SILENT_SECONDS = 120.0
 """Where the folder's lock cannot be seen from here, a heartbeat this young says that the run goes on."""
@@ -23,12 +23,12 @@ def stop(
 ) -> str:
     """What became of it, in a line. Raises `InputError` when nothing runs there, and `MaskwrightError` when it does not
     answer in time; the wish is then taken back."""
-    saved_before = _saved(directory)
+    saved_before = directory.newest_step()
     _require_running(directory, clock())
     directory.request(wish)
     until = clock() + wait_seconds
     while clock() < until:
-        status, saved = directory.read_status() or Status(), _saved(directory)
+        status, saved = directory.read_status() or Status(), directory.newest_step()
         if wish == "checkpoint" and saved > saved_before:
             return f"{directory.location}: saved step {saved:,}, going on"
         if status.phase in OVER:
@@ -41,10 +41,6 @@ def stop(
         where=directory.location,
         fix="`maskwright status` says how it is; or give --wait-seconds more",
     )
-
-
-def _saved(directory: RunDirectory) -> int:
-    return max(whole_steps(directory.checkpoints), default=0)
 
 
 def _require_running(directory: RunDirectory, now: float) -> None:

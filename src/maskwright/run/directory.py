@@ -123,6 +123,10 @@ class RunDirectory:
             raise InputError(f"dtype is {record['dtype'][:20]!r}", where=self.config, fix=fix)
         return record
 
+    def newest_step(self) -> int:
+        """Of its whole checkpoints; 0 when there is none."""
+        return max(whole_steps(self.checkpoints), default=0)
+
     # ---- status ----------------------------------------------------------------------------------------------
 
     def write_status(self, status: Status) -> None:

@@ -154,7 +154,7 @@ def _store(launch: Launch) -> dist.TCPStore:
         launch.port,
         launch.count,
         first,
-        timeout=timedelta(seconds=CONNECT_SECONDS),
+        timeout=timedelta(seconds=2 * CONNECT_SECONDS),  # `find` gives up before torch prints a stack
         wait_for_workers=False,
         master_listen_fd=listener,
     )
