@@ -70,7 +70,7 @@ def main() -> None:
     result = {
         "step_seconds": step_seconds,
         "tokens_per_second": statistics.median(tokens[warm:]) / step_seconds,
-        "ceiling_share": share,
+        "matmul_share": share,
         "ceiling_gflops": ceiling / 1e9,
         "loader_share": sum(loading[warm:]) / sum(seconds[warm:]),
     }

@@ -218,7 +218,7 @@ def server() -> socket.socket:
         path = os.pathsep.join([os.path.dirname(__file__), *filter(None, [os.environ.get("PYTHONPATH")])])
         _process = Started(
             [sys.executable, "-c", code, str(theirs.fileno())],
-            env={**os.environ, "PYTHONPATH": path},
+            env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONPATH": path},  # as `find_processes` has it
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )

@@ -49,9 +49,9 @@ LAYERS = {
 LAYERS["cli"] = set(LAYERS)
 # torch is imported only below a folder torch/, jax only below a folder jax/. Other libraries have few doors.
 HEAVY = {
-    "torch": {"tasks/fill.py", "tasks/export.py"},  # these two run the network itself, on text of their own
+    "torch": set(),
     "jax": set(),
-    "transformers": {"tasks/export.py"},
+    "transformers": {"tasks/export.py", "model/torch/compare.py"},
     "tokenizers": {"text/tokenizer.py"},
     "gigatoken": {"text/encoder.py"},
     "pyarrow": {"text/sources.py"},

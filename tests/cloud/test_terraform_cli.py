@@ -28,7 +28,8 @@ case $1 in
     trap 'echo stopping; told=yes' INT
     echo creating
     echo yes >"$NOTES/begun"
-    for _ in $(seq "$TURNS"); do sleep 0.1; echo still creating; [ -z "$told" ] || break; done
+    # Only `wait` is interrupted: bash forgets a SIGINT that comes while it waits for another program.
+    for ((turn = 0; turn < TURNS; turn++)); do sleep 0.1 & wait $!; echo still creating; [ -z "$told" ] || break; done
     echo "${told:-undisturbed}" >"$NOTES/saved" ;;
 esac
 """

@@ -231,7 +231,7 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     name = ended.out.strip()
     assert name.startswith("stopped-") and f"maskwright stop ray:{name}" in ended.last
     (worker,) = cluster.until_saved("stopped")
-    follow = f"from maskwright.launch.ray.jobs import logs; logs({name!r}, follow_it=True)"
+    follow = f"from maskwright.launch.ray.jobs import Submitted; Submitted({name!r}).logs(follow=True, lines=None)"
     with halted(worker):
         ended = cluster.ended(cluster.submit("stopped"))
         assert ended.code == 2 and f"is being trained by ray:{name}, RUNNING" in ended.last

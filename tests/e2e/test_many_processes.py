@@ -248,7 +248,7 @@ import maskwright.engines.torch.processes as module
 store = module._store
 def found(launch):
     made = store(launch)
-    if launch.number == 0 and not os.path.exists({mark!r}):
+    if launch.rank == 0 and not os.path.exists({mark!r}):
         time.sleep(3.0)  # the other one is there by now
         die_once()
     return made
@@ -258,7 +258,7 @@ DIES_AT_THE_FIRST_MEETING = """
 import maskwright.engines.torch.processes as module
 gather = module.Peers.gather
 def meet(self, data):
-    if self.number == 1:
+    if self.rank == 1:
         die_once()
     return gather(self, data)
 module.Peers.gather = meet
@@ -268,7 +268,7 @@ from maskwright.training import health, loop
 look, back = health.LossWatch.look, loop._roll_back
 health.LossWatch.look = lambda self, step, loss: look(self, step, loss) or step == 12
 def roll_back(job, bar):
-    if not job.first:
+    if not job.is_rank_0:
         job.engine.write = lambda state: die_once()
     return back(job, bar)
 loop._roll_back = roll_back

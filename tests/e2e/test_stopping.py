@@ -72,8 +72,8 @@ def test_a_killed_run_is_not_waited_for(store: TokenStore, tmp_path: Path) -> No
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     (tmp_path / "run" / "status.json").write_text(json.dumps(status | {"heartbeat": time.time() - 3600}))
     maskwright("stop", "run", cwd=tmp_path, code=2)
-    RunDirectory(str(tmp_path / "run")).request("stop")
-    # A wish that was left for the killed start does not stop the next one.
+    RunDirectory(str(tmp_path / "run")).leave_request("stop")
+    # A request that was left for the killed start does not stop the next one.
     short = ("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 5)
     maskwright(*short, cwd=tmp_path, code=75)
     assert not (tmp_path / "run" / "request.json").exists()

@@ -77,7 +77,7 @@ class Hosts:
     def start(
         self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
     ) -> list[Ended]:
-        """`own`: arguments of each process alone; `fault`: what process 1 meets (`maskwright.drills.injection`)."""
+        """`own`: arguments of each process alone; `fault`: what rank 1 meets (`maskwright.drills.injection`)."""
         port, processes = free_port(), []
         for rank, arguments in enumerate(own):
             command = COMMAND
@@ -173,7 +173,7 @@ def test_two_processes_of_four_devices_end_like_one_of_eight(hosts: Hosts) -> No
     for name, weight in ends[0][0].parameters.items():
         assert np.abs(weight - ends[1][0].parameters[name]).max() < 1e-4 * max(np.abs(weight).max(), 0.02), name
 
-    # Process 1 wrote nothing and told only what went wrong.
+    # Rank 1 wrote nothing and told only what went wrong.
     assert list((hosts.folder / "host1").iterdir()) == []
     assert "pretrain" not in ended[1].said and "held-out" not in ended[1].said
 
@@ -182,7 +182,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     assert codes(hosts.start("straight")) == [0, 0]
     straight, bothered = hosts.run("host0/straight"), hosts.run("host0/bothered")
 
-    # SIGTERM to process 1 alone: its wish reaches the other, and both stop after the same step.
+    # SIGTERM to rank 1 alone: its vote reaches the other, and both stop after the same step.
     ended = hosts.start("bothered", fault={"call": STEP[hosts.kind], "number": 3, "do": "terminate"})
     assert codes(ended) == [75, 75], ended
     stopped = checkpoint.whole_steps(bothered.checkpoints)[-1]
@@ -191,7 +191,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
         assert f"stopped at step {stopped} of 12, saved" in process.last
     assert "another host was asked to" in ended[0].last and "SIGTERM" in ended[1].last
 
-    # SIGKILL of process 1: the other notices, and what was saved before goes on.
+    # SIGKILL of rank 1: the other notices, and what was saved before goes on.
     ended = hosts.start("bothered", fault={"call": STEP[hosts.kind], "number": 5, "do": "kill"})
     assert codes(ended) == [75, -9], ended
     assert "another process of this run is gone" in ended[0].last
@@ -200,19 +200,19 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     status = bothered.read_status()
     assert status and (status.phase, status.exit) == ("stopped", 75)
 
-    # The limit is process 0's, for all.
+    # The limit is rank 0's, for all.
     ended = hosts.start("bothered", own=(("--stop-after-steps", "1"), ()))
     assert codes(ended) == [75, 75], ended
 
     assert codes(hosts.start("bothered")) == [0, 0]
     same(straight, bothered)
 
-    # Process 0 refuses after all have started: the other ends with it.
+    # Rank 0 refuses after all have started: the other ends with it.
     ended = hosts.start("bothered", ("--set", "optimizer.learning_rate=0.1"))
     assert codes(ended) == [2, 2], ended
     for process in ended:
         assert "was started with another configuration (optimizer.learning_rate: 0.001 -> 0.1)" in process.last
-    assert ended[1].last.startswith("error: process 0: ")
+    assert ended[1].last.startswith("error: rank 0: ")
     assert list((hosts.folder / "host1").iterdir()) == []
 
 
@@ -224,14 +224,14 @@ def test_what_fails_in_one_ends_both_before_anything_is_written(
     cases = [
         (0, "data.store=nowhere", "nowhere: is not a token store"),
         (1, "data.store=nowhere", "nowhere: is not a token store"),
-        (1, f"data.store={other}", f"{other}: is not the store that process 0 reads"),
-        (1, "seed=5", "seed: is not the configuration of process 0 (seed: 5, there 0)"),
+        (1, f"data.store={other}", f"{other}: is not the store that rank 0 reads"),
+        (1, "seed=5", "seed: is not the configuration of rank 0 (seed: 5, there 0)"),
     ]
     for rank, key, said in cases:
         own = [("--set", key) if rank == number else () for number in range(2)]
         ended = hosts.start("refused", own=tuple(own))
         assert codes(ended) == [2, 2], ended
-        assert said in ended[rank].last and f"process {rank}: " in ended[1 - rank].last
+        assert said in ended[rank].last and f"rank {rank}: " in ended[1 - rank].last
         assert said in ended[1 - rank].last
     assert not list(hosts.folder.glob("host*/refused"))
 

@@ -158,7 +158,7 @@ def test_what_arrives_cut_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
             self.pipe_file(rpath, damage(Path(lpath).read_bytes()))
 
         monkeypatch.setattr(ShakyStore, "put_file", put_file)
-        with pytest.raises(CheckpointError, match="did not arrive whole"):
+        with pytest.raises(CheckpointError, match="did not arrive complete"):
             put(copies, directory, 10)
         assert copies.steps() == []
 

@@ -110,7 +110,7 @@ def test_what_the_network_spoils_is_noticed_by_crc32c(gcs: FakeGcs, tmp_path: Pa
         store(gcs, name, data[:-1] + b"\xff" if name.endswith("model.safetensors") else data)
 
     gcs.store = flipped  # type: ignore[method-assign]
-    with pytest.raises(CheckpointError, match="did not arrive whole"):
+    with pytest.raises(CheckpointError, match="did not arrive complete"):
         put(copies, directory, 10)
     assert os.path.getsize(content) == len(gcs.objects["runs/one/step-00000010/model.safetensors"])
     assert copies.steps() == []

@@ -171,7 +171,7 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
     engine.read()
 
     array = type(engine._state["first_bad"])
-    before = engine._wish  # of the step before: the host is one step ahead, and no more
+    before = engine._vote  # of the step before: the host is one step ahead, and no more
     read = array.__int__
 
     def asked(self: jax.Array, *_: Any) -> None:
@@ -203,7 +203,7 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
     assert "Compiling" in caplog.text
     last = engine.compiles[-1]
     assert (last.what, last.step, last.shapes["input_ids"]) == ("update", 22, (2, 1, 2, 32))
-    assert json.loads(json.dumps(engine.report()))["compiles"][-1]["what"] == "update"
+    assert json.loads(json.dumps(engine.report))["compiles"][-1]["what"] == "update"
 
 
 @pytest.mark.long
@@ -247,9 +247,9 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
     """The device runs ahead: what is bad is found at the next log line, named by its step, and has changed nothing."""
     batch = Loader.batch
 
-    def poisoned(self: Loader, step: int, worker: int, data_step: int | None = None) -> Batch:
-        found = batch(self, step, worker, data_step)
-        return replace(found, weights=found.weights * np.float32(np.nan)) if (step, worker) == (5, 1) else found
+    def poisoned(self: Loader, step: int, virtual_worker: int, data_step: int | None = None) -> Batch:
+        found = batch(self, step, virtual_worker, data_step)
+        return replace(found, weights=found.weights * np.float32(np.nan)) if (step, virtual_worker) == (5, 1) else found
 
     monkeypatch.setattr(Loader, "batch", poisoned)
     run = config(**{"logging.every_steps": 4, "checkpoint.save_every_steps": 4}, **JAX)
@@ -275,7 +275,7 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
     assert again.error and again.loss is None and (again.start, again.again) == ("step-00000004", 1)
 
 
-def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
+def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: bool = False) -> list[int]:
     """A device on which programs of more than `rows` rows at once end without memory; rows of each that ran."""
     compiled, seen = JaxEngine._compiled, []
 
@@ -285,6 +285,8 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
         def exhausted(*_: Any) -> Any:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
 
+        if at_once > rows and compiler_knows:
+            exhausted()
         if at_once > rows:
             return exhausted
         seen.append(at_once)
@@ -292,6 +294,23 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
 
     monkeypatch.setattr(JaxEngine, "_compiled", limited)
     return seen
+
+
+def test_a_dry_run_compiles_both_programs_and_changes_nothing(
+    config: Make, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And meets the memory that the compiler finds too small."""
+    engine, loader = make(JaxEngine, config, store, **JAX)
+    small_memory(monkeypatch, 2, compiler_knows=True)
+    held_out, before = [loader.batch(100, 0)], engine.read()
+    engine.dry_run(loader.batches(0), held_out)
+    assert engine.rows_at_once == 2
+    assert [(made.what, made.step) for made in engine.compiles] == [("update", 0), ("evaluate", 0)]
+    same_bits(before, engine.read())
+    plain, _ = make(TorchEngine, config, store)
+    assert loss_of(engine, loader.batches(0)) == pytest.approx(plain.evaluate(loader.batches(0)).loss, rel=1e-5)
+    engine.evaluate(held_out)
+    assert len(engine.compiles) == 2
 
 
 @pytest.mark.parametrize(("rows", "fit", "left"), [(6, 5, 3), (7, 5, 1)])

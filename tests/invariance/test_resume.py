@@ -18,7 +18,7 @@ from maskwright.tasks import pretrain as task
 from maskwright.training import checkpoint, loop
 from maskwright.training.stop import StopRequest
 
-TIMES = {"time", "tokens_per_second", "ceiling_share"}
+TIMES = {"time", "tokens_per_second", "matmul_share"}
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

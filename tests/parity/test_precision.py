@@ -14,7 +14,8 @@ from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
-from maskwright.engines.torch.engine import TorchEngine, choose_compile
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.engines.torch.prepare import choose_compile
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
 

@@ -68,11 +68,11 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
 
 
 def main() -> None:
-    module.GROUP_BYTES = 100  # several groups in so small a network
+    module.BUCKET_BYTES = 100  # several buckets in so small a network
     torch.set_num_threads(1)
     processes = connect(Engine(device="cpu"), "cpu")
     for seed in range(60):
-        one_case(seed, processes, processes.number, processes.count)
+        one_case(seed, processes, processes.rank, processes.world_size)
     processes.close()
     print("equal")
 

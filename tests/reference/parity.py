@@ -26,7 +26,6 @@ from maskwright.engines.jax.engine import JaxEngine
 from maskwright.engines.jax.optimizers import Rates
 from maskwright.engines.jax.processes import CPU_DEVICES
 from maskwright.engines.jax.step import Program
-from maskwright.engines.schedules import learning_rate
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.optimizers import AdamW, Layout, Muon, numel, views
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig, model_config
@@ -76,7 +75,7 @@ def trace(engine: TorchEngine | JaxEngine, config: RunConfig, shape: ModelConfig
     losses: list[float] = []
     gradients: Parameters = {}
     for step in range(CURVE_STEPS):
-        rate = learning_rate(config.schedule, config.optimizer.learning_rate, step)
+        rate = config.learning_rate_at(step)
         stats = engine.step(loader.batches(step), rate)
         assert stats is not None
         losses.append(float(stats.loss_sum) / float(stats.weight))

@@ -8,7 +8,7 @@ import pytest
 from maskwright.core import config as c
 from maskwright.core import recipes
 from maskwright.core.errors import ConfigError
-from maskwright.tasks.preflight import doubts, prepare_run
+from maskwright.tasks.preflight import prepare_run, unusual_settings
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -119,17 +119,17 @@ def test_schema_describes_every_key() -> None:
 def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) -> None:
     section, name = key.split(".")
     values: dict[str, Any] = {"data": {"store": "x", "seq_len": 32}, "schedule": {"steps": 10}}
-    assert doubts(c.build_config(values, "x")) == []
-    (found,) = doubts(c.build_config(values | {section: {name: value}}, "x"))
+    assert unusual_settings(c.build_config(values, "x")) == []
+    (found,) = unusual_settings(c.build_config(values | {section: {name: value}}, "x"))
     assert f"{value:g}" in found
 
 
 def test_too_much_of_too_little_text_is_doubted(config: Callable[..., c.RunConfig]) -> None:
     """The store holds some 30 documents out of 300."""
     once, often = (config(**{"schedule.steps": steps}) for steps in (100, 100_000))
-    (held_out,) = doubts(once, prepare_run(once))
+    (held_out,) = unusual_settings(once, prepare_run(once))
     assert re.match(r"only \d\d documents are held out", held_out)
-    epochs, same = doubts(often, prepare_run(often))
+    epochs, same = unusual_settings(often, prepare_run(often))
     assert re.match(r"the run reads its text \d{3,} times", epochs.replace(",", "")) and same == held_out
 
 

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig, Schedule
+from maskwright.core.config import Data, Optimizer, RunConfig, Schedule
 from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.storage import atomic_writer
 from maskwright.engines.base import TrainState
 from maskwright.engines.ceiling import gemm_ceiling
-from maskwright.engines.schedules import learning_rate
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.pretrain import pretrain
@@ -30,7 +29,8 @@ from maskwright.training.metrics import TensorBoard
 
 def rates(**keys: object) -> list[float]:
     schedule = Schedule.model_validate({"steps": 100, "warmup_steps": 10, **keys})
-    return [learning_rate(schedule, 2.0, step) for step in range(100)]
+    run = RunConfig(data=Data(store="none"), optimizer=Optimizer(learning_rate=2.0), schedule=schedule)
+    return [run.learning_rate_at(step) for step in range(100)]
 
 
 def test_schedules_have_their_shapes() -> None:
@@ -75,7 +75,7 @@ def test_a_start_on_a_busy_machine_is_measured_again(
     measured = iter([1e6, 1e12])
     monkeypatch.setattr(TorchEngine, "ceiling", lambda self: next(measured, 1e6))
     pretrain(config(), str(tmp_path / "run"))
-    shares = [line["ceiling_share"] for line in RunDirectory(str(tmp_path / "run")).read_metrics() if "loss" in line]
+    shares = [line["matmul_share"] for line in RunDirectory(str(tmp_path / "run")).read_metrics() if "loss" in line]
     assert len(shares) == 12 and shares[0] > 1.0 and max(shares[1:]) < 1.0
 
 

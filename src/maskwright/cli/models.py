@@ -80,8 +80,8 @@ def pretrain(
     if dry_run:
         ready = preflight.dry_run(resolved, run)
         print(preflight.describe(ready))
-        for doubt in preflight.doubts(resolved, ready):
-            warn(doubt)
+        for warning in preflight.unusual_settings(resolved, ready):
+            warn(warning)
     else:
         request = StopRequest(
             stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps

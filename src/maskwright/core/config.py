@@ -9,6 +9,7 @@ resume.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -55,6 +56,10 @@ class Masking(Section):
             shares = f"mask_share {self.mask_share:g} and random_share {self.random_share:g}"
             raise Refused(f"{shares} are above 1 together", fix="lower one of them; RoBERTa's are 0.8 and 0.1")
         return self
+
+    @property
+    def highest_rate(self) -> float:
+        return max(self.rate, self.final_rate or 0.0)
 
 
 class Model(Section):
@@ -236,9 +241,55 @@ class RunConfig(Section):
     def rows_per_step(self) -> int:
         return self.batch.micro_batch_rows * self.batch.virtual_workers
 
+    def learning_rate_at(self, step: int) -> float:
+        """Learning rate of update `step`, from 0. It is 0 only if asked for: warm-up starts at the peak / warmup_steps.
+
+        linear   straight down from the peak to `final_lr_share`, reached just after the last step (RoBERTa)
+        cosine   half a cosine between the same ends (Loshchilov and Hutter 2017)
+        wsd      the peak until the last `decay_steps` (a fifth of the run when not set), then down as 1 - sqrt
+                 (warmup-stable-decay; the shape is Hägele et al. 2024)
+        """
+        schedule, peak = self.schedule, self.optimizer.learning_rate
+        begin, steps = schedule.warmup_steps, schedule.steps
+        if step < begin:
+            return peak * (step + 1) / begin
+        if schedule.kind == "wsd":
+            begin = steps - min(steps - begin, schedule.decay_steps or max(1, steps // 5))
+        progress = max(0.0, (step - begin) / (steps - begin))
+        if schedule.kind == "linear":
+            share = 1.0 - progress
+        elif schedule.kind == "cosine":
+            share = 0.5 * (1.0 + math.cos(math.pi * progress))
+        else:
+            share = 1.0 - math.sqrt(progress)
+        return peak * (schedule.final_lr_share + (1.0 - schedule.final_lr_share) * share)
+
+    def masking_at(self, step: int) -> Masking:
+        """The masking of update `step`. Its rate moves in a straight line from `rate` at step 0 to `final_rate` at the
+        last step."""
+        masking = self.masking
+        if masking.final_rate is None:
+            return masking
+        rate = masking.rate + (masking.final_rate - masking.rate) * step / max(self.schedule.steps - 1, 1)
+        return masking.model_copy(update={"rate": rate, "final_rate": None})
+
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
         return storage.sha256_of({key: value for key, value in flat(self).items() if key not in RESUMABLE_KEYS})
+
+
+def shared_out(virtual_workers: int, parts: int, what: str) -> int:
+    """How many virtual workers each of `parts` processes, devices or chips (`what`) computes.
+
+    Raises `ConfigError` if they cannot be shared out evenly."""
+    each, rest = divmod(virtual_workers, parts)
+    if rest:
+        raise ConfigError(
+            f"{virtual_workers} virtual workers cannot be shared out evenly over {parts} {what}",
+            where="batch.virtual_workers",
+            fix=f"take a multiple of {parts}, with fewer batch.micro_batch_rows for the same batch; or fewer {what}",
+        )
+    return each
 
 
 def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:

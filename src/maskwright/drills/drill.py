@@ -1,7 +1,7 @@
-"""`maskwright drill`: faults made on purpose on a tiny copy of a user's job, and what became of each.
+"""`maskwright drill`: makes faults on purpose in a tiny copy of a user's job, and reports what became of each.
 
-First a save alone, with a fault at each of its file operations. Then a run that meets one fault after the other and
-must still end with the numbers of one that was left alone.
+First comes a save alone, with a fault at each of its file operations. Then a run meets one fault after the other, and
+must still end with the numbers of a run that was left alone.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ STEPS = 24
 
 @dataclass
 class Drills:
-    """`results`: (fault, what happened, whether it is what should)."""
-
     folder: str
     results: list[tuple[str, str, bool]] = field(default_factory=list)
+    """(fault, what happened, whether that is right)."""
     kills: int = 0
 
     def meet(self, fault: str, drill: Callable[[], str]) -> None:
-        """`drill` returns what it saw, and raises `AssertionError` or an error of ours where that is not right."""
+        """Runs `drill`, which returns what it saw, and raises `AssertionError` or `MaskwrightError` if that is
+        wrong."""
         begin = time.monotonic()
         try:
-            with redirect_stderr(io.StringIO()):  # warnings are what is wanted here, by the hundred
+            with redirect_stderr(io.StringIO()):  # hundreds of warnings are expected here
                 seen, good = drill(), True
         except StoppedEarly:
             raise
@@ -62,8 +62,8 @@ class Drills:
 
 
 def tiny(config: RunConfig) -> RunConfig:
-    """The same kinds of everything (packing, masking, architecture, optimizer, dropout, precision), but small and
-    short. The store stays the user's own."""
+    """A small and short run with the same kinds of everything: packing, masking, architecture, optimizer, dropout,
+    precision. The store stays the user's own."""
     values = shortened(config, STEPS).model_dump()
     shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_seq_len", "init_from")
     values["model"] |= {"size": "nano", **dict.fromkeys(shape)}
@@ -77,9 +77,9 @@ def tiny(config: RunConfig) -> RunConfig:
 
 
 def drill(config: RunConfig, *, hours: float = 0.0, work: str | None = None) -> Drills:
-    """`hours`: how long to go on with random kills after the list. Raises `InputError` when `work` is not new.
+    """`hours`: how long random kills go on after the list. Raises `InputError` if `work` is not new.
 
-    What it made is removed when all passed, and else kept and named.
+    The runs are removed if all drills passed, and otherwise kept and named.
     """
     folder = work or tempfile.mkdtemp(prefix="maskwright-drill-")
     if work and os.path.exists(work) and os.listdir(work):

@@ -1,5 +1,5 @@
-"""Drills of whole commands: a run that meets one fault after the other, in processes of its own, by the commands that a
-user types."""
+"""Drills of full commands: a run meets one fault after the other, in processes of its own, by the commands that a user
+types."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEP = {
     "torch": "maskwright.engines.torch.engine:TorchEngine._accumulate",
     "jax": "maskwright.engines.jax.engine:JaxEngine.step",
 }
-"""The call that makes an update or a part of it, by `engine.kind`."""
+"""The call that computes an update or a part of it, by `engine.kind`."""
 EVALUATE = {
     "torch": "maskwright.engines.torch.engine:TorchEngine.evaluate",
     "jax": "maskwright.engines.jax.engine:JaxEngine.evaluate",
@@ -51,7 +51,7 @@ def phases(kind: str) -> Iterator[tuple[str, str, int]]:
 
 
 class Place:
-    """A folder with the tiny configuration, its straight run and the run that meets the faults."""
+    """A folder with the tiny configuration, its undisturbed run and the run that meets the faults."""
 
     def __init__(self, folder: str, config: RunConfig) -> None:
         storage.make_folder(folder)
@@ -102,7 +102,7 @@ class Ended:
         self.code, self.out, self.errors = code, out, errors
 
     def require(self, code: int, *words: str) -> str:
-        """Its last line, when it ended with this exit code and said these words."""
+        """Checks its exit code and that its output has these words. Returns the exit code as text."""
         last = _last_line(self.errors)
         assert self.code == code, f"exit code {self.code}, not {code}: {last}"
         assert "Traceback" not in self.errors, "a traceback"
@@ -187,7 +187,7 @@ def _killed(place: Place) -> str:
 
 
 def _second(place: Place) -> str:
-    first = _hanging(place, 1)
+    first = _hanging(place, 2)  # the dry run before step 1 makes the first call
     try:
         seen = place.train(place.bothered).require(2, f"in use by process {first.pid}")
     finally:
@@ -215,7 +215,7 @@ def _damaged(place: Place) -> str:
 
 
 def _nan(place: Place) -> str:
-    """In a copy of the run, with a manifest that says so."""
+    """Damages a copy of the run, whose manifest agrees with it."""
     run = RunDirectory(os.path.join(place.folder, "nan"))
     shutil.copytree(place.bothered.location, run.location, ignore=shutil.ignore_patterns("lock", "lease.json"))
     loaded = checkpoint.load_newest(run.checkpoints, set_aside=False)
@@ -230,7 +230,7 @@ def _nan(place: Place) -> str:
 
 
 def _bad_shards(place: Place) -> str:
-    """In a copy of the store made of links, but for the damaged file."""
+    """Damages one file in a copy of the store, whose other files are links."""
     copy = os.path.join(place.folder, "store")
     shutil.copytree(os.path.abspath(place.store.location), copy, copy_function=os.symlink)
     shard = sorted(glob.glob(os.path.join(copy, "train-*.tokens.*")))[0]
@@ -257,11 +257,11 @@ def _clock_back(place: Place) -> str:
 
 
 def _tracker_down(place: Place) -> str:
-    """Its folder is a file."""
+    """TensorBoard's folder is a file."""
     with open(place.bothered.path("events"), "w", encoding="utf-8"):
         pass
     ended = place.train(place.bothered, "--set", "logging.tensorboard=true")
-    return f"{ended.require(0, 'events cannot be written')}, said, trained to the end"
+    return f"{ended.require(0, 'events cannot be written')}; trained to the end"
 
 
 def _same_numbers(place: Place) -> str:
@@ -281,7 +281,7 @@ def _export(place: Place) -> str:
 
 
 def _prepare(place: Place) -> str:
-    """Of some of the store's own documents, decoded."""
+    """Text of some of the store's own documents, decoded."""
     text, to = (os.path.join(place.folder, name) for name in ("text.txt", "prepared"))
     split = place.store.split("train")
     tokenizer = load_tokenizer(place.store.tokenizer_folder, special_tokens_are_text=False)

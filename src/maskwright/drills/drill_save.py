@@ -1,4 +1,4 @@
-"""Drills of a save alone: a fault at each of its file operations."""
+"""Drills of a save alone, with a fault at each of its file operations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _with_old(folder: str) -> str:
 
 
 def _require_good(folder: str, *steps: int) -> int:
-    """The step that a run would continue from is one of these, with every bit as it was saved."""
+    """Checks that a run would continue from one of these steps, with every bit as it was saved."""
     loaded = checkpoint.load_newest(folder, set_aside=False)
     assert loaded is not None, "no checkpoint is left"
     found, wanted = loaded[0], state(loaded[0].step)
@@ -69,7 +69,7 @@ def _kills(folder: str) -> str:
         if not killed_at(number, partial(_save_new, place)):
             break
         ends[_require_good(place, OLD, NEW)] += 1
-        _save_new(place)  # the restart: what the kill left is no obstacle
+        _save_new(place)  # the restart: what the kill has left does not stop it
         _require_good(place, NEW)
         assert os.listdir(place) == [step_folder(NEW)], f"kill {number} left {os.listdir(place)}"
     assert ends[OLD] > 5 and ends[NEW] > 2, f"the kills did not meet a save: {ends}"
@@ -77,7 +77,7 @@ def _kills(folder: str) -> str:
 
 
 class _FailAt:
-    """An error at one file operation. `met`: how many there were."""
+    """Raises an error at one file operation. `met` counts the operations."""
 
     def __init__(self, number: int, at: int) -> None:
         self._number, self._at, self.met = number, at, 0
@@ -105,7 +105,7 @@ def _errors(folder: str, number: int) -> str:
         if fault.met < at:
             break
     assert failed > 8, f"only {failed} faults were met"
-    return f"{failed} faults: each said, the checkpoint before it whole, nothing half left, the next save good"
+    return f"{failed} faults: each reported, the checkpoint before it intact, nothing half left, the next save good"
 
 
 def _size_limits(folder: str) -> str:
@@ -124,7 +124,7 @@ def _size_limits(folder: str) -> str:
         _save_new(place)
         _require_good(place, NEW)
     assert failed == FILE_LIMITS, f"only {failed} of {FILE_LIMITS} limits were met"
-    return f"{failed} limits: each time the old checkpoint was whole, and the next save good"
+    return f"{failed} limits: each time the old checkpoint was intact, and the next save good"
 
 
 def _damages(folder: str) -> str:

@@ -1,5 +1,5 @@
-"""Faults made on purpose, for `maskwright drill` and the tests: failing file operations, and signals, stalls and clock
-jumps at a named call of a command.
+"""Faults on purpose, for `maskwright drill` and the tests: failing file operations, and signals, stalls and clock jumps
+at a named call of a command.
 
     python -m maskwright.drills.injection SPEC pretrain run.yaml --run run
 
@@ -26,8 +26,8 @@ OPERATIONS = ("mkdir", "replace", "rename", "unlink", "rmdir", "fsync")
 
 @contextmanager
 def file_faults(hook: Hook) -> Iterator[None]:
-    """While inside, `hook(number, operation, path)` is called before each operation that changes files: opening for
-    writing, those of `OPERATIONS`, and in the middle of each write. What it raises is what the operation does."""
+    """Inside, `hook(number, operation, path)` is called before each operation that changes files: opening for writing
+    and those of `OPERATIONS`; and in the middle of each write. The operation raises what the hook raises."""
     count = 0
 
     def note(operation: str, path: object) -> None:
@@ -64,7 +64,7 @@ def file_faults(hook: Hook) -> Iterator[None]:
 
 
 class _Writing:
-    """A file opened for writing; the hook is called when half of what a write was given is there."""
+    """A file opened for writing. The hook is called when half of a write is done."""
 
     def __init__(self, file: Any, note: Callable[[str, object], None]) -> None:
         self._file, self._note = file, note
@@ -88,8 +88,8 @@ class _Writing:
 
 
 def killed_at(number: int, action: Callable[[], None]) -> bool:
-    """Runs `action` in a child that is killed with SIGKILL before its file operation `number`, or in the middle of
-    it if it is a write. Whether it was, rather than done before."""
+    """Runs `action` in a child that is killed with SIGKILL before its file operation `number`, or in the middle of it
+    if it is a write. Returns whether it was killed; otherwise it was done before."""
     child = os.fork()
     if child == 0:
         with file_faults(lambda count, operation, path: _die() if count == number else None):
@@ -137,7 +137,7 @@ def install(call: str, number: int, do: str, sign: str | None = None) -> None:
 def _signal(number: int, times: int = 1) -> None:
     for _ in range(times):
         os.kill(os.getpid(), number)
-        time.sleep(0.05)  # the main thread takes it
+        time.sleep(0.05)  # until the main thread takes it
 
 
 def _hang() -> None:

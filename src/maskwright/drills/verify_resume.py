@@ -1,7 +1,7 @@
 """`maskwright verify-resume`: a user's own job, killed at random moments, against the same job left alone.
 
-Both run as processes of their own, by the very command that a user types. What must be equal, bit for bit: weights,
-optimizer state, and each line of metrics but its times; a loss that is equal at each step means equal rows and masks.
+Both run as processes of their own, by the very command that a user types. Weights, optimizer state, and each line of
+metrics except its times must be equal bit for bit. A loss that is equal at each step means equal rows and masks.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.preflight import compiles
 from maskwright.training import checkpoint
 
-# What a clock decides, and so may differ.
-TIMES = {"time", "tokens_per_second", "ceiling_share"}
+# Keys that depend on a clock, and so may differ.
+TIMES = {"time", "tokens_per_second", "matmul_share"}
 HELD_OUT_ROWS = 64
 
 
 @dataclass
 class Verdict:
-    """`kills`: finished steps when the process was killed. `differences`: empty when all is equal."""
-
     steps: int
     kills: list[int]
+    """Finished steps when the process was killed."""
     tensors: int
     metric_lines: int
     steps_computed_again: int
     differences: list[str]
+    """Empty if all is equal."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,8 +60,8 @@ class Verdict:
 
 
 def shortened(config: RunConfig, steps: int) -> RunConfig:
-    """The same run, but `steps` long: phases of the schedule shrink with it, every step is logged, saves are frequent
-    and at odd places, so that kills meet all of them."""
+    """The same run, but `steps` long: the schedule's phases shrink with it, every step is logged, and saves are
+    frequent and at odd places, so that kills meet all of them."""
     share = steps / config.schedule.steps
     values = config.model_dump()
     schedule = values["schedule"]
@@ -78,8 +78,8 @@ def shortened(config: RunConfig, steps: int) -> RunConfig:
 
 
 def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work: str | None = None) -> Verdict:
-    """Raises `InputError` for too few steps, `VerificationError` when a run fails of itself. The runs are removed when
-    all is equal, and else kept and named."""
+    """Raises `InputError` for too few steps, `VerificationError` if a run fails by itself. The runs are removed if all
+    is equal, and otherwise kept and named."""
     if steps < 8 or kills < 1:
         raise InputError("verify-resume needs at least 8 steps and 1 kill", fix="raise --steps or --kills")
     folder = work or tempfile.mkdtemp(prefix="maskwright-verify-resume-")
@@ -118,7 +118,7 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
 
 
 def start_run(file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:
-    """By the command that a user types; what it says goes to a log beside the folder."""
+    """Starts the run by the command that a user types. Its output goes to a log beside the folder."""
     with open(f"{directory.location}.log", "ab") as log:
         command = [sys.executable, "-m", "maskwright", "pretrain", file, "--run", directory.location]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -136,7 +136,7 @@ def _to_the_end(file: str, directory: RunDirectory) -> None:
 
 def _killed(file: str, directory: RunDirectory, moment: int, seconds: float) -> int | None:
     """Starts the run, kills it `seconds` after it has finished step `moment`, and returns the step that it had reached;
-    None when it ended by itself before."""
+    None if it ended by itself before."""
     before = directory.read_status()
     process = start_run(file, directory)
     try:
@@ -199,5 +199,5 @@ def compare(straight: RunDirectory, killed: RunDirectory) -> tuple[int, int, lis
 
 
 def _equal(one: np.ndarray, other: np.ndarray | None) -> bool:
-    """By bits: NaN equals itself, and -0.0 is not 0.0."""
+    """Compares bits: NaN equals itself, and -0.0 is not 0.0."""
     return other is not None and one.shape == other.shape and one.tobytes() == other.tobytes()

@@ -36,9 +36,10 @@ def find_processes(engine: run.Engine) -> Processes:
         return Alone()
     # torch warns of each lost connection with a C++ stack of thirty lines; what matters comes as an error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from maskwright.engines.torch import engine as torch_engine
+    from maskwright.engines.torch.prepare import choose_device
+    from maskwright.engines.torch.processes import connect as connect_torch
 
-    return torch_engine.connect(engine, torch_engine.choose_device(engine.device))
+    return connect_torch(engine, choose_device(engine.device))
 
 
 def require_jax() -> None:

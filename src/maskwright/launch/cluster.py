@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from maskwright.core import storage
-from maskwright.core.config import RunConfig, read_config
+from maskwright.core.config import RunConfig, read_config, shared_out
 from maskwright.core.errors import InputError
 from maskwright.core.recipes import find_config
 from maskwright.core.secrets import redact
@@ -34,16 +34,11 @@ def read(command: Pretrain) -> tuple[RunConfig, str]:
 def sized(command: Pretrain, config: RunConfig, num_nodes: int, gpus: int) -> Pretrain:
     """The command with what each machine computes on: what was asked for, or an error there. Raises `InputError` where
     the batch cannot be shared out so."""
-    device, total, V = "cuda" if gpus else "cpu", num_nodes * max(1, gpus), config.batch.virtual_workers
+    device, total = "cuda" if gpus else "cpu", num_nodes * max(1, gpus)
     if config.engine.device not in ("auto", device):
         what = f"is {config.engine.device}, and {gpus} GPUs on each node ask for {device}"
         raise InputError(what, where="engine.device", fix="leave engine.device out, or ask for what it says")
-    if V % total:
-        raise InputError(
-            f"{V} virtual workers cannot be shared out evenly over {total} processes",
-            where="batch.virtual_workers",
-            fix=f"take a multiple of {total}, with fewer batch.micro_batch_rows for the same batch",
-        )
+    shared_out(config.batch.virtual_workers, total, "processes")
     # One process of JAX drives all devices of its machine.
     processes = 1 if config.engine.kind == "jax" else max(1, gpus)
     return replace(command.setting(f"engine.device={device}"), processes=processes)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig
+from maskwright.core.config import RunConfig, shared_out
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
 
@@ -81,12 +81,8 @@ def choose(
             fix=f"take {max(there, 1)}, or say engine.device: cpu",
         )
     total = nodes * processes
-    if engine.kind == "torch" and V % total:
-        raise ConfigError(
-            f"{V} virtual workers cannot be shared out evenly over {total} processes",
-            where="batch.virtual_workers",
-            fix=f"take a multiple of {total}, with fewer batch.micro_batch_rows for the same batch; or fewer processes",
-        )
+    if engine.kind == "torch":
+        shared_out(V, total, "processes")
     if engine.kind == "torch" and engine.devices not in (None, total):
         raise ConfigError(
             f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix="leave it out"

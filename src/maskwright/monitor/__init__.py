@@ -1,1 +1,1 @@
-"""Watching runs: all of it reads the run directory. What it writes there is a wish to stop."""
+"""Watching runs: all of it reads the run directory. It writes nothing there but a request to stop."""

@@ -60,7 +60,7 @@ class Report:
 
     @property
     def restartable(self) -> bool:
-        """Ended by a process's death, after which a launcher begins again, rather than by somebody's wish."""
+        """Ended by a process's death, after which a launcher begins again, rather than by somebody's request."""
         lost = self.status is not None and self.status.reason == "lost"
         return self.state == "lost" or (self.state == "stopped" and lost)
 

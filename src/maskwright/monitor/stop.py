@@ -1,4 +1,4 @@
-"""`maskwright stop`: a wish left in a run's folder, and the wait until it is met."""
+"""`maskwright stop`: leaves a request in a run's folder, and waits until it is met."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import time
 from collections.abc import Callable
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.run.directory import RunDirectory, Status, Wish
+from maskwright.run.directory import Request, RunDirectory, Status
 
 SILENT_SECONDS = 120.0
-"""Where the folder's lock cannot be seen from here, a heartbeat this young says that the run goes on."""
+"""A younger heartbeat says that the run goes on, if the folder's lock cannot be seen from here."""
 OVER = ("done", "stopped", "failed")
 
 
 def stop(
     directory: RunDirectory,
-    wish: Wish,
+    request: Request,
     wait_seconds: float,
     *,
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """What became of it, in a line. Raises `InputError` when nothing runs there, and `MaskwrightError` when it does not
-    answer in time; the wish is then taken back."""
+    """What became of the request, in one line. Raises `InputError` if nothing runs there, and `MaskwrightError` if the
+    run does not answer in time; the request is then taken back."""
     saved_before = directory.newest_step()
     _require_running(directory, clock())
-    directory.request(wish)
+    directory.leave_request(request)
     until = clock() + wait_seconds
     while clock() < until:
         status, saved = directory.read_status() or Status(), directory.newest_step()
-        if wish == "checkpoint" and saved > saved_before:
+        if request == "checkpoint" and saved > saved_before:
             return f"{directory.location}: saved step {saved:,}, going on"
         if status.phase in OVER:
             directory.take_request()

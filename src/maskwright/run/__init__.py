@@ -1,1 +1,1 @@
-"""Where the trainer and those who watch it meet: the run directory, its lease, and each process's signs of life."""
+"""Where the trainer and its watchers meet: the run directory, its lease, and the heartbeat of each rank."""

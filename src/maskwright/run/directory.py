@@ -1,7 +1,7 @@
 """The run directory: what a run writes, and all that monitoring reads. `docs/run-directory.md` is the contract.
 
-One process writes. It holds `lock` and `lease.json` for as long as it lives, so a second run on the folder is refused
-and a killed one leaves nothing to clean up.
+One process writes. It holds `lock` and `lease.json` for as long as it lives, so a second run on the folder is refused,
+and a killed run leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -21,36 +21,40 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.run.lease import Lease, leased
 
-Wish = Literal["stop", "checkpoint"]
+Request = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
 """Of a checkpoint: written last, so that a folder without it is none."""
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
 RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS, str)}
-"""What `config.resolved.json` must hold, and of which kind."""
+"""Keys that `config.resolved.json` must hold, and their types."""
 
 
 @dataclass
 class Status:
-    """`status.json`, overwritten whole. `step` counts finished optimizer updates, `began` those of earlier
-    starts; times are Unix seconds; `reason` is a `StopReason`."""
+    """`status.json`, which each write replaces."""
 
     phase: Phase = "starting"
     step: int = 0
+    """Finished optimizer updates."""
     of: int = 0
+    """Updates in the whole run."""
     began: int = 0
+    """Updates that earlier starts had finished."""
     tokens: int = 0
     loss: float | None = None
     tokens_per_second: float | None = None
     eta_seconds: float | None = None
     attempt: int = 1
     heartbeat: float = 0.0
+    """Unix seconds of the last write."""
     host: str = field(default_factory=platform.node)
     pid: int = field(default_factory=os.getpid)
     message: str = ""
     exit: int | None = None
     reason: str = ""
+    """A `StopReason`, once the run has stopped early."""
 
 
 class RunDirectory:
@@ -84,7 +88,7 @@ class RunDirectory:
         return os.path.exists(self.config)
 
     def require_fresh(self) -> None:
-        """Raises `InputError` unless the folder is new, empty, or what a start that never finished left."""
+        """Raises `InputError` unless the folder is new, empty, or left by a start that never finished."""
         found = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
         known = {"config.yaml"}
         if "lock" in found:  # a start of ours was here
@@ -131,15 +135,15 @@ class RunDirectory:
 
     def write_status(self, status: Status) -> None:
         status.heartbeat = time.time()
-        # No fsync: a status is stale after seconds, and a sync every few steps would slow small models.
+        # No fsync: a status is stale after seconds, and syncing every few steps would slow small models.
         temporary = self.path(f".status-{os.getpid()}.json")
-        with suppress(OSError):  # only ever a hint: a full disk or a lost folder shows where it matters
+        with suppress(OSError):  # a status is only a hint; a full disk or lost folder raises where it matters
             with open(temporary, "w", encoding="utf-8") as file:
                 json.dump(asdict(status) | {"message": redact(status.message)}, file, indent=1)
             os.replace(temporary, self.path("status.json"))
 
     def read_status(self) -> Status | None:
-        """None when there is none, or when a power cut left it empty: it is only ever a hint."""
+        """None if there is none, or a power cut left it empty: a status is only a hint."""
         try:
             return parse_status(storage.read_json(self.path("status.json")))
         except InputError:
@@ -147,13 +151,13 @@ class RunDirectory:
 
     # ---- requests --------------------------------------------------------------------------------------------
 
-    def request(self, wish: Wish) -> None:
-        """Leaves a wish for whoever runs here."""
+    def leave_request(self, request: Request) -> None:
+        """Leaves a request for the run in this folder."""
         self.require()
-        storage.write_json(self.path("request.json"), {"wish": wish, "time": time.time()})
+        storage.write_json(self.path("request.json"), {"request": request, "time": time.time()})
 
-    def take_request(self) -> Wish | None:
-        """The wish that was left, which is then gone."""
+    def take_request(self) -> Request | None:
+        """The request that was left, which is then removed."""
         path = self.path("request.json")
         if not os.path.isfile(path):
             return None
@@ -161,10 +165,10 @@ class RunDirectory:
             content = storage.read_json(path)
         except InputError:
             content = None
-        with suppress(FileNotFoundError):  # who asked may take it back at this moment
+        with suppress(FileNotFoundError):  # whoever asked may take it back at this moment
             os.unlink(path)
-        wish = content.get("wish") if isinstance(content, dict) else None
-        return wish if wish in ("stop", "checkpoint") else None
+        request = content.get("request") if isinstance(content, dict) else None
+        return request if request in ("stop", "checkpoint") else None
 
     # ---- metrics ---------------------------------------------------------------------------------------------
 
@@ -180,7 +184,7 @@ class RunDirectory:
             ) from None
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every whole line; one that a kill or a power cut left broken is left out."""
+        """Every complete line; a line that a kill or a power cut left broken is skipped."""
         if not os.path.exists(self.metrics):
             return []
         with open(self.metrics, encoding="utf-8", errors="replace") as file:
@@ -196,7 +200,7 @@ class RunDirectory:
         return records
 
     def forget_metrics_after(self, step: int) -> int:
-        """Drops the lines of steps that a resumed run computes again; returns how many."""
+        """Drops the lines of steps that a resumed run computes again. Returns how many."""
         records = self.read_metrics()
         kept = [record for record in records if record["step"] <= step]
         with storage.atomic_writer(self.metrics) as file:
@@ -211,7 +215,7 @@ class RunDirectory:
             file.write(f"{stamp}  {redact(message)}\n")
 
     def has_saved(self) -> bool:
-        """Whether a checkpoint was ever saved here, by the log."""
+        """Whether the log says that a checkpoint was ever saved here."""
         try:
             with open(self.path("log.txt"), encoding="utf-8", errors="replace") as file:
                 return any("  saved " in line for line in file)
@@ -219,7 +223,7 @@ class RunDirectory:
             return False
 
     def is_locked(self) -> bool:
-        """Whether a process holds the folder now, as far as its file system can tell."""
+        """Whether a process holds the folder now, as far as this file system can tell."""
         try:
             with storage.locked(self.path("lock"), remove=False):
                 return False
@@ -228,14 +232,14 @@ class RunDirectory:
 
     @contextmanager
     def locked(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Lease]:
-        """Holds the folder. Raises `Locked` naming the other process when it is taken, and `StoppedEarly` when
-        `stop` says so while another machine's lease is watched."""
+        """Holds the folder. Raises `Locked` with the other process's name if it is taken, and `StoppedEarly` if
+        `stop` becomes true while another machine's lease is watched."""
         with leased(self.location, stop=stop) as lease:
             yield lease
 
 
 def parse_status(values: Any) -> Status | None:
-    """What fits of it; None when it is no status at all."""
+    """The fields that parse; None if the document is not a status."""
     if not isinstance(values, dict):
         return None
     usual = asdict(Status())

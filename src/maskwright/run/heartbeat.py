@@ -1,7 +1,7 @@
-"""The sign of life of each process of a run: `RUN/processes/rank-00003.json`, overwritten whole every few seconds.
+"""The heartbeat of each rank of a run: `RUN/processes/rank-00003.json`, replaced every few seconds.
 
-Times are Unix seconds of that process's own host. What is compared are spans within one file, and ages of some tens of
-seconds: clocks that differ by less do no harm.
+Times are Unix seconds of that rank's own host. Only spans within one file and ages of some tens of seconds are
+compared, so clocks that differ by less do no harm.
 """
 
 from __future__ import annotations
@@ -24,33 +24,41 @@ FOLDER = "processes"
 
 @dataclass(frozen=True)
 class Beat:
-    """`start` is the same in all files of one start of the run and differs between two; `every_seconds` lie between two
-    writes. `doing` since `since`; `moved` is when the main thread last told anything, and `stepped` when it last
-    finished a step. `waiting` is for the other processes; `step` is said where an engine cannot tell the two apart.
-    Per step, over the last minute or 20 steps: `seconds_per_step` in all, `busy_seconds_per_step` without waiting.
-    At the end: `exit`, `message` and, where it stopped early, `reason` (`StopReason`)."""
+    """One rank's file. Times are Unix seconds."""
 
     rank: int
     world_size: int
     host: str
     machine: str
+    """Where its pid means this process: see `this_pid_space`."""
     pid: int
     pid_started: int
+    """See `pid_started`."""
     start: str
+    """The same in all files of one start of the run; another start has another."""
     attempt: int
     started: float
     time: float
+    """When the file was written."""
     every_seconds: float
+    """Time between two writes."""
     step: int
     stepped: float
+    """When the main thread last finished a step."""
     doing: str
+    """`waiting` is for other ranks; `step` means that the engine cannot tell waiting from computing."""
     since: float
+    """When it began with `doing`."""
     moved: float
+    """When the main thread last reported anything."""
     seconds_per_step: float | None = None
+    """Mean over the last minute or 20 steps."""
     busy_seconds_per_step: float | None = None
+    """The same without waiting for other ranks."""
     exit: int | None = None
     message: str = ""
     reason: str = ""
+    """A `StopReason`, once it has stopped early."""
 
     @property
     def ended(self) -> bool:
@@ -67,7 +75,8 @@ def rank_of(name: str) -> int | None:
 
 
 def write_beat(folder: str, beat: Beat) -> None:
-    """Raises `OSError`. No fsync: it is old after seconds. Nor is the folder made: where it is not, nobody reads."""
+    """Raises `OSError`. There is no fsync, since a heartbeat is stale after seconds. The folder is not created: without
+    it, nobody reads."""
     path = os.path.join(folder, file_name(beat.rank))
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
@@ -85,7 +94,7 @@ def _short(value: Any) -> Any:
 
 
 def parse_beat(content: bytes | None) -> Beat | None:
-    """None for what is no such file, or a broken one: it is only ever a hint."""
+    """None if the content is no heartbeat, or broken: a heartbeat is only a hint."""
     try:
         values = json.loads(content or b"")
     except (ValueError, RecursionError):
@@ -109,12 +118,12 @@ def parse_beat(content: bytes | None) -> Beat | None:
 
 
 def read_beats(names: Iterable[str], read: Callable[[str], bytes | None]) -> list[Beat]:
-    """Of the newest start alone, by rank: a process of an earlier one may have left its file, or still write it. `read`
-    gives a file's content, None where there is none."""
+    """The heartbeats of the newest start, by rank. A rank of an earlier start may have left its file, or still write
+    it. `read` returns a file's content, None if there is none."""
     found = [beat for name in names if rank_of(name) is not None and (beat := parse_beat(read(name)))]
     if not found:
         return []
-    # Process 0 is there first in each start, and alone in all of them.
+    # Rank 0 writes first in each start, and is the only rank that every start has.
     newest = next((beat for beat in found if beat.rank == 0), max(found, key=lambda beat: beat.started))
     same = [beat for beat in found if beat.start == newest.start and beat.rank < newest.world_size]
     return sorted(same, key=lambda beat: beat.rank)
@@ -129,7 +138,7 @@ def read_local(path: str) -> bytes | None:
 
 
 def local_beats(run: str) -> list[Beat]:
-    """Of a run directory on this file system."""
+    """The heartbeats of a run directory on this file system."""
     folder = os.path.join(run, FOLDER)
     try:
         names = os.listdir(folder)
@@ -142,20 +151,20 @@ def local_beats(run: str) -> list[Beat]:
 
 
 def this_pid_space() -> str:
-    """Where a pid means the same process: this machine since it was started and, in a container, that container."""
+    """Names where a pid means the same process: this boot of this machine and, in a container, that container."""
     with suppress(OSError):
         return f"{this_machine()} {os.readlink('/proc/self/ns/pid')}"
     return this_machine()
 
 
 def pid_started(pid: int) -> int:
-    """Clock ticks since the machine was started, to know a pid that was given again; 0 where /proc does not say."""
+    """When the process started, in clock ticks since boot: it tells a pid that was given again. 0 without /proc."""
     found = _stat(pid)
     return int(found[19]) if found else 0
 
 
 def state_of(pid: int, started: int) -> State:
-    """Of a process of this pid space; `stopped` is by SIGSTOP, SIGTSTP or a debugger."""
+    """The state of a process of this pid space. `stopped`: by SIGSTOP, SIGTSTP or a debugger."""
     found = _stat(pid)
     if found is None:
         if os.path.exists("/proc/self/stat"):
@@ -173,12 +182,12 @@ def state_of(pid: int, started: int) -> State:
 
 
 def states_here(beats: Iterable[Beat]) -> dict[int, State]:
-    """By rank, of those that are processes of this pid space."""
+    """States by rank, of the ranks that are processes of this pid space."""
     here = this_pid_space()
     return {beat.rank: state_of(beat.pid, beat.pid_started) for beat in beats if beat.machine == here}
 
 
 def _stat(pid: int) -> list[str] | None:
-    """From the process's state on; its name before may hold anything."""
+    """The fields from the process's state on. The name before them may hold anything."""
     content = read_local(f"/proc/{pid}/stat")
     return content.decode(errors="replace").rpartition(")")[2].split() if content else None

@@ -1,6 +1,6 @@
-"""One writer of a folder, across machines: a lock file that the kernel guards, and a lease that beats.
+"""One writer of a folder, across machines: a lock file that the kernel guards, and a lease with a heartbeat.
 
-The lock (`flock`) settles it on one machine, at once and whatever the process died of. Where several machines see the
+The lock (`flock`) settles it on one machine, at once and whatever the process died of. If several machines see the
 folder, that lock may mean nothing; so the holder also counts a number up in `lease.json`. Whoever finds another
 machine's lease watches the number for a while: if it stands still, the holder is dead. No clocks are compared.
 """
@@ -26,7 +26,7 @@ WATCH_SECONDS = 30.0
 
 
 def this_machine() -> str:
-    """Differs between machines, and after a restart of one."""
+    """An id that differs between machines, and between two boots of one machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -35,7 +35,8 @@ def this_machine() -> str:
 
 
 class Lease:
-    """`lost`: another process took the folder over, as after a long suspension; then nothing may be written."""
+    """The holder's heartbeat. Once `lost`, another process has taken the folder over, for example after a long
+    suspension of this one; then nothing may be written."""
 
     def __init__(self, path: str) -> None:
         self._path, self._token = path, uuid.uuid4().hex
@@ -53,7 +54,7 @@ class Lease:
                 os.unlink(self._path)
 
     def require(self) -> None:
-        """Raises `InputError` when it is lost."""
+        """Raises `InputError` if the lease is lost."""
         if self.lost:
             raise InputError(
                 "was taken over by another process; this one writes no more",
@@ -67,7 +68,7 @@ class Lease:
             if found is not None and found.get("token") != self._token:
                 self.lost = True
                 return
-            with suppress(OSError):  # a full disk: the number stands still, and the lock still holds here
+            with suppress(OSError):  # on a full disk the number stands still, but the lock still holds on this machine
                 self._write()
 
     def _write(self) -> None:
@@ -88,8 +89,8 @@ class Lease:
 def leased(
     folder: str, *, sleep: Callable[[float], None] = time.sleep, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Lease]:
-    """Holds the folder by its lock and its lease. Raises `Locked` naming the holder when it is taken, and
-    `StoppedEarly` when `stop` says so meanwhile."""
+    """Holds the folder by its lock and its lease. Raises `Locked` with the holder's name if it is taken, and
+    `StoppedEarly` if `stop` becomes true meanwhile."""
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "lock"), remove=False):
         path = os.path.join(folder, "lease.json")

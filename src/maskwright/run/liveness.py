@@ -1,8 +1,8 @@
-"""Which process of a run is lost, which hangs, which is slow: a function of their signs of life (`core.beat`).
+"""Which rank of a run is lost, hangs or is slow: a function of the ranks' heartbeats (`run.heartbeat`).
 
-A process's thread writes its file even while its main thread stands still. So a file that is old says that the process
-is gone, stopped, or stuck in the system; a fresh one says for how long the main thread has not moved. In a collective
-operation all wait for the last, so whoever waits is not to blame.
+A thread writes a rank's file even while its main thread stands still. So an old file says that the process is gone,
+stopped, or stuck in the system; a fresh one says for how long the main thread has not moved. In a collective operation
+all ranks wait for the last, so a waiting rank is not to blame.
 """
 
 from __future__ import annotations
@@ -18,28 +18,31 @@ from maskwright.run.heartbeat import Beat, State
 Verdict = Literal["fine", "ended", "slow", "hung", "lost", "silent"]
 
 STALE_SECONDS, STALE_BEATS = 30.0, 3.0
-"""A file older than both has missed its time. As `lease.WATCH_SECONDS`: a network file system may be slow."""
+"""A file older than both is stale. As with `lease.WATCH_SECONDS`, a network file system may be slow."""
 STOPPED_BEATS = 2.0
-"""A process that this machine calls stopped, and that has missed so many beats, is not just being looked at."""
+"""A process that this machine calls stopped, and that has missed so many heartbeats, is not just being inspected."""
 HUNG_SECONDS, HUNG_STEPS = 120.0, 20.0
-"""In a step for longer than both. Compiling again for other shapes, or memory that ran out, can take a minute."""
+"""A rank in a step for longer than both hangs. Compiling for other shapes, or running out of memory, can take a
+minute."""
 QUIET_SECONDS = {"starting": 1800.0, "first step": 1800.0, "saving": 1800.0, "evaluating": 600.0}
-"""What may take long: reading a checkpoint, compiling for a large slice, and hashing and uploading the last one."""
+"""Phases that may take long: reading a checkpoint, compiling for a large slice, hashing and uploading a checkpoint."""
 SLOW_RATIO = 1.5
-"""Of its own computing to the median of the others', over the last minute or 20 steps (`training.beats`): a rank that
-makes all others a half slower is worth a look, and equal ones that share a machine differ by less."""
+"""A slow rank's own computing over the median of the others', over the last minute or 20 steps (`training.beats`). A
+rank that slows all others down by half is worth a look; equal ranks that share a machine differ by less."""
 SLOW_SECONDS = 0.005
-"""A difference below this is the host's own small work."""
+"""A smaller difference is the host's own work."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """`seconds`: for how long it has been so. `why` and `fix` are for a person; empty where all is well."""
+    """What is known of one rank."""
 
     beat: Beat
     verdict: Verdict
     seconds: float = 0.0
+    """For how long it has been so."""
     why: str = ""
+    """For a person; empty if all is well."""
     fix: str = ""
 
     @property
@@ -51,8 +54,8 @@ class Judgement:
 
 
 def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> list[Judgement]:
-    """One for each of `beats`, which are of one start. `now`: Unix seconds. `states`: by rank, what the kernel says of
-    those processes that are this machine's own."""
+    """One judgement for each of `beats`, which belong to one start. `now`: Unix seconds. `states`: by rank, what the
+    kernel says of the processes of this machine."""
     known = states or {}
     silent = {beat.rank for beat in beats if not beat.ended and _is_stale(beat, now)}
     first = [_by_file(beat, beats, silent, now, known.get(beat.rank)) for beat in beats]
@@ -62,13 +65,13 @@ def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None 
 
 def hung(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> int | None:
     """The rank that keeps the others from going on, for a supervisor that would end the attempt; None while all is well
-    or merely slow. Lost ones it knows by their exit codes. `states` (`beat.states_here`) tell it the files of an
-    attempt that has just ended from those of the one that begins."""
+    or merely slow. The supervisor knows lost ranks by their exit codes. `states` (`heartbeat.states_here`) tell the
+    files of an attempt that has just ended from those of the next one."""
     return next((found.beat.rank for found in judge(beats, now, states) if found.verdict == "hung"), None)
 
 
 def missing(beats: Sequence[Beat]) -> list[int]:
-    """Ranks that have not said anything since this start: not begun yet, or their hosts do not see the folder."""
+    """Ranks without a heartbeat in this start: they have not begun yet, or their hosts do not see the folder."""
     return sorted(set(range(beats[0].world_size)) - {beat.rank for beat in beats}) if beats else []
 
 
@@ -81,12 +84,12 @@ def _is_stale(beat: Beat, now: float) -> bool:
 
 
 def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, state: State | None) -> Judgement | None:
-    """What the age of its file and the kernel say; None where that is nothing bad."""
+    """Judges by the age of its file and by the kernel; None if neither says anything bad."""
     age = max(now - beat.time, 0.0)
     ago = f"no sign of life for {human_seconds(age)}"
     others = [other for other in beats if other is not beat]
     if beat.ended or (others and all(other.exit == 0 for other in others) and (state == "gone" or beat.rank in silent)):
-        return Judgement(beat, "ended", age)  # whoever trained to the end had it with them, last word or none
+        return Judgement(beat, "ended", age)  # the others trained to the end, so this rank did too
     if state == "gone":
         why = f"its process no longer exists, and said no last word; {ago}"
         return Judgement(beat, "lost", age, why, "Look for SIGKILL or out of memory (`dmesg`), and start the run again")
@@ -108,7 +111,7 @@ def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, st
 
 
 def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, ago: str) -> Judgement:
-    """Silent, on a machine that cannot be asked from here."""
+    """Judges a silent rank on a machine that cannot be asked from here."""
     again = f"Look at {beat.host}, and start the run again"
     if any(other.ended and other.reason == "lost" for other in others):
         return Judgement(beat, "lost", age, f"others ended because a process was gone; {ago}", again)
@@ -123,7 +126,7 @@ def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, 
 
 
 def _by_words(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
-    """What a file that is fresh says. `blamed`: another one is known to be in the way."""
+    """Judges by the contents of a fresh file. `blamed`: another rank is known to block the run."""
     still, limit = beat.time - beat.moved, _limit(beat)
     others = [other for other in beats if other is not beat and not other.ended]
     if beat.doing == "waiting":
@@ -136,7 +139,7 @@ def _by_words(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
         return _by_speed(beat, others)
     busy = any(other.doing in QUIET_SECONDS and other.time - other.moved <= _limit(other) for other in others)
     if (blamed or busy) and beat.doing != "computing":
-        return Judgement(beat, "fine")  # it waits for that one
+        return Judgement(beat, "fine")  # it waits for that rank
     if others and (beat.doing == "step" or all(_stands(other) for other in others)):
         why = f"in step {beat.step:,} for {human_seconds(still)}, as all are; the engine cannot tell whom they wait for"
         return Judgement(beat, "hung", still, why, "Look at the hosts' loads (`py-spy dump`), and start the run again")
@@ -150,12 +153,12 @@ def _by_words(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
 
 
 def _stands(beat: Beat) -> bool:
-    """Still for too long, and not because it waits for another rank."""
+    """Whether it has stood still for too long, and not because it waits for another rank."""
     return beat.doing != "waiting" and beat.time - beat.moved > _limit(beat)
 
 
 def _limit(beat: Beat) -> float:
-    """Seconds that the main thread may stand still at what it does."""
+    """Seconds that the main thread may stand still while it does what it does."""
     if beat.doing in QUIET_SECONDS:
         return QUIET_SECONDS[beat.doing]
     if beat.seconds_per_step is None:

@@ -20,11 +20,12 @@ from maskwright.tasks.models import TrainedModel
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Over `predicted` held-out tokens at fixed 15 % masks. Losses are nats a token."""
+    """On held-out text with fixed 15 % masks. Losses are nats a token."""
 
     model: str
     store: str
     predicted: int
+    """Tokens."""
     loss: float
     accuracy: float
     perplexity: float
@@ -61,7 +62,7 @@ def evaluate(
     max_rows: int = 512,
     engine: run.Engine | None = None,
 ) -> Evaluation:
-    """Raises `StoreError` when the store was made with another tokenizer or holds nothing out."""
+    """Raises `StoreError` if the store was made with another tokenizer or holds nothing out."""
     store.require_tokenizer(model.vocabulary, model.location)
     values = model.run["config"] if model.run else {}
     batches = validation_batches(
@@ -78,7 +79,6 @@ def evaluate(
         for batch in batches:
             stats += scorer.evaluate([batch])
             bar.advance()
-    scorer.close()
     unigram_of: SplitName = "train" if store.split("train").documents else "valid"
     unigram_loss, unigram_accuracy = unigram(store, batches, unigram_of)
     return Evaluation(

@@ -1,4 +1,4 @@
-"""`maskwright export`: a Hugging Face folder whose numbers are proven equal before it gets its name."""
+"""`maskwright export`: a Hugging Face folder whose numbers are checked before it gets its name."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import os
 import shutil
 from typing import Any
 
-import numpy as np
-import torch
-
 from maskwright.core import storage
 from maskwright.core.config import Model
 from maskwright.core.console import human_count, say
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.model.hf.config import to_hf_config
-from maskwright.model.torch.networks import build
+from maskwright.model.torch.compare import largest_difference
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models import TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer
@@ -26,7 +23,7 @@ ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
 SHAPE_KEYS = {f"model.{key}" for key in Model.model_fields if key not in ("hidden_dropout", "attention_dropout")}
 """What `model.init_from` decides, whatever the configuration says."""
 LARGEST_DIFFERENCE = 1e-4
-"""In fp32 logits, between this model and `transformers` on the exported folder."""
+"""Of fp32 logits, between this model and `transformers` on the exported folder."""
 
 
 def export(model: TrainedModel, folder: str) -> float:
@@ -61,36 +58,12 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
 
 
 def verify(model: TrainedModel, folder: str) -> float:
-    """Largest difference of any logit between this model and what `AutoModelForMaskedLM` makes of `folder`, in fp32.
-
-    On rows of random ids at two lengths, the longest with padding. Also compares the ids of the tokenizer that
-    `transformers` loads. Raises `VerificationError`.
-    """
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(
-        folder, attn_implementation="eager", local_files_only=True, dtype=torch.float32
-    ).eval()
-    ours, generator = build(model.config, model.parameters), np.random.default_rng(0)
-    differences = []
-    for length in (min(24, model.config.max_seq_len), min(128, model.config.max_seq_len)):
-        ids = torch.from_numpy(generator.integers(5, model.config.vocab_size, (2, length)))
-        real = torch.ones_like(ids)
-        real[1, length // 2 :] = 0
-        ids[real == 0] = model.config.pad_token_id
-        positions = torch.arange(length).expand(2, length)
-        with torch.no_grad():
-            # Without position ids: transformers finds them itself, as in users' calls.
-            expected = theirs(ids, attention_mask=real).logits
-            found = ours(ids, positions, real, torch.arange(2 * length)).view(2, length, -1)
-        # Padding's own outputs mean nothing and may differ.
-        differences.append((found[..., : model.config.vocab_size] - expected).abs()[real.bool()].max())
-    largest = float(torch.stack(differences).max())  # NaN stays NaN, and is then refused
-    if not largest <= LARGEST_DIFFERENCE:
+    """Compares logits and token ids with what `transformers` makes of `folder`. Returns the largest difference of a
+    logit. Raises `VerificationError`."""
+    largest = largest_difference(model.config, model.parameters, folder)
+    if not largest <= LARGEST_DIFFERENCE:  # so that NaN is refused
         raise VerificationError(
-            f"logits differ by {largest:.3g} from transformers {transformers.__version__}, "
+            f"logits differ by {largest:.3g} from transformers {importlib.metadata.version('transformers')}, "
             f"more than {LARGEST_DIFFERENCE:g}"
         )
     _verify_tokenizer(model, folder)
@@ -116,7 +89,7 @@ def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
 
 
 def model_card(model: TrainedModel, difference: float) -> str:
-    """README.md from the run's own record: what was trained on what, and how it was checked."""
+    """README.md from the run's own record: what was trained on which text, and how it was checked."""
     shape, base = model.config, _base_name((model.run or {"config": {}})["config"].get("model.init_from"))
     lines = [
         "---",

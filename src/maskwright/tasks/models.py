@@ -1,4 +1,4 @@
-"""A trained model from wherever it lies: a run directory (newest good checkpoint) or a Hugging Face folder."""
+"""A trained model from a run directory (its newest good checkpoint) or from a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TrainedModel:
 
 
 def load_model(location: str) -> TrainedModel:
-    """Raises `InputError`, `ModelError` or `CheckpointError` when there is no usable model."""
+    """Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model."""
     directory = RunDirectory(location)
     if directory.exists():
         record = directory.read_config()

@@ -154,7 +154,6 @@ def _steps(place: Place, minutes: float, rows: int) -> int:
         began = time.perf_counter()
         engine.step(ready.loader.batches(len(times)), 1e-6, lambda: False)
         times.append(time.perf_counter() - began)
-    engine.close()
     steps = minutes * 60 / sorted(times)[len(times) // 20]
     return max(20, round(max(steps, 1000 * minutes) / 10) * 10)
 
@@ -219,7 +218,7 @@ def _summary(place: Place, seconds: float) -> None:
     batches = validation_batches(store, seq_len=SEQ_LEN, packing="documents", max_rows=512, micro_batch_rows=8)
     first, last = held_out[0], held_out[-1]
     rate = sorted(record["tokens_per_second"] for record in training)[len(training) // 2]
-    share = sorted(record["ceiling_share"] for record in training)[len(training) // 2]
+    share = sorted(record["matmul_share"] for record in training)[len(training) // 2]
     print(f"\n{'─' * 72}\nHeld-out text, 15 % masked{'':10}loss   masked accuracy")
     for name, loss, accuracy in (
         ("before training", first["valid_loss"], first["valid_accuracy"]),

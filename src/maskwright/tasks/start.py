@@ -1,5 +1,4 @@
-"""How every process of a run starts: its engine, its job, what process 0 tells the others, what is recorded of the
-machine."""
+"""How every rank of a run starts: its engine, its job, what rank 0 broadcasts, what is recorded of the machine."""
 
 from __future__ import annotations
 
@@ -24,16 +23,18 @@ from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.preflight import Prepared, engine_config, run_flops, too_large
+from maskwright.training.beats import Beats
+from maskwright.training.health import LossWatch, Rollbacks
 from maskwright.training.loop import Job
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest
 
 BEGIN, RESTORE = b"begin", b"restore"
-"""What process 0 tells the others to do first."""
+"""What rank 0 broadcasts for all to do first."""
 
 
-def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] | None) -> dict[str, Any]:
-    """What process 0 tells the others of the run."""
+def for_all_ranks(ready: Prepared, request: StopRequest, before: dict[str, Any] | None) -> dict[str, Any]:
+    """What rank 0 broadcasts about the run."""
     return {
         "before": before,
         "config": flat(ready.config),
@@ -45,14 +46,17 @@ def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] |
 
 
 def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | None) -> Engine:
-    """`threads`: see `exact_threads`."""
+    """Raises `ConfigError` if the engine cannot compute this run, `MaskwrightError` if the model does not fit into
+    memory. `threads`: see `exact_threads`."""
     config = ready.config
     decided = engine_config(config, before, threads)
     try:
-        engine = make_engine(ready.model, config.optimizer, decided, config.seed, run_flops=run_flops(ready))
+        engine = make_engine(
+            ready.model, config.optimizer, decided, config.seed, run_flops=run_flops(config, ready.model)
+        )
     except (RuntimeError, MemoryError) as error:
         raise too_large(ready, error) from None
-    engine.workers(config.batch.virtual_workers)
+    engine.local_virtual_workers(config.batch.virtual_workers)
     return engine
 
 
@@ -69,6 +73,9 @@ def make_job(
         ceiling=engine.ceiling(),
         record=record,
         saver=saver,
+        watch=LossWatch(ready.model.vocab_size, ready.config.schedule.warmup_steps),
+        rollbacks=Rollbacks(directory),
+        beats=Beats(directory),
         status=Status(of=ready.config.schedule.steps),
     )
 
@@ -91,7 +98,7 @@ def _validation(ready: Prepared) -> list[Any]:
 
 
 def starting_parameters(ready: Prepared) -> Parameters:
-    """Of step 0: read from `model.init_from`, or drawn. Raises `ModelError`."""
+    """Parameters of step 0: read from `model.init_from`, or random. Raises `ModelError`."""
     folder = ready.config.model.init_from
     if folder is None:
         return initial_parameters(ready.model, ready.config.seed)
@@ -113,7 +120,7 @@ def environment() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """Commit of the source checkout that runs, if it is one."""
+    """Commit of the source checkout that this runs from; None if it is no checkout."""
     folder = os.path.dirname(os.path.abspath(maskwright.__file__))
     try:
         result = subprocess.run(

@@ -19,11 +19,12 @@ from maskwright.engines.base import StepStats
 
 @dataclass
 class Counters:
-    """Totals that a checkpoint carries, so that a resumed run logs the very lines of an unbroken one."""
+    """Totals that a checkpoint keeps, so that a resumed run logs the same lines as an unbroken one."""
 
     tokens: int = 0
     """Text and frame tokens trained on; padding does not count."""
     loss_sum: float = 0.0
+    """Since the last log line."""
     weight: float = 0.0
     """Since the last log line."""
 
@@ -36,7 +37,7 @@ class Counters:
         self._waiting.append(stats)
 
     def _collect(self) -> None:
-        """Only now, so that a device may run ahead of the host between two log lines."""
+        """Adds up the waiting steps: not earlier, so that a device may run ahead of the host between two log lines."""
         for stats in self._waiting:
             self.loss_sum += float(stats.loss_sum)
             weight = float(stats.weight)
@@ -45,7 +46,7 @@ class Counters:
         self._waiting = []
 
     def take_loss(self) -> float:
-        """Mean loss a predicted token since the last call."""
+        """Mean loss per predicted token since the last call."""
         self._collect()
         loss = self.loss_sum / max(self.weight, 1.0)
         self.loss_sum = self.weight = 0.0
@@ -57,7 +58,7 @@ class Counters:
 
 
 class Speed:
-    """Rates over training time alone: validation and saving do not count."""
+    """Rates over training time only: validation and saving do not count."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -72,7 +73,7 @@ class Speed:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """A part of a step, by the host's clock, added up in `parts`."""
+        """Adds the time inside, by the host's clock, to a part of a step."""
         begin = self._clock()
         try:
             yield

@@ -1,8 +1,8 @@
-"""Wishes of others for a running run: signals, files in its folder, limits. Met at the next safe point, saved.
+"""Requests to a running run: signals, files in its folder, limits. They are met at the next safe point, after saving.
 
-SIGTERM, SIGINT       stop; what is not saved when the grace period ends is left to the restart
+SIGTERM, SIGINT       stop; the restart computes again what is not saved when the grace period ends
 SIGUSR1               save a checkpoint and go on
-RUN/request.json      the same two, by `maskwright stop`, from any machine that sees the folder
+RUN/request.json      both, by `maskwright stop`, from any machine that sees the folder
 --stop-after-hours and --stop-after-steps stop this start of the run; the same command continues.
 """
 
@@ -35,15 +35,25 @@ def out_of_time(what: str) -> StoppedEarly:
 
 
 def end_now() -> None:
-    """Before there is a run to speak of."""
+    """Ends a process whose run has not begun yet."""
     os._exit(out_of_time("the grace period ended before the run began; nothing half-written is left").exit_code)
 
 
 class StopRequest:
-    """`reason`: why to stop, empty to go on; `why`: the same in words. `urgent`: a signal asked, so the step under way
-    is given up. `save_wanted`: a checkpoint was asked for and is not yet saved. `everywhere`: the reason is one that
-    every process finds after the same step. `profile_steps`: how many early steps of this start to trace."""
+    """What others ask of this start of the run."""
 
+    reason: StopReason
+    """Why to stop; empty to go on."""
+    why: str
+    """The same in words."""
+    urgent: bool
+    """A signal asked, so the step in progress is given up."""
+    save_wanted: bool
+    """A checkpoint was asked for and is not saved yet."""
+    everywhere: bool
+    """Every rank finds the reason after the same step."""
+    profile_steps: int
+    """How many early steps of this start to trace."""
     when_grace_ends: Callable[[], None]
     """Called in a thread of its own `grace_seconds` after the first signal, if the process still runs."""
 
@@ -55,8 +65,7 @@ class StopRequest:
         profile_steps: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.reason: StopReason = ""
-        self.why = ""
+        self.reason, self.why = "", ""
         self.urgent = False
         self.save_wanted = False
         self.everywhere = False
@@ -74,8 +83,8 @@ class StopRequest:
             self.reason, self.why = reason, why
 
     def look(self, directory: RunDirectory | None, steps_done: int) -> None:
-        """After each step; `steps_done` since this start. The folder, if it is this process's to read, is looked at
-        once a second."""
+        """Called after each step; `steps_done`: since this start. Reads the folder once a second; None on ranks that
+        must not."""
         now = self._clock()
         if self.stop_after_steps is not None and steps_done >= self.stop_after_steps:
             self.ask("limit", f"--stop-after-steps {self.stop_after_steps}")
@@ -84,15 +93,15 @@ class StopRequest:
             self.ask("limit", f"--stop-after-hours {self._stop_after_hours:g}")
         if directory and now - self._looked >= LOOK_EVERY_SECONDS:
             self._looked = now
-            wish = directory.take_request()
-            if wish == "stop":
+            request = directory.take_request()
+            if request == "stop":
                 self.ask("asked", "maskwright stop")
-            self.save_wanted = self.save_wanted or wish == "checkpoint"
+            self.save_wanted = self.save_wanted or request == "checkpoint"
 
 
 @contextmanager
 def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
-    """While inside, signals only note a wish in `request`; further ones change nothing, so a save is never torn."""
+    """Inside, signals only leave a note in `request`. Further signals change nothing, so a save is never torn."""
 
     timers: list[threading.Timer] = []
 

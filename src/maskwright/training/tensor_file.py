@@ -1,4 +1,4 @@
-"""Writing safetensors: one pass that hashes as it writes and leaves the interpreter to others meanwhile.
+"""Writing safetensors in one pass that hashes as it writes, and leaves the interpreter to other threads meanwhile.
 
 Format: https://github.com/huggingface/safetensors#format. Eight bytes of header length, a JSON header padded to eight
 bytes, the arrays one after the other.
@@ -28,9 +28,9 @@ def write_tensors(path: str, tensors: Mapping[str, NDArray[Any]], metadata: dict
     sha = hashlib.sha256()
     with open(path, "wb", buffering=0) as file:
         for block in _blocks(tensors, metadata):
-            sha.update(block)  # without the interpreter's lock, as is the write: training goes on
+            sha.update(block)  # without the interpreter's lock, like the write: training goes on
             rest = memoryview(block).cast("B")
-            while len(rest):  # a write may take less than it is given, as the last one before a disk is full does
+            while len(rest):  # a write may be short, like the last one before a disk is full
                 rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
     return sha.hexdigest()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment
 from maskwright.core import storage
-from maskwright.core.config import RunConfig
+from maskwright.core.config import RunConfig, shared_out
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.launch import cluster
@@ -91,13 +91,7 @@ def _check_engine(place: Place, config: RunConfig) -> None:
         if engine.device not in ("auto", "tpu"):
             fix = "leave engine.device out"
             raise InputError(f"is {engine.device}, on a slice of TPUs", where="engine.device", fix=fix)
-        devices = engine.devices or hosts.chips
-        if config.batch.virtual_workers % devices:
-            raise InputError(
-                f"{config.batch.virtual_workers} virtual workers cannot be shared out evenly over {devices} chips",
-                where="batch.virtual_workers",
-                fix=f"take a multiple of {devices}, with fewer batch.micro_batch_rows for the same batch",
-            )
+        shared_out(config.batch.virtual_workers, engine.devices or hosts.chips, "chips")
     elif engine.device == "tpu":
         raise InputError("is tpu, on a group without TPUs", where="engine.device", fix="leave engine.device out")
 

@@ -1,4 +1,4 @@
-"""Looks after the hosts of a job: looks, decides (`watch.py`), acts; one watcher at a time (`lease.py`).
+"""Looks after the hosts of a job: looks, decides (`policy.py`), acts; one watcher at a time (`lease.py`).
 
     watch/lease-000001.json, beat-000001.json     who watches
     watch/limits.json                             {"submission": 3, "max_usd": 100.0, …}, from who submitted

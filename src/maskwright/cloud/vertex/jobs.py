@@ -178,11 +178,11 @@ class Log:
                 continue
             self._shown.add(ident)
             anything = True
-            worker, line = line_of(entry)
-            if worker is None:
+            host, line = line_of(entry)
+            if host is None:
                 say(line)
             else:
-                show(worker, line)
+                show(host, line)
             self._since = max(self._since, _earlier(str(entry.get("timestamp", ""))))
         return anything
 

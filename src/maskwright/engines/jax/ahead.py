@@ -3,12 +3,13 @@
 Runs as a process of its own (`python -m maskwright.engines.jax.ahead REQUEST RESULT`), because libtpu reads its
 settings when it is loaded, writes to the terminal as it likes, and keeps its memory.
 
-What the compiler says of memory is what the slice would say; speed it does not know, and nothing is run.
+The compiler says of memory what the slice would say. It does not know speed, and nothing is run.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -24,7 +25,7 @@ from maskwright.model.config import ModelConfig
 SETTINGS = {
     "TPU_SKIP_MDS_QUERY": "1",  # else minutes of looking for a metadata server
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else two compilations at once die on a lock file
-    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # of a machine that is not there either; keeps libtpu from asking for it
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # a machine that is not there either; keeps libtpu from asking for it
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_LOG_DIR": "disabled",
     "TPU_MIN_LOG_LEVEL": "3",
@@ -32,44 +33,45 @@ SETTINGS = {
     "JAX_PLATFORMS": "cpu",
 }
 OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
-"""As its runtime shows a v4: both cores of a chip as one device."""
+"""Both cores of a v4 chip are one device, as in its runtime."""
 BOUNDS = {("v5e", "2x4"): (2, 4, 1), ("v6e", "2x4"): (2, 4, 1)}
-"""Eight chips of these are one host's; the compiler would put any four on a host."""
+"""One host has eight of these chips; the compiler would put any four on a host."""
 GIB = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 
 
 @dataclass(frozen=True)
 class Request:
-    """`slice`: kind and topology, as in `v6e:4x4`. M `rows`, T `tokens`, K `slots` of each micro-batch; a device
-    computes `micro_batches` of them in an update."""
-
     slice: str
+    """Kind and topology, such as `v6e:4x4`."""
     model: dict[str, Any]
     optimizer: dict[str, Any]
     sharding: str
     dtype: str
     devices: int | None
     rows: int
+    """Of a micro-batch, as are the next two."""
     tokens: int
     slots: int
     micro_batches: int
+    """Micro-batches that a device computes in an update."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Bytes are of one device, at the moment when most are in use. `temporaries_bytes` is None where the program did
-    not fit; `needed_bytes` then is what the compiler asked for."""
+    """Bytes are those of one device, at the moment when most are in use."""
 
     device_kind: str
     devices: int
     fits: bool
     limit_bytes: int
     needed_bytes: int
+    """If the program does not fit, what the compiler asked for."""
     arguments_bytes: int
     temporaries_bytes: int | None
+    """None if the program does not fit."""
     collectives: dict[str, int]
-    """How often each stands in the program; what stands in the loop over layers runs once a layer."""
+    """How often each stands in the program; one in the loop over layers runs once a layer."""
     compile_seconds: float
     versions: dict[str, str]
 
@@ -93,8 +95,8 @@ def topology(name: str) -> Any:
 
 
 def program_for(request: Request) -> tuple[Any, list[Any]]:
-    """(`jax_step.Program`, devices of the slice that it is for). Raises `ConfigError` as the run would where the hosts
-    do not divide `devices`."""
+    """(`step.Program`, the devices of the slice). Raises `ConfigError` if the hosts do not divide `devices`, as the run
+    would."""
     import jax.numpy as jnp
 
     from maskwright.engines.jax.layout import Layout
@@ -155,7 +157,7 @@ def compile_ahead(request: Request) -> Result:
 
 
 def memory_limit(device: Any) -> int:
-    """What a program may take of a device's memory: asked for with one that takes half a terabyte."""
+    """What a program may take of a device's memory. The compiler says it of a program that takes half a terabyte."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import SingleDeviceSharding
@@ -178,20 +180,11 @@ def _largest_size(message: str) -> int:
 
 
 def _bytes_of(arguments: Any) -> int:
-    """Of what one device holds of the arguments."""
+    """Bytes of the arguments on one device."""
     import jax
 
-    return sum(
-        int(leaf.dtype.itemsize) * _product(leaf.sharding.shard_shape(leaf.shape))
-        for leaf in jax.tree.leaves(arguments)
-    )
-
-
-def _product(numbers: tuple[int, ...]) -> int:
-    result = 1
-    for number in numbers:
-        result *= number
-    return result
+    leaves = jax.tree.leaves(arguments)
+    return sum(int(leaf.dtype.itemsize) * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
 
 
 def _count(name: str, text: str) -> int:

@@ -1,7 +1,7 @@
 """The JAX engine: TPU slices, and also CPU (virtual devices) and GPU.
 
-The host only feeds: an update is one compiled program (`jax_step`), nothing in it waits for the host, and what it
-gives back stays on the devices until somebody asks for the number.
+The host only feeds: an update is one compiled program (`step.py`), and nothing in it waits for the host. Its results
+stay on the devices until somebody asks for a number.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
 from maskwright.core import config as run
+from maskwright.core.config import shared_out
 from maskwright.core.console import warn
-from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.core.errors import MaskwrightError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
     EvalStats,
@@ -60,7 +61,7 @@ def choose_dtype(wanted: str, device: str) -> str:
 
 
 class JaxEngine:
-    """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on however many devices."""
+    """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on any number of devices."""
 
     runs_ahead = True
     reads_alone = False
@@ -73,35 +74,30 @@ class JaxEngine:
         self.dtype_name = {"bf16": "bfloat16", "fp32": "float32"}[dtype]
         layout = Layout.of(devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name))
         self.program = Program(model, optimizer, layout, platform, seed=seed)
-        self.spread = layout.devices
+        self.dp_degree = layout.devices
         self._local = [i for i, found in enumerate(devices) if found.process_index == jax.process_index()]
         self.rows_at_once: int | None = None
+        self.waiting: Callable[[], AbstractContextManager[object]] | None = None  # a step is one program
         self.compiles: list[Compiled] = []
         self._programs: dict[Any, Any] = {}
         self._step = 0
         self._state: dict[str, Any] = {}
-        self._wish: Array | None = None
+        self._vote: Array | None = None
         self._gather = jax.jit(lambda array: array, out_shardings=self.program.sharding(EVERYWHERE))
-        hosts = f" on {self.processes.count} hosts" if self.processes.count > 1 else ""
+        hosts = f" on {self.processes.world_size} hosts" if self.processes.world_size > 1 else ""
         self.description = (
             f"JAX {jax.__version__} on {layout.devices} x {devices[0].device_kind}{hosts}, {self.dtype_name}, "
             f"{'fully sharded' if engine.sharding == 'fsdp' else 'data parallel'}"
         )
 
-    def workers(self, virtual_workers: int) -> list[int]:
-        if virtual_workers % self.spread:
-            raise ConfigError(
-                f"{virtual_workers} virtual workers cannot be shared out evenly over {self.spread} devices",
-                where="batch.virtual_workers",
-                fix=f"take a multiple of {self.spread}, with fewer batch.micro_batch_rows for the same batch; or "
-                "fewer engine.devices",
-            )
-        return [a * self.spread + d for a in range(virtual_workers // self.spread) for d in self._local]
+    def local_virtual_workers(self, virtual_workers: int) -> list[int]:
+        each = shared_out(virtual_workers, self.dp_degree, "devices")
+        return [a * self.dp_degree + d for a in range(each) for d in self._local]
 
     def ceiling(self) -> float:
         here = self.program.layout.mesh.local_devices[0]
-        # An accelerator is done with one of these shapes before the host has asked for it; virtual devices share cores.
-        many, chips = (1, 1) if self.device == "cpu" else (32, self.spread)
+        # An accelerator finishes one product before the host has asked for the next; virtual devices share cores.
+        many, chips = (1, 1) if self.device == "cpu" else (32, self.dp_degree)
 
         def multiply(m: int, k: int, n: int) -> Callable[[], object]:
             shapes = ((many * m, k), (k, n))
@@ -113,28 +109,37 @@ class JaxEngine:
 
     # ---- one update ------------------------------------------------------------------------------------------
 
+    def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
+        """Compiles both programs and runs neither: the compiler says what a TPU's memory lacks."""
+        self._run("update", self._state, batches, *self._scalars(0.0, 0), compile_only=True)
+        if held_out:
+            self._run("evaluate", self._state["parameters"], self._own(held_out), compile_only=True)
+
     def step(
         self,
         batches: Sequence[Batch],
         learning_rate: float,
         give_up: Callable[[], bool] = lambda: False,
-        wish: int = 0,
+        vote: int = 0,
     ) -> StepStats | None:
-        if self.processes.count == 1 and give_up():
-            return None  # of several hosts, none can leave a step out alone
+        if self.processes.world_size == 1 and give_up():
+            return None  # of several ranks, none can leave a step out alone
+        self._state, stats = self._run("update", self._state, batches, *self._scalars(learning_rate, vote))
+        self._step += 1
+        # The vote of the step before: nobody waits for this step's, and the host is never further ahead than that.
+        before, self._vote = self._vote, stats["vote"]
+        known = 0 if before is None else int(before)
+        agreed = vote if self.processes.world_size == 1 else known
+        return StepStats(stats["loss_sum"], stats["weight"], stats["grad_norm"], agreed)
+
+    def _scalars(self, learning_rate: float, vote: int) -> tuple[Array, Array, Array]:
+        """The arguments of `Program.update` after the batches."""
         rates = Rates.of(self.optimizer_config, learning_rate, self._step + 1)
-        rest = (
+        return (
             self._everywhere(np.array(rates, np.float32)),
             self._everywhere(np.array(self._step, np.int32)),
-            self._everywhere(np.full(len(self._local), wish, np.int32), PartitionSpec(AXIS)),
+            self._everywhere(np.full(len(self._local), vote, np.int32), PartitionSpec(AXIS)),
         )
-        self._state, stats = self._run("update", self._state, batches, *rest)
-        self._step += 1
-        # Of the step before: nobody waits for this one, and the host is never further ahead than that.
-        before, self._wish = self._wish, stats["wish"]
-        known = 0 if before is None else int(before)
-        agreed = wish if self.processes.count == 1 else known
-        return StepStats(stats["loss_sum"], stats["weight"], stats["grad_norm"], agreed)
 
     def check(self) -> None:
         bad = int(self._state["first_bad"])
@@ -142,25 +147,28 @@ class JaxEngine:
             raise not_finite(bad)
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
-        blank = [replace(batches[0], weights=np.zeros_like(batches[0].weights))]
-        everything = list(batches) + blank * (-len(batches) % self.spread)
-        own = [batch for i, batch in enumerate(everything) if i % self.spread in self._local]
-        found = self._run("evaluate", self._state["parameters"], own)
+        found = self._run("evaluate", self._state["parameters"], self._own(batches))
         return EvalStats(*(float(found[name]) for name in ("loss_sum", "weight", "correct")))
 
-    def _run(self, what: str, state: Any, batches: Sequence[Batch], *rest: Array) -> Any:
+    def _own(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Of everybody's batches, filled up with blank ones, those of this process's devices."""
+        blank = [replace(batches[0], weights=np.zeros_like(batches[0].weights))]
+        everything = list(batches) + blank * (-len(batches) % self.dp_degree)
+        return [batch for i, batch in enumerate(everything) if i % self.dp_degree in self._local]
+
+    def _run(self, what: str, state: Any, batches: Sequence[Batch], *rest: Array, compile_only: bool = False) -> Any:
         while True:
             compiled = False
             try:
                 arguments = (state, self._put(batches), *rest)
                 program = self._compiled(what, arguments, rows=len(batches[0].input_ids))
                 compiled = True
-                return program(*arguments)
+                return None if compile_only else program(*arguments)
             except (jax.errors.JaxRuntimeError, MemoryError) as error:
                 self._compute_fewer_at_once(batches[0], error, alone=compiled)
 
     def _put(self, batches: Sequence[Batch]) -> dict[str, Array]:
-        """This process's micro-batches on its devices, in pieces when they do not fit at once."""
+        """Puts this process's micro-batches on its devices, in parts when they do not fit at once."""
         M, local = len(batches[0].input_ids), len(self._local)
         size = largest_divisor(M, self.rows_at_once or M)
         if size < M:
@@ -170,11 +178,11 @@ class JaxEngine:
         return {name: self._everywhere(arrays[name], PartitionSpec(None, AXIS)) for name in BATCH_FIELDS}
 
     def _everywhere(self, local: np.ndarray, spec: PartitionSpec = EVERYWHERE) -> Array:
-        """What this process has of an array, as the array of all."""
+        """The array of all processes, made of this process's part."""
         return jax.make_array_from_process_local_data(self.program.sharding(spec), local)
 
     def _compiled(self, what: str, arguments: tuple[Any, ...], rows: int) -> Any:
-        """The program for these very shapes; made, and noted, when there is none yet."""
+        """The program for these very shapes. It is compiled and noted if there is none yet."""
         sizes = {name: tuple(arguments[1][name].shape) for name in BATCH_FIELDS}
         wanted = (what, *sizes.values())
         if wanted not in self._programs:
@@ -189,16 +197,17 @@ class JaxEngine:
         return self._programs[wanted]
 
     def _compute_fewer_at_once(self, batch: Batch, error: Exception, *, alone: bool) -> None:
-        """After running out of memory: half of the rows, aloud. Raises the error when it is another one, or when
-        nothing can be done. `alone`: the compiler says the same in all processes, a device may say it in one alone."""
+        """Halves `rows_at_once` with a warning after memory ran out. Raises `error` if it is another one, and
+        `MaskwrightError` if nothing can be done. `alone`: a device may have said it in one process alone, whereas the
+        compiler says the same in all."""
         M, T = batch.input_ids.shape
         rows = largest_divisor(M, self.rows_at_once or M)
         if not is_out_of_memory(error):
             raise error
         gone = any(array.is_deleted() for array in jax.tree.leaves(self._state))
-        if gone or (alone and self.processes.count > 1):
+        if gone or (alone and self.processes.world_size > 1):
             raise MaskwrightError(
-                "out of memory in the middle of an update, which cannot be made again"
+                "out of memory in the middle of an update, which cannot be done again"
                 + ("" if gone else " in one process alone"),
                 where=self.device,
                 fix="lower batch.micro_batch_rows in a new run that begins from an export of this one; on a GPU, "
@@ -218,22 +227,21 @@ class JaxEngine:
         return TrainState(self._step, unstack(self._fetch(self._state["parameters"]), self.config), moments)
 
     def _fetch(self, named: dict[str, Array]) -> Stacked:
-        """On process 0; the others take part and get nothing."""
+        """Gathers the arrays on rank 0. The other ranks take part and get nothing."""
         result: Stacked = {}
         for name, array in named.items():
-            if self.processes.count > 1 and not array.is_fully_replicated:
-                # One at a time in every process: a device never holds two whole, and processes that would compute
-                # several of them in different orders would wait for each other for ever.
+            if self.processes.world_size > 1 and not array.is_fully_replicated:
+                # One at a time in every process: a device never holds two gathered arrays, and processes that gathered
+                # several in different orders would wait for each other for ever.
                 array = self._gather(array).block_until_ready()
-            if self.processes.number == 0:
+            if self.processes.rank == 0:
                 result[name] = np.asarray(array)
         return result
 
     def write(self, state: TrainState) -> None:
-        """Process 0 gives it to all; what the others bring does not matter."""
-        header = json.loads(self.processes.share(json.dumps([state.step, bool(state.moments)]).encode()))
+        header = json.loads(self.processes.broadcast(json.dumps([state.step, bool(state.moments)]).encode()))
         self._step, with_moments = header
-        self._wish, self._state = None, {}  # first, so that the devices never hold two
+        self._vote, self._state = None, {}  # first, so that the devices never hold two
         self._state = {
             "parameters": self._send(stack(state.parameters, self.config, NEVER_PREDICTED), self.program.layout.shapes),
             "moments": {},
@@ -245,33 +253,31 @@ class JaxEngine:
             self._state["moments"][kind] = self._send(given if with_moments else None, of)
 
     def _send(self, stacked: Stacked | None, names: Iterable[str]) -> dict[str, Array]:
-        """Each process's devices get their part of each array; None is zero everywhere."""
+        """Gives each process's devices their part of each array; None is zero everywhere."""
         result: dict[str, Array] = {}
         for name in names:
             shape = self.program.layout.shapes[name]
             given = (stacked or {}).get(name)
             array = np.zeros(shape, np.float32) if given is None else given
-            if stacked is not None and self.processes.count > 1:
+            if stacked is not None and self.processes.world_size > 1:
                 array = np.asarray(multihost_utils.broadcast_one_to_all(array))
             sharding = self.program.layout.sharding(name)
             result[name] = jax.make_array_from_callback(shape, sharding, array.__getitem__)
         return result
 
+    @property
     def report(self) -> dict[str, object]:
         return {"compiles": [asdict(made) for made in self.compiles], "memory_bytes": self._memory()}
 
     def _memory(self) -> list[dict[str, int]]:
-        """Of each of this host's devices, where the device says: in use, at the peak, there."""
+        """Bytes in use, at the peak, and there, for each of this host's devices that says so."""
         wanted = {"bytes_in_use": "in_use", "peak_bytes_in_use": "peak", "bytes_limit": "there"}
         found = (device.memory_stats() or {} for device in self.program.layout.mesh.local_devices)
         return [{name: stats[key] for key, name in wanted.items() if key in stats} for stats in found]
 
     def profile(self, folder: str) -> AbstractContextManager[object]:
-        """For TensorBoard's profile page, or Perfetto."""
+        """Writes what TensorBoard's profile page and Perfetto read."""
         return jax.profiler.trace(folder, create_perfetto_trace=False)
-
-    def close(self) -> None:
-        self._programs, self._state = {}, {}
 
 
 def largest_divisor(number: int, limit: int) -> int:

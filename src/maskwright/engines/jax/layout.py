@@ -1,12 +1,12 @@
-"""What each device of a mesh has of the parameters, and how it gets the rest.
+"""Which part of the parameters each device of a mesh holds, and how it gathers the rest.
 
-One mesh axis: every device has micro-batches of its own. `data`: each has all parameters, gradients are summed once an
-update. `fsdp`: each has a part of every matrix, its gradient and moments; a layer is gathered just before it is
-computed (in the dtype that is multiplied in), again in the backward pass, and its gradient is summed and cut apart at
-once (reduce-scatter, in fp32).
+The mesh has one axis: every device computes micro-batches of its own. `data`: each device holds all parameters, and
+gradients are summed once an update. `fsdp`: each holds a shard of every matrix, its gradient and its moments; a layer
+is gathered just before it is computed (in the dtype of the multiplications) and again in the backward pass, and its
+gradient is reduce-scattered at once, in fp32.
 
-Everything runs inside one `jax.shard_map`, so what is local and what is sent is written here and decided by nobody
-else: activations are local by construction.
+Everything runs inside one `jax.shard_map`, so this file alone decides what is local and what is sent: activations are
+local by construction.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ Platform = Literal["cpu", "cuda", "tpu"]
 
 @dataclass(frozen=True)
 class Layout:
-    """`dims`: the dimension that a parameter is cut along, None where every device has all of it."""
-
     mesh: Mesh
     shapes: dict[str, tuple[int, ...]]
     dims: dict[str, int | None]
+    """The dimension along which a parameter is sharded; None if every device holds all of it."""
     dtype: Any
     """Of the multiplications."""
 
@@ -43,7 +42,7 @@ class Layout:
         count = len(devices)
         dims: dict[str, int | None] = dict.fromkeys(shapes)
         if fsdp and count > 1:
-            dims |= {name: _cut(shape, count, begin=name.startswith(LAYERS)) for name, shape in shapes.items()}
+            dims |= {name: _sharded_dim(shape, count, begin=name.startswith(LAYERS)) for name, shape in shapes.items()}
         return cls(Mesh(np.array(devices), (AXIS,)), shapes, dims, dtype)
 
     @property
@@ -57,16 +56,16 @@ class Layout:
     def sharding(self, name: str) -> NamedSharding:
         return NamedSharding(self.mesh, self.spec(name))
 
-    def whole(self, name: str, array: Array, dtype: Any = None) -> Array:
-        """Inside: all of a parameter, in `dtype` (that of the multiplications when not given). Of `layers.` names
-        also for one layer, without the first dimension."""
+    def gathered(self, name: str, array: Array, dtype: Any = None) -> Array:
+        """Inside the mesh: the full parameter in `dtype` (by default that of the multiplications). `array` of a
+        `layers.` name may be one layer's, without the first dimension."""
         dtype, dim = dtype or self.dtype, self.dims[name]
         if dim is None:
             return array.astype(dtype)
         return _gather(array, dim - (len(self.shapes[name]) - array.ndim), dtype)
 
-    def own(self, name: str, array: Array) -> Array:
-        """Inside: this device's part of a whole parameter."""
+    def shard(self, name: str, array: Array) -> Array:
+        """Inside the mesh: this device's shard of a full parameter."""
         dim = self.dims[name]
         if dim is None:
             return array
@@ -74,21 +73,21 @@ class Layout:
         return jax.lax.dynamic_slice_in_dim(array, jax.lax.axis_index(AXIS) * size, size, dim)
 
     def sum_gradients(self, gradients: dict[str, Array]) -> dict[str, Array]:
-        """Inside: those of cut parameters are summed already, by the backward pass of `whole`."""
+        """Inside the mesh: sums over devices. The backward pass of `gathered` has summed sharded parameters already."""
         rest = {name: g for name, g in gradients.items() if self.dims[name] is None}
         return gradients | jax.lax.psum(rest, AXIS)
 
     def norm(self, gradients: dict[str, Array]) -> Array:
-        """Inside: length of the whole gradient, each number once."""
+        """Inside the mesh: L2 norm of the full gradient, each number once."""
         squares = {name: jnp.square(g).sum() for name, g in gradients.items()}
         everywhere = sum((s for name, s in squares.items() if self.dims[name] is None), jnp.float32(0))
-        cut = sum((s for name, s in squares.items() if self.dims[name] is not None), jnp.float32(0))
-        return jnp.sqrt(everywhere + jax.lax.psum(cut, AXIS))
+        sharded = sum((s for name, s in squares.items() if self.dims[name] is not None), jnp.float32(0))
+        return jnp.sqrt(everywhere + jax.lax.psum(sharded, AXIS))
 
 
-def _cut(shape: tuple[int, ...], devices: int, *, begin: int) -> int | None:
-    """The first dimension of a matrix that the devices divide; a layer's own when those of all layers are in one.
-    Vectors stay whole: they take no memory, and a gather for each of them would take time."""
+def _sharded_dim(shape: tuple[int, ...], devices: int, *, begin: int) -> int | None:
+    """The first dimension of a matrix that the devices divide; of a layer's own dimensions if the array stacks layers.
+    Vectors are not sharded: they take little memory, and gathering each of them would take time."""
     if len(shape) - begin < 2:
         return None
     return next((dim for dim in range(begin, len(shape)) if shape[dim] % devices == 0), None)

@@ -1,7 +1,7 @@
-"""Optimizers in JAX, on dictionaries of fp32 arrays: the twins of `optimizers.py`, for what one device has of each.
+"""Optimizers in JAX, on dictionaries of fp32 arrays: twins of `torch/optimizers.py`, for one device's shards.
 
 AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, all that is not a hidden matrix.
-Muon (Jordan et al. 2024): the matrices are shared out over the devices, each is made orthogonal once, and all get all.
+Muon (Jordan et al. 2024): the matrices are shared out over the devices, and each is orthogonalized once and gathered.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ def moment_names(kind: str, names: Iterable[str]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class Rates:
-    """Of one update, fp32 scalars: the learning rate, and AdamW's bias corrections 1 - beta1^t and sqrt(1 - beta2^t),
-    which the host computes in double precision."""
+    """fp32 scalars of one update, computed by the host in double precision."""
 
     learning_rate: Array
     correction1: Array
+    """AdamW's bias correction 1 - beta1^t."""
     correction2: Array
+    """AdamW's bias correction sqrt(1 - beta2^t)."""
 
     @staticmethod
     def of(options: run.Optimizer, learning_rate: float, step: int) -> list[float]:
@@ -78,32 +79,32 @@ def apply(
 
 
 def _orthogonal(updates: Weights, layout: Layout) -> Weights:
-    """Of each hidden matrix, made from what this device has and cut to that again; query, key and value apart, and
-    both halves of a gated layer."""
-    whole = {name: layout.whole(name, update, jnp.float32) for name, update in updates.items()}
-    width = whole["head.dense.weight"].shape[-1]
+    """Orthogonalizes each hidden matrix, from this device's shard to the same one. Query, key and value are apart, and
+    so are both halves of a gated layer."""
+    full = {name: layout.gathered(name, update, jnp.float32) for name, update in updates.items()}
+    width = full["head.dense.weight"].shape[-1]
     groups: dict[str, list[str]] = {"squares": [], "ups": [], "downs": []}
-    for name in whole:
+    for name in full:
         wide = "ups" if name.endswith("up.weight") else "downs" if name.endswith("down.weight") else "squares"
         groups[wide].append(name)
     result = {}
     for group, names in groups.items():
-        rows = whole["layers.down.weight"].shape[-1] if group == "ups" else width
-        stacks = [whole[name].reshape(-1, rows, whole[name].shape[-1]) for name in names]
+        rows = full["layers.down.weight"].shape[-1] if group == "ups" else width
+        stacks = [full[name].reshape(-1, rows, full[name].shape[-1]) for name in names]
         matrices = jnp.concatenate(stacks)
         scale = UPDATE_RMS * max(matrices.shape[1:]) ** 0.5
         turned = matrices.mT if group == "ups" else matrices
-        made = spread_orthogonalize(turned.astype(layout.dtype), layout.devices).astype(jnp.float32) * scale
+        made = shared_orthogonalize(turned.astype(layout.dtype), layout.devices).astype(jnp.float32) * scale
         made = made.mT if group == "ups" else made
         begin = 0
         for name, stack in zip(names, stacks, strict=True):
-            part = made[begin : begin + len(stack)].reshape(whole[name].shape)
-            result[name], begin = layout.own(name, part), begin + len(stack)
+            part = made[begin : begin + len(stack)].reshape(full[name].shape)
+            result[name], begin = layout.shard(name, part), begin + len(stack)
     return result
 
 
-def spread_orthogonalize(matrices: Array, devices: int) -> Array:
-    """[n, r, c], the same on every device -> each made orthogonal by one of them."""
+def shared_orthogonalize(matrices: Array, devices: int) -> Array:
+    """[n, r, c], the same on every device -> each matrix orthogonalized by one device, and gathered."""
     n = len(matrices)
     each = -(-n // devices)
     if devices == 1:
@@ -114,7 +115,7 @@ def spread_orthogonalize(matrices: Array, devices: int) -> Array:
 
 
 def orthogonalize(matrices: Array) -> Array:
-    """[n, r, c] -> about U V^T of each one's singular value decomposition, as `optimizers.orthogonalize`."""
+    """[n, r, c] -> about U V^T of each matrix's singular value decomposition, as in `torch/optimizers.py`."""
     a, b, c = NEWTON_SCHULZ
     squares = jnp.square(matrices.astype(jnp.float32)).sum((-2, -1), keepdims=True)
     x = matrices / (jnp.sqrt(squares) + 1e-7).astype(matrices.dtype)

@@ -1,7 +1,7 @@
 """Finding the devices, and the other hosts of a slice, before anything else is computed.
 
-On a Cloud TPU the hosts find each other by the machine's metadata (Compute Engine) or variables (GKE); anywhere else
-by MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK, torch's `env://`. One process a host owns all of its chips.
+On a Cloud TPU the hosts find each other by the machine's metadata (Compute Engine) or variables (GKE). Elsewhere they
+use MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK, torch's `env://`. One process on each host owns all of its chips.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from maskwright.engines.processes import (
 
 CPU_DEVICES = "jax_num_cpu_devices"
 MOST_VIRTUAL_DEVICES = 64
-"""Each has a thread, and all wait for each other; a thousand end the process."""
+"""Each has a thread, and all wait for each other; a thousand of them end the process."""
 LATER_SECONDS = 60.0
 """From our own deadline for the hosts to find each other to JAX's, at which XLA ends the process."""
 DEAD_AFTER_SECONDS = 30
-"""Without a sign of life from another host, which then counts as dead."""
+"""A host without a sign of life for so long counts as dead."""
 LOST = ("gloo", "connection", "unavailable", "heartbeat", "socket", "deadline_exceeded", "coordination")
 """Words in the errors of collectives and of the coordination service when another process has died."""
 GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
@@ -50,11 +50,11 @@ class Hosts:
     """More than one process."""
 
     def __init__(self) -> None:
-        self.number, self.count = jax.process_index(), jax.process_count()
+        self.rank, self.world_size = jax.process_index(), jax.process_count()
 
-    def share(self, data: bytes) -> bytes:
+    def broadcast(self, data: bytes) -> bytes:
         length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-        given = np.frombuffer(data, np.uint8) if self.number == 0 else np.zeros(length, np.uint8)
+        given = np.frombuffer(data, np.uint8) if self.rank == 0 else np.zeros(length, np.uint8)
         return np.asarray(multihost_utils.broadcast_one_to_all(given)).astype(np.uint8).tobytes()
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -71,7 +71,7 @@ class Hosts:
 
     def close(self) -> None:
         with suppress(RuntimeError, ValueError):
-            self.share(b"")  # for as long as process 0 still copies its last checkpoint; what follows waits 30 seconds
+            self.broadcast(b"")  # waits while rank 0 copies its last checkpoint; shutdown waits 30 seconds
             jax.distributed.shutdown()
 
 
@@ -111,20 +111,20 @@ def choose_device(wanted: str) -> Platform:
 
 
 def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
-    """(device, all hosts' devices in one order that all agree on, processes). The first thing that touches JAX.
+    """(device, the devices of all hosts in an order that all agree on, processes). It is the first use of JAX.
 
-    Raises `ConfigError` where a device is absent, `StoppedEarly` where the other hosts are not to be found.
+    Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.
     """
     device, given = choose_device(engine.device), launch_variables()
-    if given and (engine.devices or given.count) % given.count:  # before jaxlib, which crashes
+    if given and (engine.devices or given.world_size) % given.world_size:  # before jaxlib, which crashes
         raise ConfigError(
-            f"{engine.devices} devices cannot be shared out evenly over {given.count} processes",
+            f"{engine.devices} devices cannot be shared out evenly over {given.world_size} processes",
             where="engine.devices",
-            fix=f"take a multiple of {given.count}, or leave it out",
+            fix=f"take a multiple of {given.world_size}, or leave it out",
         )
     if device == "cpu":
-        _set_up_cpu(engine, given.count if given else 1)
-    if (given and given.count > 1) or (device == "tpu" and given is None):
+        _set_up_cpu(engine, given.world_size if given else 1)
+    if (given and given.world_size > 1) or (device == "tpu" and given is None):
         _find_hosts(given)
     try:
         jax.config.update("jax_platforms", device)
@@ -140,7 +140,7 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
 
 
 def _set_up_cpu(engine: run.Engine, hosts: int) -> None:
-    """`engine.devices` on a CPU are virtual devices in one process: what is sharded over chips, without any."""
+    """On a CPU, `engine.devices` are virtual devices in one process: sharding over chips, without any chips."""
     threads = engine.threads or hardware.spread_over_cores()
     here = (engine.devices or 1) // hosts
     if here > MOST_VIRTUAL_DEVICES:
@@ -150,10 +150,10 @@ def _set_up_cpu(engine: run.Engine, hosts: int) -> None:
             fix="take fewer; `maskwright plan` compiles for large slices",
         )
     if hosts > 1:
-        threads = max(threads, here)  # a device that waits for another process takes a thread, and all wait at once
+        threads = max(threads, here)  # a device that waits for another process holds a thread, and all wait at once
     os.environ.setdefault("PJRT_NPROC", str(threads))
     if here > getattr(jax.config, CPU_DEVICES):
-        with suppress(RuntimeError):  # this process's are made already; `first_devices` says so when they are too few
+        with suppress(RuntimeError):  # the devices exist already; `first_devices` reports too few
             jax.config.update(CPU_DEVICES, here)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
@@ -165,13 +165,13 @@ def _find_hosts(launch: Launch | None) -> None:
     if launch:
         given = {
             "coordinator_address": f"{launch.address}:{launch.port}",
-            "num_processes": launch.count,
-            "process_id": launch.number,
+            "num_processes": launch.world_size,
+            "process_id": launch.rank,
             "cluster_detection_method": "deactivate",
         }
         if is_loopback(launch.address):  # JAX would listen on every address
             given["coordinator_bind_address"] = given["coordinator_address"]
-    # SIGTERM is the run's own: the hosts agree on a step to stop at (`Program.update`'s wish).
+    # The run itself takes SIGTERM: the hosts agree on a step to stop at (the vote of `Program.update`).
     jax.config.update("jax_enable_preemption_service", False)
 
     def initialize() -> None:
@@ -186,7 +186,7 @@ def _find_hosts(launch: Launch | None) -> None:
 
 
 def first_devices(devices: list[Any], count: int) -> list[Any]:
-    """As many of each host."""
+    """The same number of devices on each host, `count` in all."""
     hosts = sorted({device.process_index for device in devices})
     each = count // len(hosts)
     chosen = [device for host in hosts for device in [d for d in devices if d.process_index == host][:each]]

@@ -1,8 +1,9 @@
-"""One update and one evaluation as JAX compiles them: pure functions of what is in memory, for any mesh.
+"""One update and one evaluation as JAX compiles them: pure functions of arrays, for any mesh.
 
-`jax_engine` runs them; `maskwright plan` compiles the same ones ahead of time for a slice that is not there.
+`engine.py` runs them; `maskwright plan` compiles the same ones ahead of time for a slice that is not there.
 
-A micro-batches a device in one update, N devices, M rows of T tokens and K predicted positions in each.
+Dimensions: A micro-batches for each device in one update, N devices, M rows of T tokens and K predicted positions in
+each micro-batch.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NO_BAD_STEP = 2**31 - 1
 
 State = dict[str, Any]
 """`parameters`, `moments` by kind, and `first_bad`, int32: the first step whose loss or gradient was not finite.
-Neither that step nor one after it changes anything."""
+Neither that step nor a later one changes anything."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class Program:
     optimizer: run.Optimizer
     layout: Layout
     platform: Platform
-    """What it is compiled for, by which attention is computed."""
+    """What it is compiled for; it decides how attention is computed."""
     parts: int = 1
-    """Pieces that a virtual worker's micro-batch is computed in, when it does not fit at once."""
+    """Parts in which a virtual worker's micro-batch is computed; more than one if it does not fit at once."""
     seed: int = 0
 
     # ---- one micro-batch, inside the mesh --------------------------------------------------------------------
@@ -58,17 +59,17 @@ class Program:
         width = self.model.hidden_size // self.model.num_attention_heads
         dropped = self.model.attention_probs_dropout_prob if key is not None else 0.0
         way = choose_way(self.platform, inputs[0].shape[1], width, dropped, self.layout.dtype)
-        return logits(weights, self.model, *inputs, whole=self.layout.whole, way=way, key=key)
+        return logits(weights, self.model, *inputs, gather=self.layout.gathered, way=way, key=key)
 
     def _key(self, step: Array, number: Array) -> Array | None:
-        """Of dropout in one piece of one micro-batch: by seed, step, virtual worker and piece, on however many
+        """Dropout's key in one part of one micro-batch: by seed, step, virtual worker and part, on any number of
         devices."""
         if not (self.model.hidden_dropout_prob or self.model.attention_probs_dropout_prob):
             return None
-        worker = number // self.parts * self.layout.devices + jax.lax.axis_index(AXIS)
+        virtual_worker = number // self.parts * self.layout.devices + jax.lax.axis_index(AXIS)
         seed = int(bits.key(self.seed, DROPOUT_PURPOSE))
         key = jax.random.wrap_key_data(jnp.array([seed >> 32, seed & 0xFFFFFFFF], jnp.uint32), impl="threefry2x32")
-        for part in (step, worker, number % self.parts):
+        for part in (step, virtual_worker, number % self.parts):
             key = jax.random.fold_in(key, part)
         return key
 
@@ -97,10 +98,10 @@ class Program:
     # ---- one update ------------------------------------------------------------------------------------------
 
     def update(
-        self, state: State, batches: dict[str, Array], rates: Array, step: Array, wish: Array
+        self, state: State, batches: dict[str, Array], rates: Array, step: Array, vote: Array
     ) -> tuple[State, dict[str, Array]]:
-        """Inside the mesh. `batches`: this device's, [A, 1, …]; `rates` fp32 [3]; `wish` int32 [1], of which all
-        get the largest."""
+        """Inside the mesh. `batches`: this device's, [A, 1, …]; `rates` fp32 [3]; `vote` int32 [1], of which all
+        get the highest."""
         batches = {name: array[:, 0] for name, array in batches.items()}
         loss, weight, gradient = self._gradient(state["parameters"], batches, step)
         norm = self.layout.norm(gradient)
@@ -112,11 +113,11 @@ class Program:
         old = (state["parameters"], state["moments"])
         new = optimizers.apply(self.optimizer, Rates(*rates), old[0], gradient, old[1], self.layout)
         parameters, moments = jax.tree.map(lambda n, o: jnp.where(first_bad > step, n, o), new, old)
-        stats = {"loss_sum": loss, "weight": weight, "grad_norm": norm, "wish": jax.lax.pmax(wish[0], AXIS)}
+        stats = {"loss_sum": loss, "weight": weight, "grad_norm": norm, "vote": jax.lax.pmax(vote[0], AXIS)}
         return {"parameters": parameters, "moments": moments, "first_bad": first_bad}, stats
 
     def score(self, parameters: Weights, batches: dict[str, Array]) -> dict[str, Array]:
-        """Inside the mesh: sums over all devices' micro-batches, [A, 1, …] on each."""
+        """Inside the mesh: sums over the micro-batches of all devices, [A, 1, …] on each."""
 
         def one(batch: dict[str, Array]) -> dict[str, Array]:
             found = self._logits(parameters, batch, None)
@@ -141,20 +142,20 @@ class Program:
         return state, dict.fromkeys(BATCH_FIELDS, PartitionSpec(None, AXIS))
 
     def _on_mesh(self, inside: Any, takes: Any, gives: Any, donate: tuple[int, ...]) -> Any:
-        # fp32 runs in fp32: what a TPU or a GPU takes by default is less. bf16 as it is: TPU kernels take nothing else.
+        # fp32 runs in fp32, since a TPU or GPU takes less by default. bf16 stays: TPU kernels take nothing else.
         precision = "highest" if self.layout.dtype == jnp.float32 else "default"
 
         def traced(*arguments: Any) -> Any:
             with jax.default_matmul_precision(precision):
                 return inside(*arguments)
 
-        # check_vma would let autodiff sum a micro-batch's gradient over all devices at once; here that comes last.
+        # check_vma would let autodiff sum each micro-batch's gradient over all devices; here that comes last.
         outside = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=takes, out_specs=gives, check_vma=False)
         return jax.jit(outside, donate_argnums=donate)
 
     def jitted_update(self) -> Any:
         state, batch = self._specs()
-        stats = dict.fromkeys(("loss_sum", "weight", "grad_norm", "wish"), EVERYWHERE)
+        stats = dict.fromkeys(("loss_sum", "weight", "grad_norm", "vote"), EVERYWHERE)
         takes = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
         return self._on_mesh(self.update, takes, (state, stats), (0,))
 
@@ -177,7 +178,7 @@ class Program:
         }
 
     def update_shapes(self, *, micro_batches: int, rows: int, tokens: int, slots: int) -> tuple[Any, ...]:
-        """Arguments of `jitted_update`: `micro_batches` (A) of `rows` (M) x `tokens` (T), `slots` (K) each."""
+        """Arguments of `jitted_update`: `micro_batches` (A) of `rows` (M) x `tokens` (T) with `slots` (K) each."""
         sizes = dict.fromkeys(BATCH_FIELDS[:3], (rows, tokens)) | dict.fromkeys(BATCH_FIELDS[3:], (slots,))
         N = self.layout.devices
         sharding = self.sharding(PartitionSpec(None, AXIS))
@@ -201,7 +202,7 @@ class Program:
 
 
 def arrange(batches: Sequence[Batch], devices: int) -> dict[str, np.ndarray]:
-    """Micro-batches in the order of their virtual workers -> arrays [A, devices, …]: worker a * devices + d is
+    """Micro-batches in the order of their virtual workers -> arrays [A, devices, …]: virtual worker a * devices + d is
     micro-batch a of device d."""
     return {
         name: np.stack([getattr(batch, name) for batch in batches]).reshape(

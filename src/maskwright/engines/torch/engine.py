@@ -1,6 +1,7 @@
-"""The torch engine: on the CPU or a CUDA device, one for each process.
+"""The torch engine: one CPU or CUDA device for each process.
 
-Here are the devices, the micro-batches and the health of an update; `torch_weights.py` has what it changes.
+This file has the micro-batches of an update, its health and memory; `weights.py` has what it changes, and `prepare.py`
+what it computes on.
 """
 
 from __future__ import annotations
@@ -8,20 +9,19 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, dataclass, replace
-from functools import cache
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from maskwright.core import config as run
-from maskwright.core import hardware
+from maskwright.core.config import shared_out
 from maskwright.core.console import warn
-from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.core.errors import MaskwrightError
 from maskwright.data import bits
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
@@ -35,97 +35,51 @@ from maskwright.engines.base import (
     one_row_too_long,
 )
 from maskwright.engines.ceiling import gemm_ceiling
-from maskwright.engines.processes import launch_variables
+from maskwright.engines.torch.prepare import (
+    choose_compile,
+    choose_device,
+    choose_dtype,
+    prepare,
+    use_exact_sums,
+    use_threads,
+)
 from maskwright.engines.torch.processes import Peers, connect, gather_into
-from maskwright.engines.torch.weights import Replicated, Weights
+from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import Borders, segment_borders, takes_borders
-from maskwright.model.torch.networks import make_network, masked_lm_loss
+from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, takes_cu_seqlens
+from maskwright.model.torch.networks import masked_lm_loss
 
-COMPILE_PAYS_FLOPS = 1e17
-"""Of a run on a CUDA device: some five minutes of it, of which fused layers save more than the minute of compiling.
-On a CPU they save nothing (docs/experiments.md)."""
-
-
-def choose_device(wanted: str) -> str:
-    """`auto` takes a CUDA device when there is one. Raises `ConfigError` rather than falling back."""
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            "cuda was asked for, but torch sees no CUDA device",
-            where="engine.device",
-            fix="check the driver and that torch is a CUDA build, or say cpu",
-        )
-    if wanted == "tpu":
-        raise ConfigError("torch does not know TPUs", where="engine.device", fix="say engine.kind: jax")
-    return wanted
-
-
-def choose_dtype(wanted: str, device: str) -> torch.dtype:
-    """`auto` takes bf16 where the hardware multiplies it faster; decided by its feature flags, so always the same."""
-    if wanted == "auto":
-        if device == "cuda":
-            wanted = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-        else:
-            wanted = "bf16" if hardware.cpu_multiplies_bf16_faster() else "fp32"
-    return torch.bfloat16 if wanted == "bf16" else torch.float32
-
-
-def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
-    """Decided by the whole run, not by what is left of it, so that a continued run computes as it did before.
-
-    Raises `ConfigError` where a compiler is needed and absent.
-    """
-    if device == "cpu" and wanted == "on" and not (os.environ.get("CXX") or shutil.which("g++")):
-        raise ConfigError("torch.compile needs a C++ compiler on a CPU", where="engine.compile", fix="install g++")
-    return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
-
-
-def require_shardable(optimizer: run.Optimizer, engine: run.Engine, compiled: bool) -> None:
-    where = "engine.sharding fsdp"
-    if engine.reproducibility == "exact":
-        raise ConfigError(
-            "sums gradients in the order of the backend", where=where, fix="say engine.reproducibility: fast, too"
-        )
-    if optimizer.kind == "muon":
-        fix = "take optimizer.kind: adamw, or engine.sharding: data; engine.kind: jax has both"
-        raise ConfigError("cuts apart the matrices that muon needs whole", where=where, fix=fix)
-    if compiled:
-        raise ConfigError("is not compiled", where=where, fix="say engine.compile: off")
-
-
-def use_threads(engine: run.Engine, device: str) -> int:
-    """How many this process computes with from here on; those of one machine share out its cores."""
-    launch = launch_variables()
-    # Its own share of the cores in any case: what `exact_threads` decided comes in engine.threads.
-    share = cpu_threads() if device == "cpu" and (not engine.threads or (launch and launch.local_count > 1)) else 0
-    threads = engine.threads or share or hardware.usable_cores()
-    torch.set_num_threads(threads)
-    if device == "cpu":
-        hardware.keep_freed_memory()
-    return threads
-
-
-@cache
-def cpu_threads() -> int:
-    """Once: what is left to this process afterwards is its share already."""
-    launch = launch_variables()
-    number, count = (launch.local_number, launch.local_count) if launch else (0, 1)
-    return hardware.spread_over_cores(number=number, count=count)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Said:
-    """Of all processes: the weight of their predictions, the largest wish, and whether one is to give the step up."""
+class Sums:
+    """Sums over all ranks for one step."""
 
     weight: float
-    wish: int
+    """Weight of the predictions."""
+    vote: int
+    """The highest one."""
     urgent: bool
+    """Whether any rank must give the step up."""
+
+
+class Exchange:
+    """The one exchange between ranks in an update, however often its gradient is computed again."""
+
+    def __init__(self, engine: TorchEngine, weight: float, vote: int) -> None:
+        self._engine, self._weight, self._vote = engine, weight, vote
+        self._sums: Sums | None = None
+
+    def sums(self, *, urgent: bool = False) -> Sums:
+        if self._sums is None:
+            with (self._engine.waiting or nullcontext)():
+                self._sums = self._engine.exchange(self._weight, self._vote, urgent=urgent)
+        return self._sums
 
 
 class TorchEngine:
-    """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run draws the same.
+    """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run drops the same.
 
     `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides.
     """
@@ -136,64 +90,45 @@ class TorchEngine:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
         self.processes = connect(engine, self.device)
-        self.spread = self.processes.count
+        self.dp_degree = self.processes.world_size
         self.dtype = choose_dtype(engine.dtype, self.device)
         self.dtype_name = str(self.dtype).removeprefix("torch.")
         self.threads = use_threads(engine, self.device)
         torch.backends.cuda.matmul.allow_tf32 = False
         if self.device == "cuda":
-            # Some CUDA kernels add in whatever order their threads come, as flash attention's backward pass does. Those
-            # that have no other way are named in a warning (torch's page "Reproducibility").
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            torch.use_deterministic_algorithms(engine.reproducibility == "exact", warn_only=True)
-            # Else each new tensor is filled first, for nothing.
-            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
+            use_exact_sums(engine.reproducibility == "exact")
         compiled = choose_compile(engine.compile, self.device, run_flops)
-        how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
-        several = f", {self.spread} processes, {how}" if self.spread > 1 else ""
-        self.description = (
-            f"torch {torch.__version__} on {name}, {self.dtype_name}, "
-            f"layers {'compiled' if compiled else 'not compiled'}{several}"
-        )
         self.runs_ahead = self.device == "cuda"
         # A CUDA stream may stand behind a collective operation that waits for the lost process for ever.
         self.reads_alone = engine.sharding == "data" and self.device == "cpu"
         self.rows_at_once: int | None = None
-        # Fully sharded, the processes need each other for each layer, and neither can tell who waits for whom.
-        self.waiting: Callable[[], AbstractContextManager[object]] | None = None
         self._step = 0
         self._first_bad = torch.tensor(2**62, device=self.device)
-        self.weights: Weights
-        if engine.sharding == "fsdp":
-            require_shardable(optimizer, engine, compiled)
-        if engine.sharding == "fsdp" and self.spread > 1:
-            from maskwright.engines.torch.fsdp import Sharded
-
-            self.model = make_network(model, "meta")
-            self.weights = Sharded(self.model, model, optimizer, self.dtype, self.device, self.processes)
-        else:
-            self.model, exact = make_network(model, self.device), engine.reproducibility == "exact"
-            self.weights = Replicated(self.model, model, optimizer, self.dtype, exact=exact, processes=self.processes)
+        self.model, self.weights = prepare(
+            model,
+            optimizer,
+            engine,
+            device=self.device,
+            dtype=self.dtype,
+            processes=self.processes,
+            compiled=compiled,
+        )
+        # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
+        self.waiting: Callable[[], AbstractContextManager[object]] | None = None
+        if isinstance(self.weights, Replicated):
             self.waiting = nullcontext
-        if compiled:
-            # A layer has a variant for each of mask or none, training or not, first or later. Beyond the limit torch
-            # would go on uncompiled without a word, and a continued run might draw the line elsewhere.
-            torch._dynamo.config.recompile_limit = 64
-            torch._dynamo.config.fail_on_recompile_limit_hit = True
-            for part in (*self.model.layers, self.model.head):
-                part.compile()
+        self.description = self._describe(engine, compiled)
 
-    def workers(self, virtual_workers: int) -> list[int]:
-        each, rest = divmod(virtual_workers, self.spread)
-        if rest:
-            raise ConfigError(
-                f"{virtual_workers} virtual workers cannot be shared out evenly over {self.spread} processes",
-                where="batch.virtual_workers",
-                fix=f"take a multiple of {self.spread}, with fewer batch.micro_batch_rows for the same batch; or "
-                "fewer --processes",
-            )
-        return list(range(self.processes.number * each, (self.processes.number + 1) * each))
+    def _describe(self, engine: run.Engine, compiled: bool) -> str:
+        name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
+        how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
+        several = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
+        layers = "compiled" if compiled else "not compiled"
+        return f"torch {torch.__version__} on {name}, {self.dtype_name}, layers {layers}{several}"
+
+    def local_virtual_workers(self, virtual_workers: int) -> list[int]:
+        each = shared_out(virtual_workers, self.dp_degree, "processes")
+        return list(range(self.processes.rank * each, (self.processes.rank + 1) * each))
 
     def ceiling(self) -> float:
         def multiply(m: int, k: int, n: int) -> Callable[[], object]:
@@ -206,40 +141,39 @@ class TorchEngine:
 
             return once
 
-        return self.spread * gemm_ceiling(multiply)
+        return self.dp_degree * gemm_ceiling(multiply)
 
     # ---- one update ------------------------------------------------------------------------------------------
+
+    def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
+        """One micro-batch of each kind: the others have its shapes. `begin` allocates the moments and the buffers of
+        all micro-batches first. Nothing is sent but the number of rows that fit, so ranks may differ until then."""
+        local = self.local_virtual_workers(len(batches) * self.dp_degree)
+
+        def train() -> None:
+            self.weights.begin(len(batches) * self.dp_degree)
+            self._accumulate(batches[0], local[0], final=False)
+
+        self._fitting(batches[0], train)
+        for batch in held_out[:1]:
+            self._evaluate(batch)
+        self.exchange(0.0, 0, urgent=False)
 
     def step(
         self,
         batches: Sequence[Batch],
         learning_rate: float,
         give_up: Callable[[], bool] = lambda: False,
-        wish: int = 0,
+        vote: int = 0,
     ) -> StepStats | None:
-        own = sum(batch.predicted for batch in batches)
-        said: Said | None = None
-
-        def tell(urgent: bool) -> Said:
-            """Once an update, however often its gradient is begun again."""
-            nonlocal said
-            if said is None:
-                with (self.waiting or nullcontext)():
-                    said = self._exchange(own, wish, urgent)
-            return said
-
-        losses = None
-        while losses is None:
-            try:
-                losses = self._gradient(batches, give_up, tell)
-            except (RuntimeError, MemoryError) as error:
-                self._compute_fewer_at_once(batches[0], error)
+        exchange = Exchange(self, sum(batch.predicted for batch in batches), vote)
+        losses = self._fitting(batches[0], lambda: self._gradient(batches, give_up, exchange))
         if len(losses) < len(batches):
             return None
-        agreed = tell(False)
+        sums = exchange.sums()
         with (self.waiting or nullcontext)():
-            loss_sum = self._everyones(torch.stack(losses)).sum(dtype=torch.float64)
-            weight = max(agreed.weight, 1.0)
+            loss_sum = self._gathered(torch.stack(losses)).sum(dtype=torch.float64)
+            weight = max(sums.weight, 1.0)
             norm = self.weights.finish() / weight
         good = self._judge(loss_sum, norm)
         longest = self.optimizer_config.max_grad_norm
@@ -247,47 +181,56 @@ class TorchEngine:
         scale = torch.clamp((longest or math.inf) / (norm + 1e-6), max=1.0) / weight
         self.weights.update(scale, learning_rate, good)
         self._step += 1
-        return StepStats(loss_sum, agreed.weight, norm, agreed.wish)
+        return StepStats(loss_sum, sums.weight, norm, sums.vote)
 
-    def _gradient(
-        self, batches: Sequence[Batch], give_up: Callable[[], bool], tell: Callable[[bool], Said]
-    ) -> list[Tensor]:
-        """Loss sums of the micro-batches; fewer of them when given up, by all processes or none: they agree before the
-        last micro-batch, the only one that sends. Who is to give up goes there at once."""
-        workers = self.workers(len(batches) * self.spread)
-        self.weights.begin(len(batches) * self.spread)
+    def _gradient(self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Exchange) -> list[Tensor]:
+        """Loss sums of the micro-batches; fewer of them when all ranks give the step up.
+
+        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. A
+        rank that wants to give up goes to that exchange at once."""
+        local = self.local_virtual_workers(len(batches) * self.dp_degree)
+        self.weights.begin(len(batches) * self.dp_degree)
         losses = []
-        for worker, batch in zip(workers, batches, strict=True):
-            final, urgent = worker == workers[-1], give_up()
-            if self.processes.count == 1:
+        for virtual_worker, batch in zip(local, batches, strict=True):
+            final, urgent = virtual_worker == local[-1], give_up()
+            if self.processes.world_size == 1:
                 if urgent:
                     break
-            elif (final or (urgent and not self.weights.in_step)) and tell(urgent).urgent:
+            elif (final or (urgent and not self.weights.in_step)) and exchange.sums(urgent=urgent).urgent:
                 break
-            losses.append(self._accumulate(batch, worker, final=final))
+            losses.append(self._accumulate(batch, virtual_worker, final=final))
         return losses
 
-    def _exchange(self, weight: float, wish: int, urgent: bool) -> Said:
-        """What the processes tell each other in each step, over the hosts' own connection."""
+    def exchange(self, weight: float, vote: int, *, urgent: bool) -> Sums:
+        """What ranks tell each other in each step, over the connection of their hosts. The fewest `rows_at_once` of any
+        rank become those of all."""
         if not isinstance(self.processes, Peers):
-            return Said(weight, wish, urgent)
-        own = torch.tensor([weight, wish, self.rows_at_once or math.inf, urgent], dtype=torch.float64)
-        found = self.processes.numbers(own)
+            return Sums(weight, vote, urgent)
+        own = torch.tensor([weight, vote, self.rows_at_once or math.inf, urgent], dtype=torch.float64)
+        found = self.processes.gather_numbers(own)
         rows = found[:, 2].min().item()
         self.rows_at_once = None if math.isinf(rows) else int(rows)
-        return Said(found[:, 0].sum().item(), int(found[:, 1].max()), bool(found[:, 3].any()))
+        return Sums(found[:, 0].sum().item(), int(found[:, 1].max()), bool(found[:, 3].any()))
 
-    def _everyones(self, own: Tensor) -> Tensor:
-        """[n] of each process -> [processes * n], by virtual worker."""
-        if self.processes.count == 1:
+    def _gathered(self, own: Tensor) -> Tensor:
+        """[n] of each rank -> [world_size * n], by virtual worker."""
+        if self.processes.world_size == 1:
             return own
-        found = own.new_empty(self.processes.count * len(own))
+        found = own.new_empty(self.processes.world_size * len(own))
         gather_into(found, own)
         return found
 
+    def _fitting(self, batch: Batch, compute: Callable[[], T]) -> T:
+        """The result of `compute`, which is called again with half of `batch`'s rows at once when memory runs out."""
+        while True:
+            try:
+                return compute()
+            except (RuntimeError, MemoryError) as error:
+                self._compute_fewer_at_once(batch, error)
+
     def _compute_fewer_at_once(self, batch: Batch, error: Exception) -> None:
-        """After running out of memory: half of the rows, aloud. Raises the error when it is another one, or when a
-        single row does not fit."""
+        """Halves `rows_at_once` with a warning after memory ran out. Raises `error` if it is another one, and
+        `MaskwrightError` if not even one row fits."""
         if not is_out_of_memory(error):
             raise error
         M, T = batch.input_ids.shape
@@ -296,7 +239,7 @@ class TorchEngine:
             raise one_row_too_long(T, self.device) from None
         if self.weights.sending:
             raise MaskwrightError(
-                "out of memory while the processes were summing their gradients, which cannot be begun again",
+                "out of memory while the processes were summing their gradients, which cannot be done again",
                 where=self.device,
                 fix="lower batch.micro_batch_rows and raise batch.virtual_workers in a new run that begins from an "
                 "export of this one",
@@ -312,8 +255,8 @@ class TorchEngine:
         return [batch] if size >= M else [batch.part(i, min(i + size, M)) for i in range(0, M, size)]
 
     def _judge(self, loss_sum: Tensor, norm: Tensor) -> Tensor | None:
-        """Notes whether loss and gradient are finite. On a device that runs ahead, as 1 or 0 that scales this update
-        and each one after it, so that nothing waits; elsewhere `HealthError` is raised here."""
+        """Notes whether loss and gradient are finite. A device that runs ahead gets 1 or 0, which scales this update
+        and each later one, so that nothing waits. Elsewhere `HealthError` is raised here."""
         finite = torch.isfinite(loss_sum) & torch.isfinite(norm)
         self._first_bad = torch.where(finite, self._first_bad, self._first_bad.clamp(max=self._step))
         if not self.runs_ahead:
@@ -326,10 +269,10 @@ class TorchEngine:
         if step <= self._step:
             raise not_finite(step)
 
-    def _accumulate(self, batch: Batch, worker: int, *, final: bool) -> Tensor:
+    def _accumulate(self, batch: Batch, virtual_worker: int, *, final: bool) -> Tensor:
         """Adds one micro-batch's gradient; returns its loss sum on the device."""
         if self.config.hidden_dropout_prob or self.config.attention_probs_dropout_prob:
-            torch.manual_seed(int(bits.key(self.seed, DROPOUT_PURPOSE, self._step, worker) >> np.uint64(1)))
+            torch.manual_seed(int(bits.key(self.seed, DROPOUT_PURPOSE, self._step, virtual_worker) >> np.uint64(1)))
         self.model.train()
         total = torch.zeros((), device=self.device)
         parts = self._parts(batch)
@@ -351,32 +294,28 @@ class TorchEngine:
                 tensor = tensor.pin_memory()
             return tensor.to(self.device, non_blocking=True)
 
-        segments: Tensor | Borders = put(batch.segment_ids)
+        segments: Tensor | CuSeqlens = put(batch.segment_ids)
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
-        if takes_borders(self._first_bad.device, self.dtype, width, dropout):
-            segments = Borders(put(segment_borders(batch.segment_ids)), batch.segment_ids.shape[1])
+        if takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
+            segments = CuSeqlens(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
         logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
         return logits, put(batch.labels).long(), put(batch.weights)
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
         if not isinstance(self.processes, Peers):
             return sum((self._evaluate(batch) for batch in batches), EvalStats())
-        # As many in each process: in a forward pass they may wait for each other.
+        # Each rank computes equally many, because ranks may wait for each other in a forward pass.
         blank = replace(batches[0], weights=np.zeros_like(batches[0].weights))
-        everything = [*batches, *[blank] * (-len(batches) % self.spread)]
-        own = [self._evaluate(batch) for batch in everything[self.processes.number :: self.spread]]
-        found = self.processes.numbers(torch.tensor([astuple(stats) for stats in own], dtype=torch.float64))
+        everything = [*batches, *[blank] * (-len(batches) % self.dp_degree)]
+        own = [self._evaluate(batch) for batch in everything[self.processes.rank :: self.dp_degree]]
+        found = self.processes.gather_numbers(torch.tensor([astuple(stats) for stats in own], dtype=torch.float64))
         return sum((EvalStats(*stats) for stats in found.transpose(0, 1).flatten(0, 1).tolist()), EvalStats())
 
     @torch.no_grad()
     def _evaluate(self, batch: Batch) -> EvalStats:
         self.model.eval()
-        while True:
-            try:
-                return sum((self._score(part) for part in self._parts(batch)), EvalStats())
-            except (RuntimeError, MemoryError) as error:
-                self._compute_fewer_at_once(batch, error)
+        return self._fitting(batch, lambda: sum((self._score(part) for part in self._parts(batch)), EvalStats()))
 
     def _score(self, batch: Batch) -> EvalStats:
         logits, labels, weights = self._predict(batch)
@@ -390,10 +329,11 @@ class TorchEngine:
         return self.weights.read(self._step)
 
     def write(self, state: TrainState) -> None:
-        header = json.loads(self.processes.share(json.dumps([state.step, bool(state.moments)]).encode()))
+        header = json.loads(self.processes.broadcast(json.dumps([state.step, bool(state.moments)]).encode()))
         self._step, with_moments = header
         self.weights.write(TrainState(self._step, state.parameters, state.moments), moments=with_moments)
 
+    @property
     def report(self) -> dict[str, object]:
         if self.device == "cpu":
             return {}
@@ -401,13 +341,8 @@ class TorchEngine:
 
     @contextmanager
     def profile(self, folder: str) -> Iterator[object]:
-        """As `trace.json`, for Perfetto or chrome://tracing."""
+        """Writes `trace.json`, for Perfetto or chrome://tracing."""
         with torch.profiler.profile() as profiler:
             yield profiler
         os.makedirs(folder, exist_ok=True)
         profiler.export_chrome_trace(os.path.join(folder, "trace.json"))
-
-    def close(self) -> None:
-        self.weights.drop()
-        if self.device == "cuda":
-            torch.cuda.empty_cache()

@@ -1,8 +1,8 @@
-"""Weights, gradient and optimizer state of a torch run in parts, one for each process: torch's `fully_shard` (FSDP2).
+"""Weights, gradient and optimizer state of a torch run, sharded over the ranks by torch's `fully_shard` (FSDP2).
 
-A layer's weights are gathered just before it is computed, in the dtype that is multiplied in, and again in the backward
-pass; its gradient is summed and cut apart at once, in fp32. For models that do not fit otherwise: it sends more than
-`torch_weights.py`, and its sums have the backend's order. Checkpoints are the same files.
+A layer's weights are gathered just before it is computed, in the dtype of the multiplications, and again in the
+backward pass. Its gradient is reduce-scattered at once, in fp32. This is for models that do not fit otherwise: it sends
+more than `weights.py`, and its sums have the backend's order. Checkpoints are the same files.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ KINDS = ("exp_avg", "exp_avg_sq")
 
 
 class Sharded:
-    """See `torch_weights.Weights`. `network` comes without storage (device meta), and gets that of this process's part
-    on `device`."""
+    """See `weights.Weights`. `network` comes without storage (device meta), and gets storage for this rank's shard on
+    `device`."""
 
     in_step = True
     sending = True
-    """Each layer's forward pass already asks the other processes for its weights."""
+    """Each layer's forward pass already gathers its weights from the other ranks."""
 
     def __init__(
         self,
@@ -47,23 +47,24 @@ class Sharded:
     ) -> None:
         self.config, self.options, self._processes = config, options, processes
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-        mesh = init_device_mesh(device, (processes.count,))
+        mesh = init_device_mesh(device, (processes.world_size,))
         for layer in network.layers:
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         fully_shard(network, mesh=mesh, mp_policy=policy)
         network.to_empty(device=device)
         for module in network.modules():
-            if isinstance(module, FSDPModule):  # a sum, and no mean of it
+            if isinstance(module, FSDPModule):  # sum over ranks, no mean
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
         self._named = {name: cast(DTensor, parameter) for name, parameter in network.named_parameters()}
         self._optimizer: torch.optim.AdamW | None = None
 
     def _local(self) -> dict[str, Tensor]:
-        """This process's part of each; it may be empty."""
+        """This rank's shard of each parameter; it may be empty."""
         return {name: parameter.to_local().detach() for name, parameter in self._named.items()}
 
-    def _start_optimizer(self) -> torch.optim.AdamW:
+    def _start_optimizer(self, step: int = 0) -> torch.optim.AdamW:
+        """With the moments of `step` finished updates, all zero."""
         if self._optimizer is None:
             options = self.options
             self._parts = self._local()
@@ -78,16 +79,22 @@ class Sharded:
             self._optimizer = torch.optim.AdamW(
                 groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), eps=options.eps, fused=True
             )
+            for part in self._parts.values():
+                self._optimizer.state[part] = {
+                    "step": torch.tensor(float(step), device=part.device),
+                    **{kind: torch.zeros_like(part) for kind in KINDS},
+                }
         return self._optimizer
 
     # ---- one update ------------------------------------------------------------------------------------------
 
     def begin(self, virtual_workers: int) -> None:
+        self._start_optimizer()
         for parameter in self._named.values():
             parameter.grad = None
 
     def expect(self, *, first: bool, last: bool, final: bool) -> None:
-        """`fully_shard` sums and cuts apart after each backward pass: a whole gradient is what there is no room for."""
+        """`fully_shard` reduce-scatters after each backward pass: there is no room for an unsharded gradient."""
 
     def take(self) -> None: ...
 
@@ -117,47 +124,39 @@ class Sharded:
         if step and self._optimizer:
             state = self._optimizer.state
             for kind in KINDS:
-                moments[kind] = self._whole({name: state[part][kind] for name, part in self._parts.items()})
-        return TrainState(step, self._whole(self._local()), moments if self._processes.number == 0 else {})
+                moments[kind] = self._gather({name: state[part][kind] for name, part in self._parts.items()})
+        return TrainState(step, self._gather(self._local()), moments if self._processes.rank == 0 else {})
 
-    def _whole(self, parts: dict[str, Tensor]) -> Parameters:
-        """In process 0, one parameter after the other, so that no device holds more than one whole."""
+    def _gather(self, parts: dict[str, Tensor]) -> Parameters:
+        """On rank 0, one parameter after the other, so that no device holds more than one of them unsharded."""
         found: Parameters = {}
         gathered: dict[str, Tensor] = {}
         for name, like in self._named.items():
-            whole = DTensor.from_local(
+            full = DTensor.from_local(
                 parts[name], like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
             ).full_tensor()
-            if self._processes.number == 0:
-                gathered[name] = whole.cpu()
+            if self._processes.rank == 0:
+                gathered[name] = full.cpu()
         if gathered:
             found = extract(gathered, self.config)
         return found
 
     def write(self, state: TrainState, *, moments: bool) -> None:
-        self._cut(self._local(), state.parameters, NEVER_PREDICTED)
+        self._shard(self._local(), state.parameters, NEVER_PREDICTED)
         self._optimizer = None
         if not moments:
             return
-        optimizer = self._start_optimizer()
-        for part in self._parts.values():
-            optimizer.state[part] = {
-                "step": torch.tensor(float(state.step), device=part.device),
-                **{kind: torch.zeros_like(part) for kind in KINDS},
-            }
+        optimizer = self._start_optimizer(state.step)
         for kind in KINDS:
             parts = {name: optimizer.state[part][kind] for name, part in self._parts.items()}
-            self._cut(parts, state.moments.get(kind, {}), 0.0)
+            self._shard(parts, state.moments.get(kind, {}), 0.0)
 
-    def _cut(self, parts: dict[str, Tensor], given: Parameters, padding: float) -> None:
-        """Process 0's arrays, to each process its part."""
-        whole = {name: torch.empty(like.shape) for name, like in self._named.items()} if given else {}
+    def _shard(self, parts: dict[str, Tensor], given: Parameters, padding: float) -> None:
+        """Gives each rank its shard of rank 0's arrays."""
+        full = {name: torch.empty(like.shape) for name, like in self._named.items()} if given else {}
         if given:
-            assign(whole, given, self.config, padding)
+            assign(full, given, self.config, padding)
         for name, like in self._named.items():
-            found = whole[name] if given else torch.empty(like.shape)
-            cut = distribute_tensor(found.to(parts[name].device), like.device_mesh, like.placements)
-            parts[name].copy_(cut.to_local())
-
-    def drop(self) -> None:
-        self._optimizer = None
+            array = full[name] if given else torch.empty(like.shape)
+            shard = distribute_tensor(array.to(parts[name].device), like.device_mesh, like.placements)
+            parts[name].copy_(shard.to_local())

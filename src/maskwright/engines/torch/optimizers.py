@@ -1,4 +1,4 @@
-"""Optimizers in torch, over all parameters in one flat fp32 buffer: a few large operations whatever the depth.
+"""Optimizers in torch over one flat fp32 buffer of all parameters: a few large operations, whatever the depth.
 
 AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, all that is not a hidden matrix.
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) moves each matrix between hidden states by the
@@ -49,37 +49,39 @@ def numel(shapes: Shapes) -> int:
 
 
 def views(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-    """A flat buffer by the names of what lies in it, in their shapes."""
+    """Views of a flat buffer, by name and in their shapes."""
     parts = flat.split([shape.numel() for shape in shapes.values()])
     return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 class AdamW:
-    """Of the whole buffer, or beside Muon of its tail, behind the hidden matrices. Vectors are not decayed.
+    """Updates the whole buffer, or, beside Muon, its tail behind the hidden matrices. Vectors are not decayed.
 
-    Updates are those of `torch.optim.AdamW(fused=True)`, by its function: the class imports torch's compiler, which
+    The updates are those of `torch.optim.AdamW(fused=True)`, by its function: the class imports torch's compiler, which
     makes each start 1.5 s longer.
     """
 
     def __init__(self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer) -> None:
         hidden = {} if options.kind == "muon" else layout.hidden
-        self._parts = (hidden | layout.matrices, layout.vectors)
-        self.shapes = self._parts[0] | self._parts[1]
+        matrices = hidden | layout.matrices
+        self.shapes = matrices | layout.vectors
         self._options, size = options, numel(self.shapes)
         self._weights, self._gradients = weights[len(weights) - size :], gradients[len(weights) - size :]
-        self._ends = (numel(self._parts[0]), size)
+        self._ends = (numel(matrices), size)
         self._flat = {kind: torch.zeros_like(self._weights) for kind in ("exp_avg", "exp_avg_sq")}
         self._steps = [torch.zeros((), device=weights.device) for _ in self._ends]
 
     @torch.no_grad()
     def step(self, learning_rate: float, good: Tensor | None = None) -> None:
-        """`good`: 1, or 0 to leave everything as it is, known to the device alone."""
+        """`good` is 1, or 0 to leave everything as it is; only the device knows which."""
         options, begin = self._options, 0
         found_inf = None if good is None else 1.0 - good
-        tensors = (self._weights, self._gradients, self._flat["exp_avg"], self._flat["exp_avg_sq"])
         for steps, end, decay in zip(self._steps, self._ends, (options.weight_decay, 0.0), strict=True):
             adamw(
-                *([tensor[begin:end]] for tensor in tensors),
+                [self._weights[begin:end]],
+                [self._gradients[begin:end]],
+                [self._flat["exp_avg"][begin:end]],
+                [self._flat["exp_avg_sq"][begin:end]],
                 [],
                 [steps],
                 fused=True,
@@ -97,8 +99,8 @@ class AdamW:
     def read(self) -> Moments:
         return {kind: views(moment, self.shapes) for kind, moment in self._flat.items()}
 
-    def write(self, step: int, device: str) -> Moments:
-        """Makes the state of `step` finished updates, all zero, and returns it to be filled."""
+    def write(self, step: int) -> Moments:
+        """Makes the moments of `step` finished updates, all zero, and returns them to be filled."""
         for tensor in self._flat.values():
             tensor.zero_()
         for tensor in self._steps:
@@ -107,7 +109,7 @@ class AdamW:
 
 
 class Muon:
-    """Of the hidden matrices, at the buffer's head. `dtype` is what the iteration multiplies in."""
+    """Updates the hidden matrices, at the buffer's head. The iteration multiplies in `dtype`."""
 
     def __init__(
         self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer, dtype: torch.dtype
@@ -148,14 +150,14 @@ class Muon:
     def read(self) -> Moments:
         return {"momentum": views(self._momentum, self.shapes)}
 
-    def write(self, step: int, device: str) -> Moments:
+    def write(self, step: int) -> Moments:
         return {"momentum": views(self._momentum.zero_(), self.shapes)}
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """[n, r, c] -> about U V^T of each one's singular value decomposition U S V^T: singular values within 0.7 to 1.2.
+    """[n, r, c] -> about U V^T of each matrix's singular value decomposition U S V^T: singular values in 0.7 to 1.2.
 
-    Newton-Schulz on the quintic of Jordan et al. 2024, for a whole stack at once.
+    Newton-Schulz with the quintic of Jordan et al. 2024, for the stack of matrices at once.
     """
     a, b, c = NEWTON_SCHULZ
     x = matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-7)

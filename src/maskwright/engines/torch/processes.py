@@ -1,7 +1,6 @@
-"""Finding the other processes of a torch run, by `env://` variables, before anything is computed.
+"""Finding the other ranks of a torch run by `env://` variables, before anything is computed.
 
-What processes say to each other about the run (`Peers`) goes over gloo; gradients and weights go over NCCL where they
-are on CUDA devices.
+Messages about the run (`Peers`) go over gloo. Gradients and weights on CUDA devices go over NCCL.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ from maskwright.engines.processes import (
 
 NAME_SECONDS = 120.0
 SILENT_SECONDS = 1800
-"""Of a collective operation, after which a process that neither answers nor is gone counts as lost: checkpoints are
-read and caches filled in between."""
+"""How long a collective operation waits for a rank that neither answers nor is gone before it counts as lost:
+checkpoints are read and caches filled in between."""
 LOST = ("connection", "socket", "broken pipe", "timed out waiting", "failed to recv", "remote process", "was aborted")
 """Words in the errors of collective operations when another process has died."""
 
 gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""[n] of each process -> [processes * n]. torch 2.13 gave it the first name and warns of the second, 2.11 has only that
-one."""
+"""[n] of each rank -> [world_size * n]. torch 2.13 has the first name and warns of the second, 2.11 has only the
+second."""
 
 
 class Peers:
-    """More than one process, over gloo."""
+    """Several ranks, over gloo."""
 
     def __init__(self) -> None:
-        self.number, self.count = dist.get_rank(), dist.get_world_size()
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
-    def share(self, data: bytes) -> bytes:
+    def broadcast(self, data: bytes) -> bytes:
         length = torch.tensor([len(data)])
         dist.broadcast(length, 0)
-        given = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8) if self.number == 0 else None
+        given = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8) if self.rank == 0 else None
         found = given if given is not None else torch.empty(max(1, int(length)), dtype=torch.uint8)
         dist.broadcast(found, 0)
         return found[: int(length)].numpy().tobytes()
@@ -59,14 +58,14 @@ class Peers:
     def gather(self, data: bytes) -> list[bytes]:
         own = torch.zeros(LONGEST_MESSAGE + 8, dtype=torch.uint8)
         own[: 8 + len(data)] = torch.frombuffer(bytearray(len(data).to_bytes(8, "little") + data), dtype=torch.uint8)
-        found = [torch.empty_like(own) for _ in range(self.count)]
+        found = [torch.empty_like(own) for _ in range(self.world_size)]
         dist.all_gather(found, own)
         texts = (one.numpy().tobytes() for one in found)
         return [text[8 : 8 + int.from_bytes(text[:8], "little")] for text in texts]
 
-    def numbers(self, own: Tensor) -> Tensor:
-        """[n] of each process -> [processes, n], on the CPU."""
-        found = [torch.empty_like(own) for _ in range(self.count)]
+    def gather_numbers(self, own: Tensor) -> Tensor:
+        """[n] of each rank -> [world_size, n], on the CPU."""
+        found = [torch.empty_like(own) for _ in range(self.world_size)]
         dist.all_gather(found, own)
         return torch.stack(found)
 
@@ -76,30 +75,30 @@ class Peers:
 
     def close(self) -> None:
         try:
-            self.share(b"")  # for as long as process 0 still copies its last checkpoint
+            self.broadcast(b"")  # waits while rank 0 copies its last checkpoint
         except RuntimeError:
             return
         dist.destroy_process_group()
 
 
 def connect(engine: run.Engine, device: str) -> Processes:
-    """Raises `ConfigError` where a device is absent, `StoppedEarly` where the others are not to be found."""
+    """Raises `ConfigError` if a device is absent, `StoppedEarly` if the other ranks cannot be found."""
     launch = launch_variables()
-    if launch and engine.devices not in (None, launch.count):
+    if launch and engine.devices not in (None, launch.world_size):
         fix = f"start {engine.devices} processes, or leave engine.devices out"
         raise ConfigError(
-            f"{engine.devices} were asked for, and {launch.count} compute", where="engine.devices", fix=fix
+            f"{engine.devices} were asked for, and {launch.world_size} compute", where="engine.devices", fix=fix
         )
     if launch and device == "cuda":
         there = torch.cuda.device_count()
-        if launch.local_count > there:
+        if launch.local_world_size > there:
             raise ConfigError(
-                f"{launch.local_count} processes on this machine, and torch sees {there} CUDA devices",
+                f"{launch.local_world_size} processes on this machine, and torch sees {there} CUDA devices",
                 where="engine.device",
                 fix=f"start with --processes {there}, or say engine.device: cpu",
             )
-        torch.cuda.set_device(launch.local_number)
-    if launch is None or launch.count == 1:
+        torch.cuda.set_device(launch.local_rank)
+    if launch is None or launch.world_size == 1:
         return Alone()
     if not dist.is_initialized():
         _find(launch, "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
@@ -116,8 +115,8 @@ def _find(launch: Launch, backend: str) -> None:
         dist.init_process_group(
             backend,
             store=_store(launch),
-            rank=launch.number,
-            world_size=launch.count,
+            rank=launch.rank,
+            world_size=launch.world_size,
             timeout=timedelta(seconds=SILENT_SECONDS),
         )
 
@@ -125,7 +124,7 @@ def _find(launch: Launch, backend: str) -> None:
 
 
 def _resolve(launch: Launch) -> tuple[Any, ...]:
-    """As torch does for the others: a pod on Kubernetes has its name some seconds after it has begun."""
+    """Retries, as torch does for the other ranks: the name of a Kubernetes pod appears seconds after its start."""
     until = time.monotonic() + NAME_SECONDS
     while True:
         try:
@@ -137,9 +136,9 @@ def _resolve(launch: Launch) -> tuple[Any, ...]:
 
 
 def _store(launch: Launch) -> dist.TCPStore:
-    """torch's own would listen on every address; process 0's listens on the one that the others call."""
+    """torch's own store would listen on every address; rank 0 listens here on the one that the others call."""
     listener: int | None = None
-    first = launch.number == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun listens
+    first = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun listens
     if first and LISTENER in os.environ:
         listener = int(os.environ.pop(LISTENER))
     elif first:
@@ -152,9 +151,9 @@ def _store(launch: Launch) -> dist.TCPStore:
     return dist.TCPStore(
         launch.address,
         launch.port,
-        launch.count,
+        launch.world_size,
         first,
-        timeout=timedelta(seconds=2 * CONNECT_SECONDS),  # `find` gives up before torch prints a stack
+        timeout=timedelta(seconds=CONNECT_SECONDS + 60.0),  # after the deadline of `find`: torch's prints a C++ stack
         wait_for_workers=False,
         master_listen_fd=listener,
     )

@@ -1,4 +1,4 @@
-"""Weights, gradient and optimizer state of a torch run, whole in each process (`torch_fsdp.py` has them in parts).
+"""Weights, gradient and optimizer state of a torch run, replicated in each rank (`fsdp.py` shards them).
 
 Weights and moments are fp32 in flat buffers; the model multiplies in bf16 (a copy made once an update) or fp32. The
 optimizers (`optimizers.py`) are a few large operations on those buffers, whatever the depth.
@@ -25,28 +25,30 @@ from maskwright.model.torch.roberta import Roberta
 
 
 class Weights(Protocol):
-    """What an update does with them: `begin`; for each backward pass `expect`, then `take`; `finish`, `update`."""
+    """An update calls `begin`; `expect` and `take` around each backward pass; then `finish` and `update`."""
 
     in_step: bool
-    """Whether processes wait for each other in every micro-batch, so that none can leave one out alone."""
+    """Whether ranks wait for each other in every micro-batch, so that none can leave one out alone."""
 
     def begin(self, virtual_workers: int) -> None:
-        """No gradient is there yet."""
+        """Forgets any gradient, and allocates all that the update keeps: moments and buffers."""
         ...
 
     def expect(self, *, first: bool, last: bool, final: bool) -> None:
-        """Of its micro-batch the next backward pass is the first, the last; of all of this process's the final one."""
+        """Announces a backward pass: the first or last of its micro-batch, and the final one of this rank."""
         ...
 
-    def take(self) -> None: ...
+    def take(self) -> None:
+        """Adds up the gradient of the backward pass."""
+        ...
 
     @property
     def sending(self) -> bool:
-        """Whether other processes have some of this update's gradient, so that it cannot be begun again."""
+        """Whether other ranks have received part of this update's gradient, so that it cannot be computed again."""
         ...
 
     def finish(self) -> Tensor:
-        """The norm of the gradient, of all processes and not divided by anything, once it is there."""
+        """Waits for the gradient of all ranks, and returns its norm, not divided by anything."""
         ...
 
     def update(self, scale: Tensor, learning_rate: float, good: Tensor | None) -> None:
@@ -56,10 +58,8 @@ class Weights(Protocol):
     def read(self, step: int) -> TrainState: ...
 
     def write(self, state: TrainState, *, moments: bool) -> None:
-        """Process 0 gives it to all. `moments`: whether it has any."""
+        """Broadcasts rank 0's state. `moments`: whether it has any."""
         ...
-
-    def drop(self) -> None: ...
 
 
 class Replicated:
@@ -93,13 +93,14 @@ class Replicated:
 
     @property
     def _gradients(self) -> Gradients:
-        """Made when there is something to train: evaluation needs none."""
+        """Made by the first update: evaluation needs none."""
         if self._made is None:
             flat = torch.zeros_like(self._weights)
             self._made = Gradients(self._parameters, flat, self._used, exact=self._exact, processes=self._processes)
         return self._made
 
     def _start_optimizers(self) -> list[AdamW | Muon]:
+        """With moments that are zero."""
         if not self._optimizers:
             options, flat = self.options, self._gradients.flat
             self._optimizers = [AdamW(self.layout, self._weights, flat, options)]
@@ -133,7 +134,7 @@ class Replicated:
             self._multiplied.copy_(self._weights)
 
     def read(self, step: int) -> TrainState:
-        if self._processes.number:
+        if self._processes.rank:
             return TrainState(step, {})
         moments = {}
         for optimizer in self._optimizers if step else []:
@@ -146,18 +147,15 @@ class Replicated:
         if self._multiplied is not self._weights:
             self._multiplied.copy_(self._weights)
         if not moments:
-            self._optimizers = []  # those of updates that have not been made
+            self._optimizers = []  # their moments are of updates that no longer count
             return
         for optimizer in self._start_optimizers():
-            for kind, named in optimizer.write(state.step, str(self.device)).items():
+            for kind, named in optimizer.write(state.step).items():
                 self._write(named, state.moments.get(kind, {}), 0.0)
 
     def _write(self, named: dict[str, Tensor], given: Parameters, padding: float) -> None:
-        if self._processes.number == 0:
+        if self._processes.rank == 0:
             assign(named, given, self.config, padding)
-        if self._processes.count > 1:
+        if self._processes.world_size > 1:
             for tensor in named.values():
                 dist.broadcast(tensor, 0)
-
-    def drop(self) -> None:
-        self._optimizers = []

@@ -10,7 +10,7 @@ import yaml
 
 from maskwright.core.errors import InputError
 from maskwright.launch import cluster
-from maskwright.launch.target import Env, Option, Place, Pretrain, Restarts, Setup
+from maskwright.launch.target import Env, JobName, Option, Place, Pretrain, Restarts, Setup
 
 CONFIG = "~/maskwright-run.yaml"
 
@@ -22,7 +22,7 @@ class SkyPilot(Place):
         str | None, Option("GPUs of each machine, as in H100:8 (`sky show-gpus`); none on the CPU.", "KIND:N")
     ] = None
     cpus: Annotated[int | None, Option("Least number of cores of each machine.", "N", min=1)] = None
-    name: Annotated[str | None, Option("Name of the job; that of the run's folder when not given.", "NAME")] = None
+    name: JobName = None
     mount: Annotated[tuple[str, ...], Option("Bucket to mount in a folder, as in gs://data:/data.", "URL:PATH")] = ()
     spot: Annotated[bool, Option("Use machines that can be taken away, for less money.")] = False
     env: Env = ()

@@ -21,7 +21,7 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.parent import REASON_FILE, WISHES
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
-from maskwright.launch.target import Option, Place, Pretrain, Restarts
+from maskwright.launch.target import JobName, Option, Place, Pretrain, Restarts
 
 BEFORE_SECONDS = 30
 """Between the end of the grace period and the time limit."""
@@ -100,7 +100,7 @@ class Slurm(Place):
     num_nodes: Annotated[int, Option("Number of nodes that train together.", "N", min=1)] = 1
     gpus_per_node: Annotated[int, Option("GPUs of each node that compute; 0 computes on the CPU.", "N", min=0)] = 0
     cpus: Annotated[int | None, Option("Cores of each node; the cluster decides when not given.", "N", min=1)] = None
-    name: Annotated[str | None, Option("Name of the job; that of the run's folder when not given.", "NAME")] = None
+    name: JobName = None
     sbatch: Annotated[tuple[str, ...], Option("Option of sbatch, as in --sbatch=--partition=gpu.", "OPTION")] = ()
     workdir: Annotated[str, Option("Folder on the nodes; the one where you submit when not given.", "PATH")] = "."
     setup: Annotated[str | None, Option("Shell command that each node runs at each start.", "COMMAND")] = None

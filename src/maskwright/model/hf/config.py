@@ -11,7 +11,7 @@ from maskwright.core.errors import ConfigError, ModelError
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
 
 FOR_MASKED_LM = {"roberta": "RobertaForMaskedLM", "modernbert": "ModernBertForMaskedLM"}
-# What `RobertaConfig` takes for a key that config.json leaves out.
+# Defaults of `RobertaConfig` for keys that config.json leaves out.
 ROBERTA_DEFAULTS: dict[str, Any] = {
     "layer_norm_eps": 1e-12,
     "type_vocab_size": 2,
@@ -22,7 +22,7 @@ ROBERTA_DEFAULTS: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
-# And `ModernBertConfig`, under our names.
+# Defaults of `ModernBertConfig`, under our names.
 MODERNBERT_DEFAULTS: dict[str, Any] = {
     "layer_norm_eps": 1e-5,
     "hidden_dropout_prob": 0.0,
@@ -33,7 +33,7 @@ MODERNBERT_DEFAULTS: dict[str, Any] = {
     "eos_token_id": 50282,
     "rope_theta": 160_000.0,
 }
-# Keys that must have these values, or be left out, for this model to compute the same.
+# This model computes the same only if these keys have these values or are left out.
 ROBERTA_NEEDS: dict[str, Any] = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
 MODERNBERT_NEEDS: dict[str, Any] = {
     "hidden_activation": "gelu",
@@ -95,7 +95,7 @@ def to_hf_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def read_hf_config(folder: str) -> ModelConfig:
-    """Raises `ModelError` where the folder's model is not one that this one computes exactly."""
+    """Raises `ModelError` unless this code computes the folder's model exactly."""
     path = os.path.join(folder, "config.json")
     if not os.path.isfile(path):
         there = os.path.isdir(folder)
@@ -103,7 +103,7 @@ def read_hf_config(folder: str) -> ModelConfig:
         raise ModelError("has no config.json" if there else "no such folder", where=folder, fix=fix)
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
-    if kind not in list(FOR_MASKED_LM):  # a list, because `kind` may be something that no set can hold
+    if kind not in list(FOR_MASKED_LM):  # a list, because `kind` may be unhashable
         known = " or ".join(map(repr, FOR_MASKED_LM))
         raise ModelError(f"model_type is {kind!r}, not {known}", where=path, fix="only such models can be read")
     for key, needed in (ROBERTA_NEEDS if kind == "roberta" else MODERNBERT_NEEDS).items():
@@ -140,7 +140,7 @@ def _how_to_get(name: str) -> str:
 
 
 def _modernbert_names(values: dict[str, Any], path: str) -> dict[str, Any]:
-    """ModernBERT's keys under ours. Raises `ModelError` for local attention, which public ModernBERTs have."""
+    """ModernBERT's values under our keys. Raises `ModelError` for local attention, which public ModernBERTs have."""
     kinds = values.get("layer_types")
     if not isinstance(kinds, list) or not kinds or any(kind != "full_attention" for kind in kinds):
         raise ModelError(

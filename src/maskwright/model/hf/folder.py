@@ -1,4 +1,4 @@
-"""Hugging Face folders, read with suspicion: weights as safetensors only, every tensor known and of the right shape."""
+"""Reading untrusted Hugging Face folders: weights only as safetensors, every tensor known and of the right shape."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _weight_files(folder: str) -> list[str]:
 
 
 def _listed(folder: str, index: str) -> list[str]:
-    """The parts that an index names, each a file in its folder. They may be links, as hub caches make them."""
+    """The files that an index names, all in its folder. They may be links, as in hub caches."""
     content = storage.read_json(index)
     listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):

@@ -1,4 +1,4 @@
-"""safetensors files, read with suspicion: nothing is read or allocated before its header has been found sensible."""
+"""Reading untrusted safetensors files: nothing is read or allocated before the header has been checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tensor:
     begin: int
 
     def read(self) -> NDArray[np.float32]:
-        """As fp32. Raises `ModelError` for a tensor of another kind."""
+        """The tensor in fp32. Raises `ModelError` unless it holds floating-point numbers."""
         if self.dtype not in FLOATS:
             raise ModelError(
                 f"{self.name} is {self.dtype}, not a floating-point tensor",
@@ -44,7 +44,7 @@ class Tensor:
 
 
 def tensors_of(path: str) -> dict[str, Tensor]:
-    """What a file's header lists. Raises `ModelError` unless it is short, unambiguous and fits the file."""
+    """The tensors in a file's header. Raises `ModelError` unless the header is short, unambiguous and fits the file."""
     from safetensors import SafetensorError, safe_open
 
     size = os.path.getsize(path)
@@ -69,7 +69,7 @@ def tensors_of(path: str) -> dict[str, Tensor]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON lets a name stand twice, and each reader takes the one it likes."""
+    """Refuses names that stand twice: JSON allows them, and readers differ in which one they take."""
     result = dict(pairs)
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]

@@ -1,4 +1,4 @@
-"""ModernBERT (Warner et al. 2024) in JAX: the twin of `modernbert_torch`, on the same numbers under the same names.
+"""ModernBERT (Warner et al. 2024) in JAX: the twin of `torch/modernbert.py`, on the same numbers under the same names.
 
 M rows, T tokens, D width, H heads, h width of a head.
 """
@@ -12,7 +12,7 @@ from jax import Array
 
 from maskwright.model.config import ModelConfig
 from maskwright.model.jax.attention import attention
-from maskwright.model.jax.parts import Weights, Whole, dropout, gelu, linear, look_up, norm, run_layers, site
+from maskwright.model.jax.parts import Gather, Weights, dropout, gelu, linear, look_up, norm, run_layers, site
 
 Rotation = tuple[Array, Array]
 """Cosines and sines, each [M, T, 1, h / 2]."""
@@ -64,15 +64,15 @@ def encode(
     position_ids: Array,
     segment_ids: Array,
     *,
-    whole: Whole,
+    gather: Gather,
     way: str,
     key: Array | None = None,
 ) -> Array:
-    """As `roberta_jax.encode`."""
-    outer = {name: whole(name, weights[name]) for name in ("norm.weight", "final_norm.weight")}
+    """Like `roberta.encode`."""
+    outer = {name: gather(name, weights[name]) for name in ("norm.weight", "final_norm.weight")}
     word_VD = weights["word.weight"]
     x = norm(look_up(word_VD, input_ids), outer, "norm", config.layer_norm_eps).astype(word_VD.dtype)
     x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
     rotation = rotation_of(config, position_ids, x.dtype)
     one = partial(layer, config=config, segment_ids=segment_ids, rotation=rotation, way=way)
-    return norm(run_layers(one, x, weights, whole, key), outer, "final_norm", config.layer_norm_eps)
+    return norm(run_layers(one, x, weights, gather, key), outer, "final_norm", config.layer_norm_eps)

@@ -1,7 +1,7 @@
-"""What is the same for every architecture in JAX: parameters in and out, head, loss.
+"""What every architecture shares in JAX: parameters in and out, head, loss.
 
-Parameters are a dictionary of fp32 arrays under the torch network's inner names, but with those of all layers in one:
-`layers.0.qkv.weight`, `layers.1.qkv.weight`, … [3D, D] are `layers.qkv.weight` [L, 3D, D]. One layer is then traced
+Parameters are a dictionary of fp32 arrays under the torch network's inner names, with all layers stacked in one array:
+`layers.0.qkv.weight`, `layers.1.qkv.weight`, … [3D, D] are `layers.qkv.weight` [L, 3D, D]. So only one layer is traced
 and compiled, whatever the depth.
 
 M rows, T tokens, D width, K predicted positions, V vocabulary (padded).
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import Parameters, Piece, pieces
 from maskwright.model.jax import modernbert, roberta
-from maskwright.model.jax.parts import LAYERS, Weights, Whole, gelu, linear, norm
+from maskwright.model.jax.parts import LAYERS, Gather, Weights, gelu, linear, norm
 
 Stacked = dict[str, NDArray[np.float32]]
 
@@ -36,7 +36,7 @@ def _places(config: ModelConfig) -> Iterator[tuple[Piece, str, int | None]]:
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Of every array. In modernbert, `layers.norm1.weight` has a row for the first layer, which nothing uses."""
+    """The shape of every array. In modernbert, `layers.norm1.weight` has an unused row for the first layer."""
     found: dict[str, tuple[int, ...]] = {}
     for piece, name, layer in _places(config):
         rows = piece.rows.stop if piece.name not in ("word.weight", "head.bias") else config.padded_vocab_size
@@ -46,7 +46,7 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def stack(parameters: Parameters, config: ModelConfig, padding: float = 0.0) -> Stacked:
-    """Arrays under Hugging Face names -> those of this engine; only the arrays that all of whose names are given.
+    """Arrays under Hugging Face names -> this engine's arrays, as far as `parameters` has them.
 
     `padding` fills the padded rows of the head's bias: `NEVER_PREDICTED` for weights, 0 for optimizer moments.
     """
@@ -78,16 +78,16 @@ def logits(
     segment_ids: Array,
     predict_index: Array,
     *,
-    whole: Whole,
+    gather: Gather,
     way: str,
     key: Array | None = None,
 ) -> Array:
-    """[K, V] at `predict_index` int32 [K] of the flattened rows; the other arguments as of `roberta_jax.encode`."""
+    """[K, V] at `predict_index` int32 [K] of the flattened rows; the other arguments as in `roberta.encode`."""
     module = roberta if config.architecture == "roberta" else modernbert
-    weights = weights | {"word.weight": whole("word.weight", weights["word.weight"])}
-    x = module.encode(weights, config, input_ids, position_ids, segment_ids, whole=whole, way=way, key=key)
+    weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
+    x = module.encode(weights, config, input_ids, position_ids, segment_ids, gather=gather, way=way, key=key)
     x_KD = x.reshape(-1, x.shape[-1])[predict_index]
-    head = {name: whole(name, weights[name]) for name in weights if name.startswith("head.")}
+    head = {name: gather(name, weights[name]) for name in weights if name.startswith("head.")}
     x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
     return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
 

@@ -1,6 +1,6 @@
 """The small parts that layers in JAX are made of.
 
-What a layer keeps for its backward pass is said by name (`kept`): the outputs of its matrix multiplications and of
+A layer marks by name (`kept`) what it keeps for its backward pass: the outputs of its matrix multiplications and of
 attention. Norms, activations and gathered weights are computed again, which costs few multiplications and saves most of
 the memory.
 """
@@ -21,8 +21,8 @@ RESIDUALS = "attention"
 """What splash attention keeps for its own backward kernel."""
 
 Weights = dict[str, Array]
-Whole = Callable[[str, Array], Array]
-"""(name, what this device has of a parameter) -> all of it, in the dtype that is multiplied in."""
+Gather = Callable[[str, Array], Array]
+"""(name, this device's shard of a parameter) -> the full parameter, in the dtype of the multiplications."""
 
 
 def kept(x: Array) -> Array:
@@ -30,8 +30,8 @@ def kept(x: Array) -> Array:
 
 
 def look_up(table: Array, ids: Array) -> Array:
-    """Rows of a table [V, D] in fp32, whatever the dtype: the gradient of a row that is looked up a thousand times,
-    as that of `<mask>` is, would lose most of what is added to it in bf16 (27 % of the whole gradient, measured)."""
+    """Rows of a table [V, D] in fp32, whatever its dtype. In bf16, the gradient of a row that is looked up a thousand
+    times, as `<mask>`'s is, would lose most of what is added to it (27 % of the full gradient, measured)."""
     return table.astype(jnp.float32)[ids]
 
 
@@ -52,33 +52,33 @@ def norm(x: Array, weights: Weights, name: str, eps: float) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """The exact one, in fp32 whatever the dtype."""
+    """Exact GELU, in fp32 whatever the dtype."""
     return jax.nn.gelu(x.astype(jnp.float32), approximate=False).astype(x.dtype)
 
 
 def dropout(x: Array, rate: float, key: Array | None) -> Array:
-    """Scales what stays by 1 / (1 - rate); `key` None drops nothing."""
+    """Scales what stays by 1 / (1 - rate). Without a `key` nothing is dropped."""
     if key is None or rate == 0.0:
         return x
     return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0).astype(x.dtype)
 
 
 def site(key: Array | None, number: Any) -> Array | None:
-    """The key of one place where something is dropped."""
+    """The key of one place that has dropout."""
     return None if key is None else jax.random.fold_in(key, number)
 
 
 def run_layers(
-    layer: Callable[[Weights, Array, Array, Array | None], Array], x: Array, weights: Weights, whole: Whole, key: Any
+    layer: Callable[[Weights, Array, Array, Array | None], Array], x: Array, weights: Weights, gather: Gather, key: Any
 ) -> Array:
-    """All layers one after the other. `layer(weights, x, number, key)` sees one layer's own, under names without
-    `layers.`; they are made whole inside, so that no more than one layer is whole at a time."""
+    """Runs all layers one after the other. `layer(weights, x, number, key)` gets one layer's weights, under names
+    without `layers.`. They are gathered inside the loop, so that only one layer is gathered at a time."""
     stacked = {name.removeprefix(LAYERS): array for name, array in weights.items() if name.startswith(LAYERS)}
     count = len(next(iter(stacked.values())))
 
     def body(x: Array, here: tuple[Array, Weights]) -> tuple[Array, None]:
         number, own = here
-        own = {name: whole(LAYERS + name, array) for name, array in own.items()}
+        own = {name: gather(LAYERS + name, array) for name, array in own.items()}
         return layer(own, x, number, site(key, number)), None
 
     policy = jax.checkpoint_policies.save_only_these_names(KEPT, RESIDUALS)

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019) in JAX: the twin of `roberta_torch`, on the same numbers under the same names.
+"""RoBERTa (Liu et al. 2019) in JAX: the twin of `torch/roberta.py`, on the same numbers under the same names.
 
 M rows, T tokens, D width, H heads, h width of a head.
 """
@@ -12,7 +12,7 @@ from jax import Array
 
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
 from maskwright.model.jax.attention import attention
-from maskwright.model.jax.parts import Weights, Whole, dropout, gelu, linear, look_up, norm, run_layers, site
+from maskwright.model.jax.parts import Gather, Weights, dropout, gelu, linear, look_up, norm, run_layers, site
 
 
 def layer(
@@ -35,16 +35,16 @@ def encode(
     position_ids: Array,
     segment_ids: Array,
     *,
-    whole: Whole,
+    gather: Gather,
     way: str,
     key: Array | None = None,
 ) -> Array:
-    """int32 [M, T] each -> hidden states [M, T, D]. `position_ids` start at 0. `weights` hold `word.weight` whole,
-    the rest as `whole` takes it; `key` None drops nothing."""
-    outer = {name: whole(name, weights[name]) for name in ("position.weight", "token_type.weight")}
-    outer |= {name: whole(name, weights[name]) for name in ("norm.weight", "norm.bias")}
+    """int32 [M, T] each -> hidden states [M, T, D]. `position_ids` start at 0. `weights` hold the full
+    `word.weight`, and of the others what `gather` takes. Without a `key` nothing is dropped."""
+    outer = {name: gather(name, weights[name]) for name in ("position.weight", "token_type.weight")}
+    outer |= {name: gather(name, weights[name]) for name in ("norm.weight", "norm.bias")}
     position_PD = outer["position.weight"] + outer["token_type.weight"][0]
     x = look_up(weights["word.weight"], input_ids) + look_up(position_PD, position_ids + POSITION_OFFSET)
     x = norm(x, outer, "norm", config.layer_norm_eps).astype(position_PD.dtype)
     x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
-    return run_layers(partial(layer, config=config, segment_ids=segment_ids, way=way), x, weights, whole, key)
+    return run_layers(partial(layer, config=config, segment_ids=segment_ids, way=way), x, weights, gather, key)

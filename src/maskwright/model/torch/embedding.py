@@ -1,4 +1,4 @@
-"""Looking rows of a table up, with a gradient that is summed in fp32."""
+"""Embedding lookup with a gradient that is summed in fp32."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def unset_table(rows: int, width: int) -> nn.Embedding:
 def look_up(table_VD: Tensor, ids: Tensor) -> Tensor:
     """[V, D], [...] -> [..., D].
 
-    On a CPU torch sums a bf16 table's gradient in bf16: a row that is looked up a thousand times, as that of `<mask>`
-    is, loses most of what is added to it (27 % of the whole gradient, measured). On CUDA it sums in fp32 by itself.
+    On a CPU, torch sums a bf16 table's gradient in bf16: a row that is looked up a thousand times, as `<mask>`'s is,
+    loses most of what is added to it (27 % of the full gradient, measured). On CUDA, torch sums in fp32 by itself.
     """
     if table_VD.device.type == "cpu" and table_VD.dtype is torch.bfloat16 and torch.is_grad_enabled():
         return _LookUp.apply(table_VD, ids)
@@ -37,7 +37,7 @@ class _LookUp(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,) = gradients
         found, places = torch.unique(context.saved_tensors[0], return_inverse=True)
-        # torch's own kernel, in fp32, for the rows that were looked up and no others.
+        # torch's own kernel, in fp32, for the rows that were looked up only.
         sums = torch.ops.aten.embedding_dense_backward(gradient.float(), places, len(found), -1, False)
         result = gradient.new_zeros(context.rows, gradient.shape[-1])
         result[found] = sums.to(gradient.dtype)

@@ -1,8 +1,8 @@
 """ModernBERT for masked-language modelling (Warner et al. 2024) in torch, on one page.
 
 Rotary positions (Su et al. 2021), LayerNorm before each sub-layer, a gated inner layer (GeGLU, Shazeer 2020), no biases
-but the head's; head tied to the embeddings and run on the predicted positions only. Every layer attends to the whole
-segment: ModernBERT's local layers are for rows of thousands of tokens.
+except the head's. The head is tied to the embeddings and runs on the predicted positions only. Every layer attends to
+the full segment: ModernBERT's local layers are for rows of thousands of tokens.
 
 M rows, T tokens, D width, H heads, h width of a head, F inner width, K predicted positions, V vocabulary (padded).
 """
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import Borders, attention, visible
+from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.embedding import look_up, unset_table
 
 Rotation = tuple[Tensor, Tensor]
@@ -33,7 +33,7 @@ class Layer(nn.Module):
         self.qkv, self.out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
         self.up, self.down = nn.Linear(D, 2 * inner, bias=False), nn.Linear(inner, D, bias=False)
 
-    def forward(self, x_MTD: Tensor, rotation: Rotation, mask: Tensor | Borders | None) -> Tensor:
+    def forward(self, x_MTD: Tensor, rotation: Rotation, mask: Tensor | CuSeqlens | None) -> Tensor:
         M, T, D = x_MTD.shape
         p = self.attention_dropout if self.training else 0.0
         qk, v = (
@@ -83,8 +83,9 @@ class ModernBert(nn.Module):
         cos, sin = (F.embedding(position_ids, table.to(dtype))[:, None] for table in (angles.cos(), angles.sin()))
         return cos, sin
 
-    def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | Borders) -> Tensor:
-        """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their borders."""
+    def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens) -> Tensor:
+        """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their
+        `CuSeqlens`."""
         x_MTD = F.dropout(
             self.norm(look_up(self.word.weight, input_ids)), self.config.hidden_dropout_prob, self.training
         )
@@ -95,7 +96,7 @@ class ModernBert(nn.Module):
         return self.final_norm(x_MTD)
 
     def forward(
-        self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | Borders, predict_index: Tensor
+        self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens, predict_index: Tensor
     ) -> Tensor:
         """Logits [K, V] at `predict_index` [K] of the flattened rows."""
         x_MTD = self.encode(input_ids, position_ids, segments)

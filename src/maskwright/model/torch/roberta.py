@@ -1,8 +1,8 @@
 """RoBERTa for masked-language modelling (Liu et al. 2019) in torch, on one page.
 
 Learned positions from 2, post-LayerNorm, exact GELU, head tied to the embeddings. Query, key and value are one
-matrix. The head runs on the predicted positions only. Architecture alone: precision, device and parallelism come from
-outside.
+matrix. The head runs on the predicted positions only. This file is architecture only: precision, device and parallelism
+come from outside.
 
 M rows, T tokens, D width, H heads, h width of a head, K predicted positions, V vocabulary (padded to a multiple of 64).
 """
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
-from maskwright.model.torch.attention import Borders, attention, visible
+from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.embedding import look_up, unset_table
 
 
@@ -28,7 +28,7 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(D, config.intermediate_size), nn.Linear(config.intermediate_size, D)
         self.norm1, self.norm2 = nn.LayerNorm(D, eps), nn.LayerNorm(D, eps)
 
-    def forward(self, x_MTD: Tensor, mask: Tensor | Borders | None) -> Tensor:
+    def forward(self, x_MTD: Tensor, mask: Tensor | CuSeqlens | None) -> Tensor:
         M, T, D = x_MTD.shape
         q, k, v = self.qkv(x_MTD).view(M, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         mixed_MHTh = attention(q, k, v, mask, self.attention_dropout if self.training else 0.0)
@@ -61,8 +61,9 @@ class Roberta(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.head = Head(config)
 
-    def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | Borders) -> Tensor:
-        """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their borders."""
+    def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens) -> Tensor:
+        """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their
+        `CuSeqlens`."""
         position_PD = self.position.weight + self.token_type.weight[0]
         x_MTD = self.norm(look_up(self.word.weight, input_ids) + look_up(position_PD, position_ids + POSITION_OFFSET))
         x_MTD = F.dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
@@ -72,7 +73,7 @@ class Roberta(nn.Module):
         return x_MTD
 
     def forward(
-        self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | Borders, predict_index: Tensor
+        self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens, predict_index: Tensor
     ) -> Tensor:
         """Logits [K, V] at `predict_index` [K] of the flattened rows."""
         x_MTD = self.encode(input_ids, position_ids, segments)

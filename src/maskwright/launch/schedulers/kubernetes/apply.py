@@ -22,7 +22,7 @@ from maskwright.launch.schedulers.kubernetes.place import (
     parse_secret,
     parse_selector,
 )
-from maskwright.launch.target import Option, Pretrain, Restarts
+from maskwright.launch.target import JobName, Option, Pretrain, Restarts
 
 LARGEST_CONFIG = 200_000
 """Bytes. kubectl notes the whole object in an annotation, and annotations end at 262,144."""
@@ -43,7 +43,7 @@ class Kubernetes(target.Place):
     kind: Annotated[Kind, Option("Object to make; all but indexed-job need an operator in the cluster.")] = (
         "indexed-job"
     )
-    name: Annotated[str | None, Option("Name of the job; that of the run's folder when not given.", "NAME")] = None
+    name: JobName = None
     namespace: Annotated[str | None, Option("Namespace of the job. kubectl's own when not given.", "NAME")] = None
     queue: Annotated[str | None, Option("Queue of Kueue, which starts all pods or none.", "NAME")] = None
     service_account: Annotated[str | None, Option("Service account that the pods run as.", "NAME")] = None
