@@ -128,6 +128,7 @@ def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
     told = [End(0, 75, told=True), End(1, 0, told=True)]
     assert judge(told, 2, asked=True).code == 75 and not judge(told, 2, asked=True).restart
     assert judge([End(0, 0, told=True)], 1, asked=True).code == 0
+    assert judge([End(1, 75, reason="agreed"), End(0, 75, reason="asked")], 2, asked=True).reason == "asked"
     assert judge([*told, End(2, 1, told=True)], 3, asked=True).code == 1  # such as a disk that was full when it saved
 
 
