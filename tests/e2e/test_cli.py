@@ -142,12 +142,18 @@ def test_quickstart_on_own_text(corpus: Path, tmp_path: Path) -> None:
         assert f"$ maskwright {command}" in out
     for line in ("before training", "unigram baseline", "after training", "Next, on your own text"):
         assert line in out
+    assert "ModernBERT with Muon, 2 layers of 128, trained for" in out
+    assert "ModernBertForMaskedLM" in (tmp_path / "qs" / "model" / "config.json").read_text()
+    other = [*COMMAND, "quickstart", "--to", "qs", "--architecture", "roberta"]
+    refused = subprocess.run(other, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 2 and "holds a quickstart with --architecture modernbert" in refused.stderr
     again = maskwright("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05, cwd=tmp_path)
     assert "$ maskwright tokenizer train" not in again and "after training" in again
 
 
 def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) -> None:
     command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--minutes", "0.1"]
+    command += ["--architecture", "roberta"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics = tmp_path / "qs" / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120
@@ -161,7 +167,7 @@ def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) ->
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert again.returncode == 0, again.stderr
     assert "continuing at step" in again.stderr
-    assert "after training" in again.stdout
+    assert "RoBERTa with AdamW" in again.stdout and "after training" in again.stdout
 
 
 def test_too_little_text_is_said_in_quickstarts_own_terms(tmp_path: Path) -> None:
