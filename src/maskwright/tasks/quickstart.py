@@ -177,7 +177,7 @@ def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
     steps = max(20, round(max(minutes * 60 / step_seconds, STEPS_PER_MINUTE * minutes) / 10) * 10)
     say(
         f"{NAMES[architecture]}: a step takes {1000 * step_seconds:.0f} ms here, so {steps:,} steps take about "
-        f"{steps * step_seconds / 60:.1f} minutes, and longer while the machine does other work"
+        f"{steps * step_seconds / 60:.1f} minutes (more if the machine is busy)"
     )
     return steps
 
