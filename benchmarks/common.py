@@ -15,7 +15,7 @@ from typing import Any
 
 from maskwright.core.console import say
 from maskwright.data.prepare import PrepareOptions, prepare
-from maskwright.tasks.pretrain import environment
+from maskwright.tasks.start import environment
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 

@@ -106,7 +106,7 @@ class Maskwright:
     def command(self, run: Path, *, stop_after: int | None, init_from: Path | None, resume: str | None) -> list[str]:
         command = [sys.executable, "-m", "maskwright", "pretrain", str(self.config), "--run", str(run)]
         if stop_after:
-            command += ["--max-steps", str(stop_after)]
+            command += ["--stop-after-steps", str(stop_after)]
         if init_from:
             command += ["--set", f"model.init_from={init_from}"]
         return command  # it continues by itself; no older checkpoint can be named

@@ -24,8 +24,8 @@ from common import write_result
 from maskwright.core import storage
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import say
-from maskwright.core.run_directory import RunDirectory
-from maskwright.tasks.verify_resume import compare, start_run
+from maskwright.drills.verify_resume import compare, start_run
+from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
 SAVE_EVERY_SECONDS = 1.0

@@ -19,7 +19,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.model.config import model_config, training_flops
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def main() -> None:
     result = {
         "step_seconds": step_seconds,
         "tokens_per_second": statistics.median(tokens[warm:]) / step_seconds,
-        "ceiling_share": share,
+        "matmul_share": share,
         "ceiling_gflops": ceiling / 1e9,
         "loader_share": sum(loading[warm:]) / sum(seconds[warm:]),
     }

@@ -27,8 +27,8 @@ from kills import losses_differ
 from maskwright.core import storage
 from maskwright.core.config import build_config
 from maskwright.core.console import say
-from maskwright.core.run_directory import RunDirectory
-from maskwright.tasks.verify_resume import compare
+from maskwright.drills.verify_resume import compare
+from maskwright.run.directory import RunDirectory
 
 VIRTUAL_WORKERS, COUNTS = 8, (1, 2, 4)
 

@@ -13,7 +13,7 @@ NOT_ON_A_GPU = "not run on a GPU yet"
 #   result file, where, against, key of its ratios, unit, target, whether less is better
 ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("cpu-base", "CPU, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 1.7, False),
-    ("cpu-base", "CPU, base, 512 tokens", "measured bf16 GEMM", "ceiling_share", "of it", 0.7, False),
+    ("cpu-base", "CPU, base, 512 tokens", "measured bf16 GEMM", "matmul_share", "of it", 0.7, False),
     ("cpu-base", "CPU, base, 512 tokens", "HF Trainer's defaults", "over_hf_defaults", "x", 5.0, False),
     ("cpu-small", "CPU, small, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.4, False),
     ("cpu-mini", "CPU, mini, 128 tokens", "HF Trainer at its best", "over_hf_best", "x", 4.5, False),
@@ -71,11 +71,11 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
 ]
 ABOUT = """# Benchmarks
 
-Each script runs both sides in one sitting, in turns (A B A B), and writes `results/*.json` with every round, the
-machine, the versions and the commit. This page is made from those files by `python benchmarks/report.py`.
+Each script runs both sides in one sitting, alternately (A B A B). It writes `results/*.json` with every round, the
+machine, the versions and the commit. `python benchmarks/report.py` makes this page from those files.
 
 ```bash
-pip install -e '.[fast,bench]'
+pip install -e '.[train,fast,bench]'
 python benchmarks/train.py cpu-base --text 'corpus/*.txt'     # also cpu-small cpu-mini gpu-base gpu-large
 python benchmarks/time_to_loss.py --text 'corpus/*.txt'       # half an hour
 python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --pregenerate PATH_TO_ITS_SCRIPT
@@ -91,17 +91,17 @@ python benchmarks/scaling_model.py                            # a projection for
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
 ```
 
-Ratios are of medians over the rounds, in time to a loss those of the worst seed; tokens are real ones, padding is never
-counted. What each number holds and leaves out is said at
-the top of its script. "at its best": bf16, no dropout, SDPA, `torch.compile`, the fastest of its batch sizes.
+Ratios compare medians over the rounds; for the time to a loss they are those of the worst seed. Only real tokens count,
+never padding. The top of each script says what its numbers hold and leave out. "At its best" means bf16, no dropout,
+SDPA, `torch.compile` and the fastest of the batch sizes.
 """
 
 FAULTS = """
 ## Faults
 
-The same faults on Hugging Face Trainer (a masked-LM run with its defaults and its own collator) and on `maskwright
-pretrain`, each start a process of its own. The words are made from exit codes, messages, logged losses and the weights
-on disk. Dropout and dynamic masking are on; fp32, one CPU process.
+Hugging Face Trainer (a masked-LM run with its defaults and its own collator) and `maskwright pretrain` meet the same
+faults. Each start is a process of its own. The cells are made from exit codes, messages, logged losses and the weights
+on disk. Dropout and dynamic masking are on. Both run in fp32, in one CPU process.
 """
 
 

@@ -19,14 +19,14 @@ from common import store_of, write_result
 
 from maskwright.core.config import Checkpoint, build_config
 from maskwright.core.console import say
-from maskwright.core.lease import Lease
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory
+from maskwright.run.lease import Lease
 from maskwright.training import checkpoint
 from maskwright.training.saver import Saver
 

@@ -73,7 +73,7 @@ def leave(processes: Processes) -> NoReturn:
     """When all are done, and without taking anything down: at the end of one process in some ten, torch 2.13 with gloo
     aborted ("terminate called without an active exception") or waited for ever for its own threads."""
     sys.stdout.flush()
-    processes.share(b"")
+    processes.broadcast(b"")
     os._exit(0)
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from scaling_common import leave
 
 from maskwright.core.config import Engine
-from maskwright.engines.torch_processes import connect
+from maskwright.engines.torch.processes import connect
 
 SIZES = [1 << power for power in (10, 14, 18, 20, 22, 24, 25, 26)]
 

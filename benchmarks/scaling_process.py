@@ -19,7 +19,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.model.config import model_config
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
 
 
 def config_of(arguments: argparse.Namespace) -> RunConfig:
@@ -49,12 +49,12 @@ def main() -> None:
     loader = Loader(run, store)
     engine = make_engine(shape, run.optimizer, run.engine, 0)
     engine.write(TrainState(0, initial_parameters(shape, 0)))
-    workers = engine.workers(arguments.virtual_workers)
+    workers = engine.local_virtual_workers(arguments.virtual_workers)
     clock = Clock(arguments.steps)
     for step in range(arguments.steps):
-        batches = loader.batches(step, workers=workers)
+        batches = loader.batches(step, virtual_workers=workers)
         engine.step(batches, 1e-4, lambda: False)
-        clock(sum(batch.text_tokens for batch in batches) * engine.spread)
+        clock(sum(batch.text_tokens for batch in batches) * engine.dp_degree)
     print(json.dumps(clock.report()))
     leave(engine.processes)
 

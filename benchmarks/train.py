@@ -45,12 +45,12 @@ def main() -> None:
     results = alternate(sides, arguments.rounds)
     rates = medians(results, "tokens_per_second")
     ours = rates["maskwright"]["median"]
-    own = medians({"maskwright": results["maskwright"]}, "ceiling_share")["maskwright"]["median"]
+    own = medians({"maskwright": results["maskwright"]}, "matmul_share")["maskwright"]["median"]
     loading = medians({"maskwright": results["maskwright"]}, "loader_share")["maskwright"]["median"]
     ratios = {f"over_{name}": ours / rate["median"] for name, rate in rates.items() if name != "maskwright"}
     write_result(
         arguments.row,
-        ratios | {"ceiling_share": own, "loader_share": loading},
+        ratios | {"matmul_share": own, "loader_share": loading},
         tokens_per_second=rates,
         hf_rows_tried=speed,
         rounds=results,

@@ -3,7 +3,7 @@
 # computes. An image that others can pull should not hold it (docs/tpu.md). Hosts need a way to PyPI: network: {nat: true}.
 set -eu
 libtpu=${MASKWRIGHT_LIBTPU:-$HOME/.local/share/maskwright/libtpu}
-lock=${MASKWRIGHT_LIBTPU_LOCK:-/opt/maskwright/requirements-tpu.lock}
+lock=${MASKWRIGHT_LIBTPU_LOCK:-/opt/maskwright/requirements/tpu.lock}
 case "${1:-}" in
   agent | pretrain | plan | verify-resume | replay)
     stamp=$libtpu/$(sha256sum <"$lock" | cut -c 1-16).done

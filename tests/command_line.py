@@ -1,22 +1,30 @@
-"""The command line in processes of its own, as a user runs it."""
+"""The command line in processes of its own, as a user runs it; `warm` says how they begin."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
 
+import warm
 import yaml
 
 COMMAND = [sys.executable, "-m", "maskwright"]
 
 
-def maskwright(*arguments: object, cwd: Path, code: int = 0) -> str:
-    result = subprocess.run(
-        [*COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert result.returncode == code, result.stdout + result.stderr
-    return result.stdout
+def maskwright(
+    *arguments: object, cwd: Path, code: int = 0, command: Sequence[str] = COMMAND, popen: Any = warm.Popen
+) -> str:
+    """What it printed. `popen`: `subprocess.Popen` for a Python that is started anew."""
+    with popen([*command, *map(str, arguments)], cwd=cwd, stdout=PIPE, stderr=PIPE, text=True) as process:
+        try:
+            out, errors = process.communicate(timeout=600)
+        finally:
+            process.kill()
+    assert process.returncode == code, out + errors
+    return str(out)
 
 
 def write_config(path: Path, store: str, **schedule: object) -> None:

@@ -5,34 +5,60 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import SMALL
 
 from maskwright.core.config import RunConfig, build_config
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.data.store import TokenStore
+from maskwright.engines import ceiling
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
-LONG = ("e2e", "cluster")
-"""Folders in which most tests take long."""
+LONGER = ("e2e", "cluster")
+"""Folders in which most tests take longer than others."""
 TOGETHER = ("test_ray.py", "test_slurm.py")
 """Files whose tests share something that takes long to start."""
+LEFT_OUT = pytest.StashKey[int]()
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="tests marked long as well")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """XLA takes most of the time of tests that use JAX: the same program is compiled once a worker and, but for --long,
+    with few of its optimizations."""
+    folder = tempfile.mkdtemp(prefix="compiled-")
+    config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    if not config.getoption("--long"):
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each of xdist's workers begins with its share of the long tests. It is given a run of neighbours at first, and
-    others take from the end of it: else the last minutes would be one worker's, with all of the long tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out long tests that were neither asked for nor named. Of the others, each of xdist's workers begins with
+    its share of those that take longer. It is given a run of neighbours at first, and others take from the end of it:
+    else the last minutes would be one worker's."""
+    if not config.getoption("--long") and not any("::" in argument for argument in config.args):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
+        getattr(config, "workeroutput", {})["left_out"] = config.stash[LEFT_OUT] = len(left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("slow") or item.path.parent.name in LONG:
+        if item.get_closest_marker("long") or item.path.parent.name in LONGER:
             groups.setdefault(item.path.name if item.path.name in TOGETHER else item.nodeid, []).append(item)
     shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
     for group in sorted(groups.values(), key=len, reverse=True):
@@ -45,6 +71,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ordered += [*share, *short[:room]]
         short = short[room:]
     items[:] = [*ordered, *short]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if count := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{count} long tests were left out: scripts/test --long runs them too")
 
 
 def sentence(generator: random.Random) -> str:
@@ -62,6 +98,14 @@ def documents(count: int, seed: int = 0, longest: int = 40) -> list[list[str]]:
         [f"Story {number}."] + [sentence(generator) for _ in range(generator.randint(1, longest))]
         for number in range(count)
     ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_ceiling() -> Iterator[None]:
+    """Measuring what the machine can do takes a second in each start of a run, and no test is about it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ceiling, "SHAPES", SMALL)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not (begun := self._begin()):
             return
         path, query, _ = begun
-        if path.endswith("/o"):
+        if "/b/bucket" not in path:
+            self._answer(404, {"error": {"message": "The specified bucket does not exist."}})
+        elif path.endswith("/o"):
             prefix = query.get("prefix", "")
             found = sorted(name for name in self.gcs.objects if name.startswith(prefix))
             cut = query.get("delimiter")

@@ -24,7 +24,7 @@ import os, subprocess, sys, threading, time
 words = sys.argv[1:]
 host = next(word for word in words if "@" in word and "=" not in word).split("@")[1]
 worker = host.rsplit(".", 1)[1]
-home = os.path.join(os.environ["STUB_HOSTS"], "worker-" + worker)
+home = os.path.join(os.environ["STUB_HOSTS"], "host-" + worker)
 os.makedirs(home, exist_ok=True)
 with open(os.path.join(home, "ssh.log"), "a") as log:
     log.write(repr(words) + chr(10))
@@ -182,7 +182,7 @@ class Hosts:
             self.plan(worker, "exit 0")
 
     def home(self, worker: int) -> Path:
-        return self.folder / f"worker-{worker}"
+        return self.folder / f"host-{worker}"
 
     def file(self, worker: int, name: str) -> Path:
         """In the folder where the job runs."""

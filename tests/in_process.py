@@ -34,8 +34,10 @@ class Result:
             "engine: ",
             "encoding ",
             "validate ",
+            "pretrain ",
+            "evaluate ",
         )
-        assert all(line.startswith((*known, "merging", "prepare ", "step ")) for line in before), self.err
+        assert all(line.startswith((*known, "merging", "prepare ", "pretrain ", "step ")) for line in before), self.err
         assert ". Fix: " in last or self.code != 2, last
         return last.removeprefix("error: ")
 

@@ -72,7 +72,7 @@ class Cluster:
     def submit(self, plan: str, *options: str, config: str = "run.yaml") -> str:
         """`plan`: shell lines for each node in the place of maskwright, which know $SLURM_NODEID and $start."""
         (self.folder / "plan").write_text(plan)
-        words = ["submit", config, "--run", "runs/one", "--on", "slurm", "--num-workers", "2", *options]
+        words = ["submit", "slurm", config, "--run", "runs/one", "--num-nodes", "2", *options]
         done = self.call(sys.executable, "-m", "maskwright", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()

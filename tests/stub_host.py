@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import fsspec
 from fsspec.spec import AbstractFileSystem
 
-from maskwright.cli import main
+from maskwright.cli.main import main
 
 
 class Host(AbstractFileSystem):

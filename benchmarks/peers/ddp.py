@@ -26,11 +26,11 @@ from maskwright.core.config import build_config
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.torch_engine import choose_dtype
-from maskwright.engines.torch_processes import connect
+from maskwright.engines.torch.prepare import choose_dtype
+from maskwright.engines.torch.processes import connect
 from maskwright.model.config import NEVER_PREDICTED, model_config
-from maskwright.model.hf_names import initial_parameters
-from maskwright.model.networks import assign, make_network, masked_lm_loss
+from maskwright.model.initial import initial_parameters
+from maskwright.model.torch.networks import assign, make_network, masked_lm_loss
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
     hardware.keep_freed_memory()
     network = make_network(shape)
     assign(dict(network.named_parameters()), initial_parameters(shape, 0), shape, NEVER_PREDICTED)
-    several = processes.count > 1
+    several = processes.world_size > 1
     model = DistributedDataParallel(network, gradient_as_bucket_view=True) if several else network
     options_ = run.optimizer
     optimizer = torch.optim.AdamW(
@@ -65,8 +65,8 @@ def main() -> None:
         fused=True,
     )
     dtype = choose_dtype("auto", "cpu")
-    each = arguments.virtual_workers // processes.count
-    workers = range(processes.number * each, (processes.number + 1) * each)
+    each = arguments.virtual_workers // processes.world_size
+    workers = range(processes.rank * each, (processes.rank + 1) * each)
     network.train()
 
     def update(batches: list[Batch]) -> None:
@@ -81,15 +81,15 @@ def main() -> None:
                     logits = model(*map(tensor, (batch.input_ids, batch.position_ids)), *rest(batch))
                     loss = masked_lm_loss(logits, tensor(batch.labels).long(), tensor(batch.weights))
                 # DistributedDataParallel takes the mean over processes; this is a sum over all, divided once
-                (loss * (processes.count / weight)).backward()
+                (loss * (processes.world_size / weight)).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), options_.max_grad_norm or float("inf"))
         optimizer.step()
 
     clock = Clock(arguments.steps)
     for step in range(arguments.steps):
-        batches = loader.batches(step, workers=workers)
+        batches = loader.batches(step, virtual_workers=workers)
         update(batches)
-        clock(sum(batch.text_tokens for batch in batches) * processes.count)
+        clock(sum(batch.text_tokens for batch in batches) * processes.world_size)
     print(json.dumps(clock.report()))
     leave(processes)
 

@@ -3,10 +3,6 @@
 locals {
   disk_device = "shared-pd"
 
-  # Machines that boot from Hyperdisk only: docs.cloud.google.com/compute/docs/disks/hyperdisks (for the seeding machine;
-  # the hosts' are in modules/hosts).
-  hyperdisk_families = ["c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"]
-
   # On every machine: people come in by OS Login (IAM), never by keys in metadata, and nobody by the serial port.
   locked_down = {
     enable-oslogin         = "TRUE"
@@ -15,11 +11,7 @@ locals {
     maskwright-environment = var.name
   }
 
-  wanted = {
-    slice = var.slice == null ? null : merge(var.slice, { size = null })
-    group = var.group == null ? null : merge(var.group, { topology = null })
-  }
-  hosts = { for kind, wanted in local.wanted : kind => wanted if wanted != null }
+  hosts = { for kind, wanted in { slice = var.slice, group = var.group } : kind => wanted if wanted != null }
 
   nfs_export = one([for nfs in google_filestore_instance.nfs : "${nfs.networks[0].ip_addresses[0]}:/${var.nfs.share}"])
 }
@@ -31,14 +23,18 @@ module "hosts" {
   name               = "${var.name}-${each.key}"
   machine_type       = each.value.machine_type
   topology           = each.value.topology
-  size               = each.value.size
+  hosts              = each.value.hosts
+  accelerator        = each.value.accelerator
+  boot_disk          = each.value.boot_disk
+  data_disks         = each.value.data_disks
   zone               = each.value.zone
+  region             = each.value.region
   provisioning_model = each.value.provisioning_model
   reservation        = each.value.reservation
   max_run_hours      = each.value.max_run_hours
   image              = each.value.image
   labels             = var.labels
-  subnetwork         = google_compute_subnetwork.region[join("-", slice(split("-", each.value.zone), 0, 2))].id
+  subnetwork         = google_compute_subnetwork.region[each.value.region].id
   service_account    = google_service_account.train.email
 
   disk = !each.value.attach_disk || var.disk == null ? null : {

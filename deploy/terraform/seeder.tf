@@ -14,7 +14,7 @@ resource "google_compute_instance" "seeder" {
     initialize_params {
       image  = var.seeder.image
       size   = 50
-      type   = contains(local.hyperdisk_families, split("-", var.seeder.machine_type)[0]) ? "hyperdisk-balanced" : "pd-balanced"
+      type   = var.seeder.boot_disk
       labels = var.labels
     }
   }

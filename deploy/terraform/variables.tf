@@ -130,6 +130,7 @@ variable "seeder" {
   description = "The temporary machine that fills the disk."
   type = object({
     machine_type = string
+    boot_disk    = string
     image        = string
     source       = string
     prepare      = optional(string)
@@ -147,8 +148,13 @@ variable "slice" {
   description = "A TPU slice: one instance group whose hosts are joined by the chips' own network."
   type = object({
     machine_type       = string
-    topology           = string
+    topology           = optional(string)
+    hosts              = number
+    accelerator        = optional(string)
+    boot_disk          = string
+    data_disks         = list(string)
     zone               = string
+    region             = string
     provisioning_model = string
     reservation        = optional(string)
     max_run_hours      = optional(number)
@@ -156,14 +162,6 @@ variable "slice" {
     attach_disk        = bool
   })
   default = null
-  validation {
-    condition     = var.slice == null ? true : can(regex("^(ct5p-hightpu|ct6e-standard|tpu7x-standard)-[1248]t$", var.slice.machine_type))
-    error_message = "slice.machine_type is one of ct5p-hightpu-*t (v5p), ct6e-standard-*t (v6e) and tpu7x-standard-*t."
-  }
-  validation {
-    condition     = var.slice == null ? true : can(regex("^[1-9][0-9]*(x[1-9][0-9]*){1,2}$", var.slice.topology))
-    error_message = "slice.topology counts chips along each side, as 4x4 or 2x2x4."
-  }
   validation {
     condition = (
       var.slice == null ? true :
@@ -177,8 +175,13 @@ variable "group" {
   description = "A group of hosts with GPUs, or without any accelerator."
   type = object({
     machine_type       = string
-    size               = number
+    topology           = optional(string)
+    hosts              = number
+    accelerator        = optional(string)
+    boot_disk          = string
+    data_disks         = list(string)
     zone               = string
+    region             = string
     provisioning_model = string
     reservation        = optional(string)
     max_run_hours      = optional(number)
@@ -187,8 +190,8 @@ variable "group" {
   })
   default = null
   validation {
-    condition     = var.group == null ? true : var.group.size >= 1 && floor(var.group.size) == var.group.size
-    error_message = "group.size is the number of hosts, from 1."
+    condition     = var.group == null ? true : var.group.hosts >= 1 && floor(var.group.hosts) == var.group.hosts
+    error_message = "group.hosts is the number of hosts, from 1."
   }
   validation {
     condition = (

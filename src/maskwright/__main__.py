@@ -1,6 +1,6 @@
 """`python -m maskwright` is the same as the `maskwright` command."""
 
-from maskwright.cli import main
+from maskwright.cli.main import main
 
 if __name__ == "__main__":
     main()

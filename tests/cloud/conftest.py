@@ -7,7 +7,7 @@ import pytest
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.loopback_only import PROXIES, loopback_only
 
-from maskwright.cloud import rest
+from maskwright.cloud.google import rest
 
 # Without it gcsfs asks each bucket's kind by gRPC, which needs TLS; it looks when it is imported.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")

@@ -15,12 +15,14 @@ from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
 from in_process import Cli
 
-from maskwright.cloud import inventory, record, rest, variables
-from maskwright.cloud.audit import Audit, audit
+from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, build_environment
-from maskwright.cloud.inventory import KINDS
+from maskwright.cloud.google import inventory, rest
+from maskwright.cloud.google.inventory import KINDS
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.inspect.audit import Audit, audit
+from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
-from maskwright.cloud.rest import Google
 from maskwright.core.errors import CloudError
 
 LAB = {
@@ -310,7 +312,7 @@ def test_a_bucket_is_priced_by_its_bytes_and_what_was_not_added_up_is_said(
     cloud: Cloud, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab_of(cloud, environment)
-    monkeypatch.setattr("maskwright.cloud.audit.size_of_bucket", lambda google, name: (3 * 2**29, False))
+    monkeypatch.setattr("maskwright.cloud.inspect.audit.size_of_bucket", lambda google, name: (3 * 2**29, False))
     found = look(environment, wanted_of(environment), price=lambda *what: (None, 730.0))
     assert {item.usd_per_hour for item in found.items if item.found.kind == "bucket"} == {1.5}
     assert "in all at least " in found.report()
@@ -331,7 +333,7 @@ def test_an_api_that_cannot_be_reached_is_tried_once(
 ) -> None:
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "http://127.0.0.1:9/compute/v1/")
     tried: list[float] = []
-    monkeypatch.setattr("maskwright.cloud.rest.time.sleep", tried.append)
+    monkeypatch.setattr("maskwright.cloud.google.rest.time.sleep", tried.append)
     found = look(environment)
     assert len(tried) == rest.TRIES - 1
     assert {one.kind for one in found.blind} >= {kind.name for kind in KINDS if kind.api == "compute"}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.cli import run
-from maskwright.cloud import build_table
-from maskwright.cloud.build_table import commands, row_of
+from maskwright.cli.main import run
+from maskwright.cloud.old_setup import build_table
+from maskwright.cloud.old_setup.build_table import commands, row_of
 from maskwright.core.errors import InputError, StoppedEarly
 
 D, T = "default", "true"
@@ -75,7 +75,7 @@ def test_create_makes_what_the_yaml_has() -> None:
 def test_words_are_ones_that_the_command_line_knows() -> None:
     from typer.main import get_command
 
-    from maskwright.cli import app
+    from maskwright.cli.main import app
 
     environment = get_command(app).commands["env"]  # type: ignore[attr-defined]
     for row in build_table.ROWS:
@@ -139,7 +139,7 @@ def test_page_has_every_row() -> None:
 
 
 def test_roles_that_refusals_name_are_on_their_page() -> None:
-    from maskwright.cloud.failures import ROLES
+    from maskwright.cloud.google.errors import ROLES
 
     page = (Path(__file__).parents[2] / "docs" / "google-cloud-roles.md").read_text()
     assert [role for _, role in ROLES if role not in page] == []

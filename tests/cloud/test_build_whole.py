@@ -10,7 +10,7 @@ import yaml
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.terraform_world import TerraformWorld, why_not
 
-from maskwright.cli import run
+from maskwright.cli.main import run
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ def exists(cloud: Cloud, kind: str) -> list[str]:
     return [key.rsplit("/", 1)[1] for key in sorted(cloud.resources) if key.rsplit("/", 2)[-2] == kind]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_create_and_destroy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_network: bool) -> None:
     path = tmp_path / "environment.yaml"
     path.write_text(yaml.safe_dump(LAB))

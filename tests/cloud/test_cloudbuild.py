@@ -164,7 +164,14 @@ def test_gcloud_submits_it(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / "src/maskwright/cloud/terraform").symlink_to("../../../deploy/terraform")
-    for name in ("deploy/terraform/main.tf", ".venv/secret", "deploy/terraform/.terraform/x", "my-credentials.json"):
+    (folder / "src/maskwright/recipes").symlink_to("../../recipes")
+    for name in (
+        "deploy/terraform/main.tf",
+        "recipes/a.yaml",
+        ".venv/secret",
+        "deploy/terraform/.terraform/x",
+        "my-credentials.json",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
     (folder / "environment.yaml").write_text(LAB)
@@ -184,6 +191,6 @@ def test_gcloud_submits_it(tmp_path: Path) -> None:
     assert sorted(listed) == sorted(
         [
             "cloudbuild.yaml", ".gcloudignore", "deploy/Dockerfile", "src/maskwright/cloud/prices.yaml",
-            "deploy/terraform/main.tf", "environment.yaml",
+            "deploy/terraform/main.tf", "environment.yaml", "recipes/a.yaml",
         ]
     )  # fmt: skip

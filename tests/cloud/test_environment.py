@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from maskwright.cloud import machines, page, variables
+from maskwright.cloud import machines, page
 from maskwright.cloud.environment import KEYS, Environment, build_environment, read_environment
+from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
 from maskwright.core.errors import ConfigError
 
@@ -67,7 +68,8 @@ def test_what_is_derived() -> None:
     ],
 )
 def test_hosts_of_a_slice(accelerator: str, topology: str, hosts: int, machine: str) -> None:
-    disk = {"size_gb": 100, "source": "gs://corpus/text", "type": machines.DATA_DISKS[accelerator][0]}
+    fitting = machines.family_of(machines.machine_of(accelerator)).data_disks[0]
+    disk = {"size_gb": 100, "source": "gs://corpus/text", "type": fitting}
     env = lab(slice={"accelerator": accelerator, "topology": topology}, disk=disk, group=None)
     assert env.slice and (env.slice.hosts, env.slice.machine()) == (hosts, machine)
 
@@ -94,6 +96,16 @@ REFUSED = [
     ({"slice__fallbacks": [{"zone": "us-east5-a"}]}, "hosts in us-east5-a cannot attach the disk"),
     ({"slice__fallbacks": [{"zone": "us-west1-c"}], "disk": None}, "another region than NFS"),
     ({"disk__type": "pd-ssd"}, "hosts of v6e cannot attach pd-ssd"),
+    *(
+        ({"slice": None, "group": {"machine_type": machine}, "disk__type": disk}, f"{machine} cannot attach {disk}")
+        for machine, disk in (
+            ("c4-standard-8", "pd-balanced"),
+            ("n4-standard-8", "pd-ssd"),
+            ("a3-ultragpu-8g", "pd-balanced"),
+            ("e2-standard-4", "hyperdisk-ml"),
+            ("a4-highgpu-8g", "pd-balanced"),
+        )
+    ),
     ({"disk__source": "s3://bucket/text"}, "disk.source"),
     ({"nfs__capacity_gb": 512}, "nfs.capacity_gb"),
     ({"nfs__tier": "BASIC_SSD"}, "below BASIC_SSD's 2560"),

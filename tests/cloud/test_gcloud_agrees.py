@@ -14,8 +14,8 @@ import fsspec
 import pytest
 from google_cloud.fake import Cloud
 
-from maskwright.cloud import groups, queued_resource
-from maskwright.cloud.rest import Google
+from maskwright.cloud.google import groups, queued_resource
+from maskwright.cloud.google.rest import Google
 
 needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="`gcloud` is not on the path")
 ZONE = "us-east5-b"
@@ -56,6 +56,7 @@ def test_buckets_and_files(cloud: Cloud, tmp_path: Path) -> None:
     assert [one for one in cloud.journal if "uploadType=resumable" in one["query"]]
 
 
+@pytest.mark.long
 @needs_gcloud
 def test_queued_resources(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """What gcloud makes is what we make, but for its defaults, and each sees the other's."""
@@ -95,6 +96,7 @@ def test_queued_resources(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None
     assert queued_resource.describe(Google("lab-proj"), ZONE, "q1") is None
 
 
+@pytest.mark.long
 @needs_gcloud
 def test_instance_groups_and_disks(cloud: Cloud) -> None:
     place = f"--zone={ZONE}"
@@ -120,6 +122,7 @@ def test_instance_groups_and_disks(cloud: Cloud) -> None:
     assert not [key for key in cloud.resources if "/instances/" in key or "/disks/" in key]
 
 
+@pytest.mark.long
 @needs_gcloud
 def test_jobs_and_builds(cloud: Cloud, tmp_path: Path) -> None:
     pool = "machine-type=g2-standard-12,replica-count=1,container-image-uri=us-docker.pkg.dev/p/r/i:1,"

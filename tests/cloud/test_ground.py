@@ -12,14 +12,15 @@ from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
 from google_cloud.terraform_world import TerraformWorld, why_not
 
-from maskwright.cloud import ground as ground_module
-from maskwright.cloud import queued_resource, record
+from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment
-from maskwright.cloud.ground import EnvironmentGround
-from maskwright.cloud.queued_resource import Wanted
-from maskwright.cloud.rest import Google
-from maskwright.cloud.watcher import Locked, Refused
-from maskwright.core.errors import InputError, MaskwrightError, TerraformError
+from maskwright.cloud.google import queued_resource
+from maskwright.cloud.google.queued_resource import Wanted
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.jobs import hosts as ground_module
+from maskwright.cloud.jobs.hosts import EnvironmentGround
+from maskwright.cloud.jobs.watcher import Refused
+from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 
 LAB = """
 name: lab1
@@ -46,7 +47,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
 
 @pytest.fixture
 def terraform(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> SmallTerraform:
-    from maskwright.cloud import commands
+    from maskwright.cloud.provision import commands
 
     small = SmallTerraform(cloud)
     monkeypatch.setattr(commands, "up", small.up)
@@ -149,8 +150,7 @@ def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path
         place.look()
     cloud.denied.clear()
     cases: list[tuple[MaskwrightError, type[MaskwrightError]]] = [
-        (TerraformError("another run holds the state: me@there, since noon", 1), Locked),
-        (InputError("is in use by process 7 on there", fix="wait"), Locked),
+        (Locked("is in use by process 7 on there", fix="wait"), Locked),
         (TerraformError("googleapi: Error 403: Required 'compute.disks.create' permission for 'x'", 1), Refused),
         (TerraformError("googleapi: Error 429: Quota exceeded for quota metric 'x'", 1), TerraformError),
         (TerraformError("ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources", 1), TerraformError),
@@ -162,6 +162,7 @@ def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path
         assert type(caught.value) is seen
 
 
+@pytest.mark.long
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_slice_moves_to_another_zone_with_the_real_terraform(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

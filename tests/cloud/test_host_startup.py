@@ -93,7 +93,7 @@ class World:
         return True
 
     def submit(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "maskwright", "submit", "a.yaml", "--run", "r", "--spec", f"{JOBS}/job.json"]
+        command = [sys.executable, "-m", "maskwright", "submit", "bucket", f"{JOBS}/job.json", "a.yaml", "--run", "r"]
         pipe = subprocess.PIPE
         environment = self.variables | {"PATH": "/usr/bin:/bin", "HOME": str(self.folder)}
         process = subprocess.Popen(
@@ -133,13 +133,10 @@ def plan(host: Host, text: str) -> None:
 
 def test_from_boot_to_job_and_again_after_a_reboot(world: World) -> None:
     host = world.host("lab1-slice-a")
-    plan(
-        host,
-        'echo "in $MASKWRIGHT_ENVIRONMENT as $MASKWRIGHT_WORKER"; cat "$MASKWRIGHT_MOUNT_POINT/shared_pd/corpus.txt"',
-    )
+    plan(host, 'echo "in $MASKWRIGHT_ENVIRONMENT"; cat "$MASKWRIGHT_MOUNT_POINT/shared_pd/corpus.txt"')
     script = host.start("startup.sh")
     out, err = world.submit().communicate(timeout=60)
-    assert "worker 0 | in lab1 as 0" in out and "worker 0 | text" in out, out + err + host.output
+    assert "host 0 | in lab1" in out and "host 0 | text" in out, out + err + host.output
     mounts = host.root / "mnt/common"
     device = str(host.root / "dev/disk/by-id/google-shared-pd")
     options = "hard,timeo=600,retrans=3,vers=3,nolock"
@@ -148,7 +145,7 @@ def test_from_boot_to_job_and_again_after_a_reboot(world: World) -> None:
     (run,) = [call for call in host.journal("docker") if "--detach" in call]
     assert {"--privileged", "--init"} < set(run) and run[run.index("--net") + 1] == "host"
     assert run[run.index("--log-driver") + 1] == "gcplogs"
-    words = ["agent", "--spec", f"{JOBS}/job.json", "--workers", "1", "--instance", "lab1-slice-a"]
+    words = ["agent", f"{JOBS}/job.json", "--num-hosts", "1", "--instance", "lab1-slice-a"]
     assert run[run.index(IMAGE) + 1 :] == words
     health = world.health("lab1-slice-a")
     assert (health["step"], health["ok"], health["image"]) == ("agent", True, "sha256:" + "1" * 64)
@@ -236,7 +233,7 @@ def test_what_is_missing_is_said_with_a_fix(world: World) -> None:
         prepare(host)
         assert host.run("startup.sh") == 1, host.output
         health = world.health(name)
-        assert health["step"] == step and not health["ok"] and fix in health["what"], health
+        assert health["step"] == step and not health["ok"] and health["final"] and fix in health["what"], health
         assert not agent_runs(host)() and host.journal("shutdown") == []
 
     refused("a", "pull", "Fix: build it: maskwright env image", lambda host: host.write("no-image", "x"))
@@ -320,8 +317,8 @@ def test_host_that_goes_down_saves_first(world: World) -> None:
     assert host.run("shutdown.sh") == 0  # docker's daemon tells the container again while the system goes down
     assert down.wait(30) == 0
     assert script.wait(30) == 0 and (home / "saved").exists()
-    assert world.json("hosts/worker-0.json")["gone"]
-    said = world.json("0001/attempt-001/worker-0/exit.json")
+    assert world.json("hosts/host-0.json")["gone"]
+    said = world.json("0001/attempt-001/host-0/exit.json")
     assert said["code"] == 75 and said["told"]
     plan(host, "exit 0")
     host.reboot()
@@ -346,10 +343,10 @@ def test_agent_that_ends_is_started_again(world: World) -> None:
     os.kill(int(pid), 9)
     wait_until(lambda: agent_runs(host)() and (host.folder / "docker/maskwright-agent/pid").read_text() != pid)
     assert "the agent ended with 137" in host.output
-    assert "worker-0.claim-000002.json" not in json.dumps(sorted(name for _, name in world.cloud.objects))
+    assert "host-0.claim-000002.json" not in json.dumps(sorted(name for _, name in world.cloud.objects))
 
 
-@pytest.mark.parametrize("at", [2, 6, 11, 12])
+@pytest.mark.parametrize("at", [2, 6, *(pytest.param(at, marks=pytest.mark.long) for at in (11, 12))])
 def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> None:
     """At that call of a tool, with all it has started but docker's containers; the machine is not rebooted."""
     host = world.host("lab1-slice-a")
@@ -366,7 +363,7 @@ def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> N
     assert host.files_with_token() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_start_up_killed_at_random_moments(world: World) -> None:
     host, generator = world.host("lab1-slice-a"), random.Random(7)
     plan(host, "exit 0")

@@ -16,9 +16,9 @@ import pytest
 from google_cloud.fake import Cloud, fake_cloud
 
 from maskwright import __version__
-from maskwright.cli import run
-from maskwright.cloud import image
+from maskwright.cli.main import run
 from maskwright.cloud.environment import build_environment
+from maskwright.cloud.provision import image
 from maskwright.core.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,11 +231,11 @@ def test_libtpu_is_fetched_once_and_only_to_compute(tmp_path: Path) -> None:
     assert call("--version") == 0
     assert log.read_text() == "itself --version with nothing\n"
     fail.touch()
-    assert call("agent", "--spec", "x") == 1  # nothing is run without it
+    assert call("agent", "x") == 1  # nothing is run without it
     fail.unlink()
     log.unlink()
-    assert call("agent", "--spec", "x") == 0 and call("pretrain", "run.yaml") == 0
+    assert call("agent", "x") == 0 and call("pretrain", "run.yaml") == 0
     pip, *rest = log.read_text().splitlines()
     assert "--require-hashes" in pip and str(lock) in pip
     libtpu = tmp_path / ".local/share/maskwright/libtpu"
-    assert rest == [f"itself agent --spec x with {libtpu}", f"itself pretrain run.yaml with {libtpu}"]
+    assert rest == [f"itself agent x with {libtpu}", f"itself pretrain run.yaml with {libtpu}"]

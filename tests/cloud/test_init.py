@@ -13,9 +13,9 @@ from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
 from in_process import Cli, Result
 
-from maskwright.cloud import init as init_module
-from maskwright.cloud import permissions
 from maskwright.cloud.environment import build_environment
+from maskwright.cloud.google import permissions
+from maskwright.cloud.provision import init as init_module
 
 LAB: dict[str, Any] = {
     "name": "lab1",
@@ -152,8 +152,8 @@ def test_a_lost_answer_and_another_run_make_one_bucket(cloud: Cloud, init: Cli) 
 def test_each_missing_permission_is_named_with_its_role_and_the_line_that_grants_it(
     cloud: Cloud, permission: str
 ) -> None:
-    from maskwright.cloud import init as task
-    from maskwright.cloud.rest import Google
+    from maskwright.cloud.google.rest import Google
+    from maskwright.cloud.provision import init as task
 
     cloud.deny(permission)
     (check,) = task.granted(Google("lab-proj"), build_environment(LAB, "x"))
@@ -201,7 +201,7 @@ def test_only_what_the_environment_needs_is_asked_for() -> None:
 
 
 def test_a_permission_that_google_does_not_know_hides_no_other(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    from maskwright.cloud.rest import Google
+    from maskwright.cloud.google.rest import Google
     from maskwright.core.errors import CloudError
 
     call = Google.call

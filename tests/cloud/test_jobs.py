@@ -1,4 +1,4 @@
-"""`submit --on lab.yaml` on the made-up cloud: what is refused, what hosts are told, how a job is seen."""
+"""`submit env lab.yaml` on the made-up cloud: what is refused, what hosts are told, how a job is seen."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import yaml
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
 
-from maskwright import cli_env
-from maskwright.cli import run
-from maskwright.cloud import commands
-from maskwright.cloud.watcher import Refused
-from maskwright.launch.folder import Folder
+from maskwright.cli import env
+from maskwright.cli.main import run
+from maskwright.cloud.jobs.watcher import Refused
+from maskwright.cloud.provision import commands
+from maskwright.core.folder import Folder
+from maskwright.launch.target import parse_spec
 
 SLICE = {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"}
 GROUP = {"machine_type": "g2-standard-24", "size": 2}
@@ -65,7 +66,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
 
 
 def submit(*words: str) -> list[str]:
-    return ["submit", "run.yaml", "--run", "one", "--on", "lab.yaml", *words]
+    return ["submit", "env", "lab.yaml", "run.yaml", "--run", "one", *words]
 
 
 REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
@@ -76,8 +77,6 @@ REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("cpu", {"slice": SLICE}, ["--set", "engine.device=cpu"], "engine.device: is cpu, on a slice of TPUs"),
     ("uneven", {"slice": SLICE}, ["--set", "batch.virtual_workers=3"], "3 virtual workers cannot be shared out evenly"),
     ("tpu", {"group": GROUP}, ["--set", "engine.device=tpu"], "engine.device: is tpu, on a group without TPUs"),
-    ("no time", {"slice": SLICE}, ["--grace-seconds", "5"], "--grace-seconds: 5 s is no time to save"),
-    ("another place's", {"slice": SLICE}, ["--zone", "z"], "--zone: does not go with --on an environment"),
     ("no hosts", {"slice": SLICE}, [], "there is no slice. Fix: maskwright env up lab.yaml --only slice, or submit"),
     ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is no limit. Fix: a number"),
     ("no price", {"slice": SLICE}, ["--max-cost", "1", "--prices", "none.yaml"], "none.yaml: no such file"),
@@ -98,7 +97,7 @@ def test_secrets_and_addresses_are_refused(cloud: Cloud, say: Say) -> None:
     Path("run.yaml").write_text(yaml.safe_dump(RUN) + "# https://me:hunter2@example.com\n")
     assert "run.yaml: holds a secret" in say(*submit(), code=2)
     Path("run.yaml").write_text(yaml.safe_dump(RUN))
-    words = ["submit", "run.yaml", "--on", "lab.yaml", "--run"]
+    words = ["submit", "env", "lab.yaml", "run.yaml", "--run"]
     for wrong in ("gs://bucket/runs/one", "a b", "/mnt/x/"):
         expected = 0 if wrong == "/mnt/x/" else 2
         said = say(*words, wrong, "--dry-run", code=expected)
@@ -106,66 +105,63 @@ def test_secrets_and_addresses_are_refused(cloud: Cloud, say: Say) -> None:
 
 
 def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
-    spec = json.loads(say(*submit("--dry-run", "--env", "HF_TOKEN", "--max-hours", "5", "--max-steps", "7")))
-    assert spec["command"][:2] == ["sh", "-c"] and '--rendezvous "$MASKWRIGHT_RENDEZVOUS"' in spec["command"][2]
-    words = spec["command"][4:]
-    address = words[2]
-    assert address.startswith(f"gs://{BUCKET}/jobs/slice/configs/") and address.endswith(".yaml")
+    limits = ["--stop-after-hours", "5", "--stop-after-steps", "7"]
+    spec = parse_spec(say(*submit("--dry-run", "--env", "HF_TOKEN", *limits)), "job.json")
+    command = spec.command
+    assert command.config.startswith(f"gs://{BUCKET}/jobs/slice/configs/") and command.config.endswith(".yaml")
     copies = f"checkpoint.copy_to=gs://{BUCKET}/runs/one"
-    end = ["--run", "runs/one", "--set", copies, "--max-steps", "7"]
-    assert words == ["maskwright", "pretrain", address, *end]  # hours are the watcher's to count
-    assert (spec["environment"], spec["folder"], spec["restarts"]) == (["HF_TOKEN"], ".", 100)
-    assert json.loads(say(*submit("--dry-run", "--restarts", "3")))["restarts"] == 3
+    assert (command.run, command.overrides) == ("runs/one", (copies,))
+    assert (command.stop_after_hours, command.stop_after_steps) == (None, 7)  # hours are the watcher's to count
+    assert (spec.environment, spec.folder, spec.restarts, spec.grace_seconds) == (("HF_TOKEN",), ".", 100, 30)
+    saves = ["--restarts", "3", "--set", "checkpoint.grace_seconds=40"]
+    spec = parse_spec(say(*submit("--dry-run", *saves)), "job.json")
+    assert (spec.restarts, spec.grace_seconds) == (3, 45)
 
     lab(group=GROUP, nfs={"share": "share"})
     own = ["--set", "checkpoint.copy_to=gs://mine/one", "--set", "engine.kind=torch"]
-    spec = json.loads(say(*submit("--dry-run", *own)))
-    assert spec["command"][:2] == ["sh", "-c"] and '--rendezvous "$MASKWRIGHT_RENDEZVOUS"' in spec["command"][2]
-    words = " ".join(spec["command"][4:])
-    assert "--run /mnt/common/nfs_share/runs/one" in words and "copy_to=gs://lab" not in words
-    assert words.endswith("--set engine.device=cuda --processes 2")
-    lab(group={**GROUP, "size": 1})
-    assert json.loads(say(*submit("--dry-run")))["command"][0] == "maskwright"
+    command = parse_spec(say(*submit("--dry-run", *own)), "job.json").command
+    assert command.run == "/mnt/common/nfs_share/runs/one" and command.processes == 2
+    assert command.overrides == ("checkpoint.copy_to=gs://mine/one", "engine.kind=torch", "engine.device=cuda")
 
 
 def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> None:
     assert "nothing was submitted yet" in say("logs", "lab.yaml", code=2)
-    text = say(*submit("--up", "--detach", "--max-hours", "9", "--down-when-done"))
+    text = say(*submit("--up", "--detach", "--stop-after-hours", "9", "--down-when-done"))
     assert "looked after by `maskwright env watch lab.yaml`" in text
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
     spec = folder.get_json("job.json")
     assert spec and spec["submission"] == 1
-    assert cloud.text(spec["command"][6]) == Path("run.yaml").read_text()
+    assert cloud.text(spec["command"]["config"]) == Path("run.yaml").read_text()
     assert folder.get_json("watch/limits.json") == {
         "submission": 1,
         "max_usd": None,
-        "max_hours": 9.0,
+        "stop_after_hours": 9.0,
         "down_when_done": True,
         "rates": [],
     }
     assert [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
     say(*submit("--detach"))  # who takes it up without a limit does not lift it
     limits = folder.get_json("watch/limits.json")
-    assert limits and limits["max_hours"] == 9.0 and limits["down_when_done"]
+    assert limits and limits["stop_after_hours"] == 9.0 and limits["down_when_done"]
 
     at = "0001/attempt-001"
-    folder.put_json(f"{at}/start.json", {"workers": 4})
+    folder.put_json(f"{at}/start.json", {"hosts": 4})
     for worker in range(4):
         beat = {"beat": 1, "submission": 1, "idle": worker == 3, "instance": f"lab1-slice-{worker}"}
-        folder.put_json(f"hosts/worker-{worker}.json", beat)
-        folder.put(f"{at}/worker-{worker}/log-000001.txt", f"one {worker}\ntwo {worker}\n".encode())
+        folder.put_json(f"hosts/host-{worker}.json", beat)
+        folder.put(f"{at}/host-{worker}/log-000001.txt", f"one {worker}\ntwo {worker}\n".encode())
     said = say("status", "lab.yaml")
     assert "lab1 slice: submission 1, attempt 1, going on" in said
-    assert "worker 2: lab1-slice-2 computes" in said and "worker 3: lab1-slice-3 waits" in said
+    assert "host 2: lab1-slice-2 computes" in said and "host 3: lab1-slice-3 waits" in said
     assert json.loads(say("status", "lab.yaml", "--json"))[0]["submission"] == 1
-    assert say("logs", "lab.yaml", "--lines", "1").splitlines() == [f"worker {n} | two {n}" for n in range(4)]
-    another = say("submit", "run.yaml", "--run", "two", "--on", "lab.yaml", code=2)
+    assert say("logs", "lab.yaml", "--lines", "1").splitlines() == [f"host {n} | two {n}" for n in range(4)]
+    another = say("submit", "env", "lab.yaml", "run.yaml", "--run", "two", code=2)
     assert "another job is not over yet" in another
 
-    result = {"code": 75, "cause": "", "report": ["first: worker 0: exit 75, stopped early"], "time": 0.0}
+    result = {"code": 75, "cause": "", "report": ["first: host 0: exit 75, stopped early"], "time": 0.0}
     folder.put_json("0001/result.json", result)
     assert "one 0" in say("logs", "lab.yaml", "--follow", code=75)
-    assert "first: worker 0" in say("stop", "lab.yaml", code=75)
+    assert "first: host 0" in say("stop", "lab.yaml", code=75)
     assert folder.get_json("stop.json") == {"submission": 1}
     assert "over, exit 75" in say("status", "lab.yaml")
 
@@ -173,9 +169,9 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
 def test_watch_ends_with_the_jobs_code_and_takes_down(cloud: Cloud, say: Say) -> None:
     say(*submit("--up", "--detach", "--down-when-done"))
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
-    folder.put_json("0001/result.json", {"code": 3, "cause": "worker 1: exit 3", "report": [], "time": 0.0})
+    folder.put_json("0001/result.json", {"code": 3, "cause": "host 1: exit 3", "report": [], "time": 0.0})
     said = say("env", "watch", "lab.yaml", "--poll-seconds", "0.1", code=3)
-    assert "the job failed: worker 1: exit 3" in said
+    assert "the job failed: host 1: exit 3" in said
     assert not [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
 
 
@@ -191,7 +187,7 @@ def test_detached_job_that_will_never_have_hosts_is_no_success(cloud: Cloud, say
 def test_env_down_ends_the_job_so_that_no_watcher_brings_the_hosts_back(
     cloud: Cloud, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_env, "closing_audit", lambda *_: None)  # of the real `down`
+    monkeypatch.setattr(env, "closing_audit", lambda *_: None)  # of the real `down`
     say(*submit("--up", "--detach"))
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
     assert "this ends the job that runs on its slice (submission 1)" in say(

@@ -16,10 +16,11 @@ from google_cloud.boots import booting
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
 
-from maskwright import cli
-from maskwright.cloud import commands, following, lease
-from maskwright.cloud.ground import EnvironmentGround
-from maskwright.cloud.watch import Rules
+from maskwright.cli import main
+from maskwright.cloud.jobs import follow, lease
+from maskwright.cloud.jobs.hosts import EnvironmentGround
+from maskwright.cloud.jobs.policy import Rules
+from maskwright.cloud.provision import commands
 from maskwright.core import storage
 from maskwright.core.config import flat
 from maskwright.data.store import TokenStore
@@ -48,7 +49,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
         monkeypatch.setattr(commands, "up", small.up)
         monkeypatch.setattr(commands, "down", small.down)
         monkeypatch.setattr(lease, "SILENT_SECONDS", 3.0)
-        monkeypatch.setattr(following, "POLL_SECONDS", 0.5)
+        monkeypatch.setattr(follow, "POLL_SECONDS", 0.5)
         rules = Rules(patience_seconds=(600.0, 600.0), base_seconds=0.2, cap_seconds=1.0)
         monkeypatch.setattr(EnvironmentGround, "rules", lambda self: rules)
         cloud.small = small  # type: ignore[attr-defined]
@@ -73,7 +74,7 @@ def saved_steps(cloud: Cloud) -> list[int]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
     cloud: Cloud, store: TokenStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,8 +92,8 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
     thread = threading.Thread(target=taken, daemon=True)
     with booting(cloud, tmp_path / "hosts", "lab1-group", spec, 2) as boots:
         thread.start()
-        words = ["submit", config, "--run", "one", "--on", lab, "--up", "--down-when-done"]
-        code = cli.run([*words, "--set", "batch.virtual_workers=2", "--set", "engine.reproducibility=exact"])
+        words = ["submit", "env", lab, config, "--run", "one", "--up", "--down-when-done"]
+        code = main.run([*words, "--set", "batch.virtual_workers=2", "--set", "engine.reproducibility=exact"])
     out, err = capfd.readouterr()
     assert code == 0, out + err
     assert (
@@ -107,7 +108,7 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
     assert not [key for key in cloud.resources if "/instances/" in key]
     alone = tmp_path / "alone"
     words = ["pretrain", config, "--run", str(alone), "--set", "batch.virtual_workers=2"]
-    assert cli.run([*words, "--set", "engine.device=cpu", "--processes", "1"]) == 0
+    assert main.run([*words, "--set", "engine.device=cpu", "--processes", "1"]) == 0
     last = f"{RUN}/step-00000040/model.safetensors"
     with storage.open_binary(last) as file:
         far = file.read()

@@ -30,9 +30,9 @@ RUN = "data: {store: /data/store}\nschedule: {steps: 10}\nbatch: {virtual_worker
 USD_PER_HOUR = 1000.0
 """Of one machine: 0.56 USD a second for two."""
 COMMAND = (
-    "import sys; from maskwright import cli; from maskwright.cloud import following, lease; "
-    "lease.SILENT_SECONDS, lease.BEAT_SECONDS, following.POLL_SECONDS = 2.0, 0.5, 0.5; "
-    "sys.argv[0] = 'maskwright'; cli.main()"
+    "import sys; from maskwright.cli.main import main; from maskwright.cloud.jobs import follow, lease; "
+    "lease.SILENT_SECONDS, lease.BEAT_SECONDS, follow.POLL_SECONDS = 2.0, 0.5, 0.5; "
+    "sys.argv[0] = 'maskwright'; main()"
 )
 JOB = "#!/bin/sh\ntrap 'echo saving; exit 75' TERM\necho computing\nsleep 600 &\nwait\n"
 JOBS = "gs://lab-proj-lab1-runs/jobs/group"
@@ -81,13 +81,13 @@ def machines(cloud: Cloud) -> list[str]:
     return [key for key in cloud.resources if "/instances/" in key or "/instanceGroupManagers/" in key]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path: Path) -> None:
-    words = ["--on", "lab.yaml", "--up", "--max-cost", "12", "--prices", "prices.yaml", "--grace-seconds", "30"]
+    words = ["--up", "--max-cost", "12", "--prices", "prices.yaml"]
     with booting(cloud, tmp_path / "hosts", "lab1-group", f"{JOBS}/job.json", 2, JOB) as boots:
-        first = start(tmp_path, "submit", "run.yaml", "--run", "one", *words)
-        wait_for(cloud, "0001/attempt-001/worker-1/begun.json", first)
+        first = start(tmp_path, "submit", "env", "lab.yaml", "run.yaml", "--run", "one", *words)
+        wait_for(cloud, "0001/attempt-001/host-1/begun.json", first)
         os.killpg(first.pid, signal.SIGKILL)
         said, _ = first.communicate()
         assert len(machines(cloud)) == 3, said
@@ -101,14 +101,14 @@ def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path
     assert machines(cloud) == []
     result = json.loads(cloud.text(f"{JOBS}/0001/result.json"))
     assert result["code"] == 75 and "stopped early" in " ".join(result["report"])
-    assert "saving" in cloud.text(f"{JOBS}/0001/attempt-001/worker-0/log-000002.txt")
+    assert "saving" in cloud.text(f"{JOBS}/0001/attempt-001/host-0/log-000002.txt")
     assert "lab-proj-lab1-runs" in {bucket for bucket, _ in cloud.objects}  # data stays
 
 
 def test_budget_that_nothing_counts_is_refused_before_anything_exists(cloud: Cloud, tmp_path: Path) -> None:
     (tmp_path / "lab.yaml").write_text(LAB.replace("n2-standard-4", "n2-standard-8"))
-    words = ["--on", "lab.yaml", "--up", "--max-cost", "12", "--prices", "prices.yaml"]
-    process = start(tmp_path, "submit", "run.yaml", "--run", "one", *words)
+    words = ["--up", "--max-cost", "12", "--prices", "prices.yaml"]
+    process = start(tmp_path, "submit", "env", "lab.yaml", "run.yaml", "--run", "one", *words)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 2, said
     assert "--max-cost: no price for n2-standard-8 SPOT in us-east5 (group), not counted. Fix: " in said

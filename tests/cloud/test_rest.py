@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from google_cloud.fake import TOKEN, Cloud, error_info
 
-from maskwright.cloud import failures, rest
-from maskwright.cloud.rest import Google
+from maskwright.cloud.google import errors, rest
+from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError, InputError
 
 P = "projects/lab-proj"
@@ -216,7 +216,7 @@ def test_a_token_that_google_does_not_take(monkeypatch: pytest.MonkeyPatch, clou
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "another-token-that-is-old")
     with pytest.raises(CloudError) as caught:
         Google("lab-proj").call("compute", "GET", DISKS)
-    assert caught.value.reason == "permission" and "gcloud auth application-default login" in str(caught.value)
+    assert caught.value.reason == "credentials" and "gcloud auth application-default login" in str(caught.value)
     assert "another-token" not in str(caught.value)
 
 
@@ -225,7 +225,7 @@ def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, cloud: Cloud, tm
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(CloudError, match="no usable Google credentials") as caught:
         Google("lab-proj").call("compute", "GET", DISKS)
-    assert caught.value.reason == "permission" and not cloud.journal
+    assert caught.value.reason == "credentials" and not cloud.journal
 
 
 def test_a_token_in_an_error_of_google_is_hidden(cloud: Cloud, google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_a_token_in_an_error_of_google_is_hidden(cloud: Cloud, google: Google, m
 )
 def test_what_google_says_in_its_own_words(code: int, message: str, mark: str, reason: str, fix: str) -> None:
     body = {"error": {"code": code, "message": message, "details": [{"reason": mark}]}}
-    error = failures.cloud_error(failures.of_answer(code, body, ""), project="lab-proj", api="compute", where="here")
+    error = errors.cloud_error(errors.of_answer(code, body, ""), project="lab-proj", api="compute", where="here")
     assert (error.reason, fix in str(error)) == (reason, True), str(error)
 
 
@@ -376,11 +376,12 @@ def test_an_answer_that_is_not_googles(monkeypatch: pytest.MonkeyPatch, google: 
         (429, "Insufficient reserved capacity. Contact customer support to increase your reservation.", "capacity"),
         (429, "Too many", "rate"),
         (409, "The bucket you tried to delete is not empty.", "other"),
+        (503, "The service is unavailable.", "failed"),
         (412, "At least one of the pre-conditions you specified did not hold.", "other"),
     ],
 )  # fmt: skip
 def test_reasons(code: int, message: str, reason: str) -> None:
-    assert failures.of_answer(code, {"error": {"code": code, "message": message}}, "").reason == reason
+    assert errors.of_answer(code, {"error": {"code": code, "message": message}}, "").reason == reason
 
 
 @pytest.mark.parametrize(
@@ -396,14 +397,14 @@ def test_reasons(code: int, message: str, reason: str) -> None:
     ],
 )
 def test_reasons_of_operations(error: dict[str, Any], reason: str) -> None:
-    found = failures.of_operation({"error": error})
+    found = errors.of_operation({"error": error})
     assert found is not None and found.reason == reason
 
 
 def test_facts_in_details_win_over_sentences() -> None:
     details = [error_info("IAM_PERMISSION_DENIED", {"permission": "compute.networks.create"})]
     body = {"error": {"code": 403, "message": "Forbidden", "status": "PERMISSION_DENIED", "details": details}}
-    error = failures.cloud_error(failures.of_answer(403, body, ""), project="p", api="compute", where="x")
+    error = errors.cloud_error(errors.of_answer(403, body, ""), project="p", api="compute", where="x")
     assert "compute.networks.create" in str(error) and "roles/compute.networkAdmin" in str(error)
 
 

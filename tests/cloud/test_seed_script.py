@@ -10,7 +10,7 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,14 @@ def test_source_is_prepared_on_the_way(tmp_path: Path, cloud: Cloud, stack: Exit
     seeder.check({"made.txt": SOURCE["a.txt"]})
 
 
-@pytest.mark.parametrize("more", [{"KILL_AT": "3"}, {"KILL_AT": "8"}, {"KILL_IN": "rsync", "KILL_AFTER": "0.8"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"KILL_AT": "3"}, marks=pytest.mark.long),
+        pytest.param({"KILL_AT": "8"}, marks=pytest.mark.long),
+        {"KILL_IN": "rsync", "KILL_AFTER": "0.8"},
+    ],
+)
 def test_killed_at_any_point_and_begun_again(
     tmp_path: Path, cloud: Cloud, stack: ExitStack, more: dict[str, str]
 ) -> None:
@@ -159,7 +166,7 @@ def test_killed_at_any_point_and_begun_again(
     assert ("1 files differ from the bucket's, such as a.txt" in seeder.host.output) == (more.get("KILL_AT") == "8")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_random_moments(tmp_path: Path, cloud: Cloud, stack: ExitStack) -> None:
     seeder, generator = Seeder(tmp_path, cloud, stack), random.Random(11)
     for _ in range(8):
@@ -173,8 +180,12 @@ def test_killed_at_random_moments(tmp_path: Path, cloud: Cloud, stack: ExitStack
     seeder.check(SOURCE)
 
 
-def test_failures_are_said_in_the_bucket(tmp_path: Path, cloud: Cloud, stack: ExitStack) -> None:
-    def failed(name: str, step: str, text: str, **attributes: str) -> Seeder:
+Failed = Callable[..., Seeder]
+
+
+@pytest.fixture
+def failed(tmp_path: Path, cloud: Cloud, stack: ExitStack) -> Failed:
+    def run(name: str, step: str, text: str, **attributes: str) -> Seeder:
         cloud.objects.pop(("lab-runs", "seed/lab1-data-1/result.json"), None)
         seeder = Seeder(tmp_path / name, cloud, stack, **attributes)
         if name == "foreign":
@@ -185,9 +196,19 @@ def test_failures_are_said_in_the_bucket(tmp_path: Path, cloud: Cloud, stack: Ex
         assert seeder.host.journal("shutdown") == [["shutdown", "-h", "now"]]
         return seeder
 
+    return run
+
+
+def test_failures_are_said_in_the_bucket(failed: Failed) -> None:
     foreign = failed("foreign", "format", "holds something that is not ours, and is left alone")
     assert foreign.host.journal("mkfs.ext4") == [] and foreign.host.journal("mount") == []
     failed("nothing", "list", "Fix: see disk.source", source="gs://lab-data/nothing")
+
+
+@pytest.mark.long
+def test_failures_of_the_source_are_said_in_the_bucket(
+    failed: Failed, tmp_path: Path, cloud: Cloud, stack: ExitStack
+) -> None:
     failed("nowhere", "list", "gs://no-such-bucket", source="gs://no-such-bucket/x")
     lie = Seeder(tmp_path / "lie", cloud, stack)
     cloud.objects["lab-data", "corpus/deep/er/b c.txt"][-1].about.pop("md5Hash")
@@ -198,6 +219,7 @@ def test_failures_are_said_in_the_bucket(tmp_path: Path, cloud: Cloud, stack: Ex
     failed("denied", "copy", "lab1-train may read the source")
 
 
+@pytest.mark.long
 def test_device_with_the_real_tools_for_file_systems(tmp_path: Path, cloud: Cloud, stack: ExitStack) -> None:
     """blkid, wipefs and mkfs.ext4 on a file; only mounting it is played."""
     if not all(shutil.which(name, path="/usr/sbin:/sbin:/usr/bin") for name in ("blkid", "wipefs", "mkfs.ext4")):

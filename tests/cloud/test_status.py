@@ -15,10 +15,11 @@ from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
 from in_process import Cli
 
-from maskwright.cloud import record, variables
+from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, build_environment
+from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
-from maskwright.launch.job import JobSpec
+from maskwright.launch.target import JobSpec, Pretrain
 
 LAB: dict[str, Any] = {
     "name": "lab1",
@@ -72,18 +73,18 @@ def lab(cloud: Cloud, environment: Environment) -> Cloud:
 
 def run(cloud: Cloud) -> list[str]:
     """All hosts come up; their names."""
-    from maskwright.cloud import groups
-    from maskwright.cloud.rest import Google
+    from maskwright.cloud.google import groups
+    from maskwright.cloud.google.rest import Google
 
     for _ in range(4):
         found = groups.describe(Google("lab-proj"), "us-east5-b", "lab1-slice")
-    assert found is not None and found.whole
+    assert found is not None and all(member.running for member in found.members)
     return [member.name for member in found.members]
 
 
 def beat(cloud: Cloud, worker: int, instance: str, *, old: bool = False, **changes: Any) -> None:
     value = {"beat": 9, "submission": 1, "idle": False, "instance": instance, "software": SOFTWARE} | changes
-    place = f"gs://lab-proj-lab1-runs/jobs/slice/hosts/worker-{worker}.json"
+    place = f"gs://lab-proj-lab1-runs/jobs/slice/hosts/host-{worker}.json"
     cloud.put(place, json.dumps(value))
     if old:
         age(cloud, place, 600)
@@ -120,7 +121,7 @@ def test_a_whole_environment_at_work_agrees_with_its_yaml(lab: Cloud, cli: Cli, 
     for worker, name in enumerate(run(lab)):
         beat(lab, worker, name)
         note(lab, "health", name, {"step": "agent", "ok": True, "what": ""})
-    spec = JobSpec(("maskwright", "pretrain", "x"))
+    spec = JobSpec(Pretrain("x", "r"))
     lab.put("gs://lab-proj-lab1-runs/jobs/slice/job.json", spec.to_json())
     found = look(cli, tmp_path)
     assert set(verdicts(found).values()) == {"works"} and all(host["well"] for host in found["hosts"][0]["hosts"])
@@ -144,7 +145,7 @@ def test_each_host_is_what_machine_start_up_and_beat_say_together(lab: Cloud, cl
     assert details[c].startswith("mounts: 10.1.2.3:/share cannot be mounted")
     assert details[d].startswith("image for 2:0")
     assert "4 of 4 hosts, 2 well" in found["text"]
-    assert f"{b} worker 1: silent (running, beat 10:0" in found["text"]
+    assert f"{b} host 1: silent (running, beat 10:0" in found["text"]
 
 
 def test_hosts_that_stopped_themselves_are_well_and_those_that_were_taken_are_not(
@@ -174,7 +175,7 @@ def test_a_host_with_other_software_than_most_is_named(lab: Cloud, cli: Cli, tmp
     for worker, name in enumerate(run(lab)):
         beat(lab, worker, name, software=SOFTWARE | ({"image": "sha256:bbbb"} if worker == 2 else {}))
     found = look(cli, tmp_path)
-    odd = [host["worker"] for host in found["hosts"][0]["hosts"] if host["detail"]]
+    odd = [host["index"] for host in found["hosts"][0]["hosts"] if host["detail"]]
     assert odd == [2] and "runs image sha256:bbbb" in found["text"]
 
 

@@ -20,8 +20,8 @@ from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.terraform_world import ROOT, SOURCE, Terraform, TerraformWorld, copy_of_source
 
 from maskwright.cloud.environment import Environment, build_environment
+from maskwright.cloud.provision.variables import seeder, variables
 from maskwright.cloud.record import Record
-from maskwright.cloud.variables import seeder, variables
 from maskwright.core.secrets import redact
 
 pytestmark = pytest.mark.skipif(terraform_world.why_not() is not None, reason=str(terraform_world.why_not()))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.cloud import variables
 from maskwright.cloud.environment import build_environment
+from maskwright.cloud.provision import variables
+from maskwright.cloud.provision.terraform_cli import Terraform, _changes
 from maskwright.cloud.record import Record
-from maskwright.cloud.terraform_cli import Terraform, _changes
 
 ENVIRONMENT = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}
 BINARY = """#!/bin/bash
@@ -28,16 +28,18 @@ case $1 in
     trap 'echo stopping; told=yes' INT
     echo creating
     echo yes >"$NOTES/begun"
-    for _ in $(seq 10); do sleep 0.1; echo still creating; done
+    # Only `wait` is interrupted: bash forgets a SIGINT that comes while it waits for another program.
+    for ((turn = 0; turn < TURNS; turn++)); do sleep 0.1 & wait $!; echo still creating; [ -z "$told" ] || break; done
     echo "${told:-undisturbed}" >"$NOTES/saved" ;;
 esac
 """
 RUN = """
 import signal
-from maskwright.cli import _stop
+from maskwright.cli.main import _stop
 signal.signal(signal.SIGTERM, _stop)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
 from maskwright.cloud.environment import build_environment
-from maskwright.cloud.terraform_cli import Terraform
+from maskwright.cloud.provision.terraform_cli import Terraform
 with Terraform(build_environment({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}, "")).ready() as made:
     made.apply(made.plan({}))
 """
@@ -52,6 +54,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{binary.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("NOTES", str(tmp_path))
+    monkeypatch.setenv("TURNS", "10")
     return tmp_path
 
 
@@ -63,9 +66,14 @@ def appears(path: Path) -> str:
     return text
 
 
-@pytest.mark.parametrize(("number", "said"), [(signal.SIGKILL, "undisturbed"), (signal.SIGHUP, "yes")])
-def test_terraform_saves_the_state_when_we_are_killed(notes: Path, number: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "said", "turns"), [(signal.SIGKILL, "undisturbed", "10"), (signal.SIGHUP, "yes", "200")]
+)
+def test_terraform_saves_the_state_when_we_are_killed(
+    notes: Path, number: int, said: str, turns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It must neither die of a pipe that nobody reads nor, when the terminal goes, be left to run on unasked."""
+    monkeypatch.setenv("TURNS", turns)
     root = Path(__file__).resolve().parents[2]
     with subprocess.Popen([sys.executable, "-c", RUN], cwd=root, stderr=subprocess.PIPE) as ours:
         appears(notes / "begun")

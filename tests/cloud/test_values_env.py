@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from maskwright.cli import run
-from maskwright.cloud import values_env
+from maskwright.cli.main import run
 from maskwright.cloud.environment import read_environment
-from maskwright.cloud.shell_file import Variable, parse_variables
-from maskwright.cloud.values_env import Imported, import_values
+from maskwright.cloud.old_setup import values_env
+from maskwright.cloud.old_setup.shell_file import Variable, parse_variables
+from maskwright.cloud.old_setup.values_env import Imported, import_values
 from maskwright.core.errors import ConfigError
 
 DEFAULTS = {
@@ -212,7 +212,7 @@ def test_disk_type_is_one_that_hosts_attach() -> None:
     assert type_of({}, accelerator="v6e") == ("hyperdisk-ml", "defaulted")
     assert type_of({}, accelerator="v4") == ("pd-balanced", "defaulted")
     assert type_of({}, accelerator="v5e", with_group=True) == ("pd-balanced", "defaulted")
-    told = "SHARED_PD_DISK_TYPE fits no host of v6e and n1. Fix: leave --with-group out"  # N1 takes no Hyperdisk
+    told = "SHARED_PD_DISK_TYPE fits no host of v6e and n1-standard-64."  # N1 takes no Hyperdisk
     assert told in fails({}, accelerator="v6e", with_group=True)
     assert type_of({"TPU_ACCELERATOR_TYPE": None}) == ("pd-ssd", "mapped")  # a group alone: n1 machines take it
 
@@ -246,8 +246,8 @@ def test_region_of_another_zone_is_refused() -> None:
     ("changes", "what"),
     [
         ({"PROJECT_ID": ""}, "PROJECT_ID is not set"),
-        ({"ZONE": "europe"}, "zone:"),
-        ({"ENV_BUILD_NAME": "a-name-that-is-much-too-long"}, "name:"),
+        ({"ZONE": "europe"}, "zone is 'europe'. Fix: give a string such as us-east5-b, by"),
+        ({"ENV_BUILD_NAME": "a-name-that-is-much-too-long"}, "name is 'a-name-that-is-much-too-long'"),
         ({"TPU_ACCELERATOR_TYPE": "v3-pod"}, "no kind of TPU and size"),
         ({"TPU_ACCELERATOR_TYPE": "v3-24"}, "has 12 chips, which no kind makes"),
         ({"SHARED_FS_CAPACITY": "1 TB"}, "is no number"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from maskwright.cloud.watch import Action, History, Rules, Seen, backoff, decide, metered, read_history, spent
+from maskwright.cloud.jobs.policy import Action, History, Rules, Seen, backoff, decide, metered, read_history, spent
 
 RULES = Rules(patience_seconds=(600.0, 600.0, 600.0), seed="table")
 GOING = Seen(wanted=4, job="going", submission=1)
@@ -67,7 +67,7 @@ ROWS: list[tuple[str, Seen, History, str, dict[str, Any]]] = [
     ("to stop, no hosts", replace(GOING, asked=True), history("broken", wait_until=NOW), "conclude", {}),
     ("to stop, some hosts", replace(WHOLE, asked=True, running=3), history("up"), "nothing", {"phase": "broken"}),
     (
-        "to stop, and worker 0 is gone",
+        "to stop, and host 0 is gone",
         replace(WHOLE, asked=True, running=3),
         history("broken", since=NOW - 200),
         "conclude",

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.cloud import lease as lease_module
-from maskwright.cloud import watcher as module
-from maskwright.cloud.lease import Lease
-from maskwright.cloud.watch import Action, Rules
-from maskwright.cloud.watcher import HISTORY, Limits, Locked, Machines, Refused, Watcher
-from maskwright.core.errors import MaskwrightError
-from maskwright.launch.folder import Folder
-from maskwright.launch.job import JobSpec
+from maskwright.cloud.jobs import lease as lease_module
+from maskwright.cloud.jobs import watcher as module
+from maskwright.cloud.jobs.lease import Lease
+from maskwright.cloud.jobs.policy import Action, Rules
+from maskwright.cloud.jobs.watcher import HISTORY, Limits, Machines, Refused, Watcher
+from maskwright.core.errors import Locked, MaskwrightError
+from maskwright.core.folder import Folder
+from maskwright.launch.target import JobSpec, Pretrain
 
 Killed = KeyboardInterrupt
 """What no code under test catches, as SIGKILL."""
@@ -92,7 +92,7 @@ class Scene:
         assert self.watcher
         self.now += seconds
         for worker in range(self.machinery.running):
-            self.folder.put_json(f"hosts/worker-{worker}.json", {"beat": self.now, "submission": 1, "idle": False})
+            self.folder.put_json(f"hosts/host-{worker}.json", {"beat": self.now, "submission": 1, "idle": False})
         return self.watcher.turn()
 
     def until(self, kind: str, turns: int = 60) -> Action:
@@ -110,7 +110,7 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(lease_module, "SILENT_SECONDS", 0.0)
     folder = Folder(f"file://{tmp_path}/jobs")
-    folder.put("job.json", JobSpec(("true",), grace_seconds=30.0).to_json().encode())
+    folder.put("job.json", JobSpec(Pretrain("x", "r"), grace_seconds=30.0).to_json().encode())
     return Scene(folder, Machinery())
 
 
@@ -171,13 +171,13 @@ def test_host_that_refuses_ends_the_job_by_its_line(scene: Scene) -> None:
     scene.folder.put_json("health/m-1.json", {"step": "agent", "ok": False, "what": "the agent ended with 1: oh"})
     assert scene.turn().kind == "nothing"
     line = "no TPU: /dev/accel0 is absent. Fix: image"
-    scene.folder.put_json("health/m-1.json", {"step": "devices", "ok": False, "what": line})
+    scene.folder.put_json("health/m-1.json", {"step": "devices", "ok": False, "final": True, "what": line})
     action = scene.until("end")
     assert action.code == 1 and f"m-1: devices: {line}" in action.why
     # It stopped itself meanwhile. A new submission gets new hosts, once.
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
     scene.folder.put_json("idle/m-1.json", {"what": "start-up failed"})
-    scene.folder.put("job.json", JobSpec(("true",), submission=2).to_json().encode())
+    scene.folder.put("job.json", JobSpec(Pretrain("x", "r"), submission=2).to_json().encode())
     assert scene.turn().kind == "make" and scene.machinery.acts == ["up 0", "down", "up 0"]
 
 
@@ -188,7 +188,7 @@ def test_hosts_that_stopped_themselves_are_made_again_when_there_is_a_job(scene:
     scene.result(0)
     scene.watching()
     assert scene.turn().kind == "end" and scene.machinery.acts == []
-    scene.folder.put("job.json", JobSpec(("true",), submission=2).to_json().encode())
+    scene.folder.put("job.json", JobSpec(Pretrain("x", "r"), submission=2).to_json().encode())
     assert scene.turn().kind == "make" and scene.machinery.acts == ["down", "up 0"]
 
 
@@ -200,11 +200,11 @@ def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Sce
     scene.until("make")
     assert scene.machinery.acts == ["up 0", "repair"] and scene.turn().why == "whole"
     for name in ("m-0", "m-1"):  # they could not start, and stopped themselves
-        scene.folder.put_json(f"health/{name}.json", {"step": "mounts", "ok": False, "what": "no NFS"})
+        scene.folder.put_json(f"health/{name}.json", {"step": "mounts", "ok": False, "final": True, "what": "no NFS"})
         scene.folder.put_json(f"idle/{name}.json", {"what": "start-up failed"})
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
     assert "m-0: mounts: no NFS" in scene.until("end").why
-    scene.folder.put("job.json", JobSpec(("true",), submission=2).to_json().encode())
+    scene.folder.put("job.json", JobSpec(Pretrain("x", "r"), submission=2).to_json().encode())
     assert scene.turn().kind == "make" and scene.turn().why == "whole"
 
 
@@ -222,12 +222,12 @@ def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) ->
 
 
 def test_budget_goes_on_counting_in_the_next_watcher_and_survives_a_lock(scene: Scene) -> None:
-    Limits(1, max_hours=0.1).store(scene.folder)
+    Limits(1, stop_after_hours=0.1).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.turn(200.0)
     scene.watching()
-    assert scene.until("ask").why.startswith("--max-hours 0.1 is reached")
+    assert scene.until("ask").why.startswith("--stop-after-hours 0.1 is reached")
     scene.result(75)
     scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 2
     end = scene.until("end")
@@ -235,7 +235,7 @@ def test_budget_goes_on_counting_in_the_next_watcher_and_survives_a_lock(scene: 
 
 
 def test_budget_goes_past_a_lock_that_never_opens(scene: Scene) -> None:
-    Limits(1, max_hours=0.1).store(scene.folder)
+    Limits(1, stop_after_hours=0.1).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 99
@@ -246,11 +246,11 @@ def test_budget_goes_past_a_lock_that_never_opens(scene: Scene) -> None:
 def test_budget_is_kept_without_the_bucket_and_whatever_somebody_writes_there(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Limits(1, max_hours=0.1).store(scene.folder)
+    Limits(1, stop_after_hours=0.1).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.turn()
-    scene.folder.put_json(module.LIMITS, {"submission": 1, "max_hours": float("nan"), "rates": "x"})
+    scene.folder.put_json(module.LIMITS, {"submission": 1, "stop_after_hours": float("nan"), "rates": "x"})
     scene.folder.put_json(HISTORY, {"format": 1, "submission": 1, "hours": 0.0, "usd": -5.0})
     scene.turn()
     history = scene.folder.get_json(HISTORY)
@@ -264,7 +264,7 @@ def test_budget_is_kept_without_the_bucket_and_whatever_somebody_writes_there(
     said = [scene.watcher.turn() for scene.now in (scene.now + 10.0 * n for n in range(60)) if scene.watcher]
     assert scene.machinery.acts == ["up 0", "remove"] and len(scene.machinery.fails) == 96
     (down,) = [action for action in said if action.kind == "down"]
-    assert "--max-hours 0.1 is reached" in down.why and "the bucket cannot be reached" in down.why
+    assert "--stop-after-hours 0.1 is reached" in down.why and "the bucket cannot be reached" in down.why
     assert scene.machinery.place is None
 
 
@@ -295,7 +295,7 @@ def test_down_when_done(scene: Scene) -> None:
 
 
 def test_limits_of_another_submission_do_not_count(scene: Scene) -> None:
-    Limits(7, max_hours=0.001, down_when_done=True).store(scene.folder)
+    Limits(7, stop_after_hours=0.001, down_when_done=True).store(scene.folder)
     scene.watching(Limits(max_usd=1e9, rates=(10.0,)))
     scene.until("make")
     for _ in range(20):
@@ -303,14 +303,14 @@ def test_limits_of_another_submission_do_not_count(scene: Scene) -> None:
 
 
 def test_unknown_beat_is_not_a_life(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.folder.put_json("hosts/worker-0.json", {"beat": 5})
+    scene.folder.put_json("hosts/host-0.json", {"beat": 5})
     watcher = scene.watching()
     assert not watcher._beats_on(0) and not watcher._beats_on(0)
-    scene.folder.put_json("hosts/worker-0.json", {"beat": 6})
+    scene.folder.put_json("hosts/host-0.json", {"beat": 6})
     assert watcher._beats_on(0)
-    scene.folder.put_json("hosts/worker-0.json", {"beat": 7, "gone": True})
+    scene.folder.put_json("hosts/host-0.json", {"beat": 7, "gone": True})
     assert not watcher._beats_on(0)
-    scene.folder.put_json("hosts/worker-0.json", {"beat": 8})
+    scene.folder.put_json("hosts/host-0.json", {"beat": 8})
     monkeypatch.setattr(module, "LOST_SECONDS", 0.0)
     watcher._beats_on(0)
     assert not watcher._beats_on(0)

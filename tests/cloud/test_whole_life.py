@@ -17,11 +17,11 @@ import yaml
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.terraform_world import TerraformWorld, why_not
 
-from maskwright.cli import run
-from maskwright.cloud import groups
-from maskwright.cloud.commands import Desk
-from maskwright.cloud.rest import Google
-from maskwright.cloud.seed import _checked
+from maskwright.cli.main import run
+from maskwright.cloud.google import groups
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.provision.commands import Desk
+from maskwright.cloud.provision.seed import _checked
 from maskwright.core.errors import MaskwrightError
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -106,7 +106,7 @@ def seeder(cloud: Cloud, result: dict[str, Any] | None) -> Iterator[list[str]]:
 SEEDED = {"ok": True, "files": 3, "bytes": 4096, "manifest_sha256": "0" * 64, "seconds": 1.0}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_init_up_resize_seed_down(life: Life) -> None:
     life.write(slice=None)
     life.env("init")
@@ -179,7 +179,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert SECRET not in state and json.loads(state)["resources"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> None:
     life.write(nfs=None, disk=None)
     life.env("init")
@@ -213,7 +213,7 @@ def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> 
     assert life.exists("instances") == [] and life.exists("networks") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seeding_that_fails_leaves_no_machine(life: Life) -> None:
     life.write(nfs=None, slice=None)
     life.env("init")
@@ -272,7 +272,7 @@ def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
     assert life.exists("b") == ["lab-proj-maskwright-state"] and not life.exists("networks") + life.exists("disks")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_queued_slice_is_asked_for_after_a_yes_and_never_forgotten(life: Life) -> None:
     v5e = {"accelerator": "v5e", "topology": "4x4", "provisioning_model": "SPOT"}
     life.write(nfs=None, disk=None, slice=None)

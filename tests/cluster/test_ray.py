@@ -23,13 +23,13 @@ import yaml
 from command_line import COMMAND
 from private_network import PrivateNetwork, processes, wait_until, why_not
 
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.store import TokenStore
-from maskwright.tasks.verify_resume import compare
+from maskwright.drills.verify_resume import compare
+from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray"),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or ""),
 ]
@@ -85,7 +85,7 @@ class Cluster:
         return self.ended(self.start(*COMMAND, *words, **environment))
 
     def submit(self, run: str, *words: str) -> subprocess.Popen[str]:
-        return self.start(*COMMAND, "submit", "run.yaml", "--run", self.run(run).location, "--on", "ray", *words)
+        return self.start(*COMMAND, "submit", "ray", "run.yaml", "--run", self.run(run).location, *words)
 
     def run(self, name: str) -> RunDirectory:
         return RunDirectory(str(self.folder / "shared" / name))
@@ -145,7 +145,7 @@ def cluster(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Iter
         with open(folder / "head.log", "w") as log:
             words = network.words("ray", "start", "--head", "--block", *address, *small)
             head = subprocess.Popen(words, env=environment, stdout=log, stderr=log)
-        wait_until(lambda: found.maskwright("list", "--on", "ray").code == 0)
+        wait_until(lambda: found.maskwright("list").code == 0)
         yield found
     finally:
         network.close()
@@ -164,8 +164,8 @@ def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Clust
     seed = ("--simulated_gpus", "2", "--b_size=4", "--datapath", cluster.store)
     ended = cluster.ended(cluster.submit("plain", *seed, "--job-id", "plain", "--follow"))
     assert ended.code == 0, ended
-    assert "Ray job plain: 1 worker with the CPU" in ended.out
-    assert f"worker 0 | done: {cluster.run('plain').location}" in ended.out
+    assert "Ray job plain: 1 node with the CPU" in ended.out
+    assert f"host 0 | done: {cluster.run('plain').location}" in ended.out
     cluster.same("plain")
 
     ended = cluster.ended(cluster.submit("other", "--job-id", "plain"))
@@ -176,7 +176,7 @@ def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Clust
 
 def test_who_has_no_token_gets_nowhere(cluster: Cluster) -> None:
     for token, mode in [("", "disabled"), ("f" * 32, "token"), ("", "")]:
-        ended = cluster.maskwright("list", "--on", "ray", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
+        ended = cluster.maskwright("list", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
         assert ended.code == 2 and len(ended.err.splitlines()) == 1, ended
         assert "refuses the token, or there is none" in ended.last and "RAY_AUTH_TOKEN" in ended.last
 
@@ -194,7 +194,7 @@ def test_what_is_killed_begins_again_by_itself(cluster: Cluster) -> None:
 
     ended = cluster.ended(following)
     assert ended.code == 0, ended
-    assert "worker 0: killed by SIGKILL" in ended.out and "restart 2 of 3" in ended.out
+    assert "host 0: killed by SIGKILL" in ended.out and "restart 2 of 3" in ended.out
     assert "Ray lost it" in ended.out
     cluster.same("killed")
 
@@ -231,7 +231,7 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     name = ended.out.strip()
     assert name.startswith("stopped-") and f"maskwright stop ray:{name}" in ended.last
     (worker,) = cluster.until_saved("stopped")
-    follow = f"from maskwright.launch.ray_jobs import logs; logs({name!r}, follow_it=True)"
+    follow = f"from maskwright.launch.ray.jobs import Submitted; Submitted({name!r}).logs(follow=True, lines=None)"
     with halted(worker):
         ended = cluster.ended(cluster.submit("stopped"))
         assert ended.code == 2 and f"is being trained by ray:{name}, RUNNING" in ended.last
@@ -240,7 +240,7 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     stopped = cluster.ended(stopping)
     assert (stopped.code, stopped.out) == (0, f"ray:{name}: STOPPED\n"), stopped
     followed = cluster.ended(following)
-    assert "StoppedEarly" in followed.err and "worker 0 | stopped: " in followed.out
+    assert "StoppedEarly" in followed.err and "host 0 | stopped: " in followed.out
     status = cluster.run("stopped").read_status()
     assert status and (status.phase, status.exit) == ("stopped", 75)
     assert checkpoint.whole_steps(cluster.run("stopped").checkpoints)[-1] == status.step < STEPS
@@ -267,26 +267,26 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
 def test_exit_codes_come_through(cluster: Cluster) -> None:
     ended = cluster.ended(cluster.submit("failed", "--follow", "--datapath", "/nowhere/store"))
     assert ended.code == 2 and "the job failed: exit 2" in ended.last, ended
-    assert "worker 0 | error: /nowhere/store: is not a token store" in ended.out
+    assert "host 0 | error: /nowhere/store: is not a token store" in ended.out
 
-    ended = cluster.ended(cluster.submit("early", "--follow", "--max-steps", "3"))
+    ended = cluster.ended(cluster.submit("early", "--follow", "--stop-after-steps", "3"))
     assert ended.code == 75 and "continues the run" in ended.last, ended
 
     began = time.monotonic()
-    greedy = ("--set", "engine.device=auto", "--num-workers", "2", "--gpus-per-worker", "4")
+    greedy = ("--set", "engine.device=auto", "--num-nodes", "2", "--gpus-per-node", "4")
     ended = cluster.ended(cluster.submit("greedy", "--follow", *greedy))
     assert ended.code == 2 and time.monotonic() - began < 15.0, ended
-    assert "no room for 2 workers with 4 GPUs each: the cluster's machines have 2 CPUs, 0 GPUs" in ended.out
+    assert "no room for 2 nodes with 4 GPUs each: the cluster's machines have 2 CPUs, 0 GPUs" in ended.out
 
 
 def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluster: Cluster) -> None:
-    following = cluster.submit("gang", "--follow", "--num-workers", "2")
+    following = cluster.submit("gang", "--follow", "--num-nodes", "2")
     workers = cluster.until_saved("gang", following)
     assert len(workers) == 4  # two that compute, and above each what watches over its machine
     os.kill(max(workers), signal.SIGKILL)
     ended = cluster.ended(following)
     assert ended.code == 0, ended
-    assert "2 workers with the CPU each" in ended.out and "restart 1 of 3" in ended.out
+    assert "2 nodes with the CPU each" in ended.out and "restart 1 of 3" in ended.out
     status = cluster.run("gang").read_status()
     assert status and (status.phase, status.step, status.attempt) == ("done", STEPS, 2)
     cluster.same("gang")

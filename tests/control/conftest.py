@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from in_process import Result
 
-from maskwright.cli import run
+from maskwright.cli.main import run
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,27 @@ from fake_tpu import Hosts
 
 from maskwright.core.config import build_config
 from maskwright.core.errors import InputError, JobError, StoppedEarly
-from maskwright.launch import host as host_module
-from maskwright.launch import slice as slice_module
-from maskwright.launch.cluster import sizes
-from maskwright.launch.host import Attempt
-from maskwright.launch.job import JobSpec, parse_spec, parse_target
-from maskwright.launch.outcome import ASKED, End, Verdict, judge, report
-from maskwright.launch.script import first_command, script_for
+from maskwright.launch.cluster import sized
+from maskwright.launch.outcome import End, Verdict, judge, report
+from maskwright.launch.ssh import host as host_module
+from maskwright.launch.ssh import slice as slice_module
+from maskwright.launch.ssh.host import Attempt
+from maskwright.launch.ssh.script import first_command, script_for
+from maskwright.launch.target import JobSpec, Pretrain, parse_spec
 from maskwright.training.stop import StopRequest
 
-SPEC = JobSpec(("maskwright", "pretrain", "a.yaml", "--run", "runs/a"), folder="maskwright", grace_seconds=3.0)
+SPEC = JobSpec(Pretrain("a.yaml", "runs/a"), folder="maskwright", grace_seconds=3.0)
+
+
+COMMAND = asdict(SPEC.command)
 
 
 # ---- the spec ------------------------------------------------------------------------------------------------------
 
 
 def test_spec_comes_back_from_json() -> None:
-    spec = replace(SPEC, environment=("HF_TOKEN", "_a1"), setup="echo 'é\n'", restarts=0, submission=7)
+    command = Pretrain("a.yaml", "runs/a", ("a.b='c d'",), 0.1, 7, 3, 8)
+    spec = JobSpec(command, ("HF_TOKEN", "_a1"), "x", "echo 'é\n'", 0, 12.5, 7)
     assert parse_spec(spec.to_json(), "job.json") == spec
     assert parse_spec(SPEC.to_json(), "job.json") == SPEC
 
@@ -41,17 +45,21 @@ def test_spec_comes_back_from_json() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"format": 2}, "format 2"),
+        ({"format": 1}, "format 1"),
         ({"format": True}, "format True"),
-        ({"command": "rm -rf /"}, "command is of the wrong type"),
-        ({"command": []}, "command is empty"),
-        ({"command": ["a", 1]}, "command is of the wrong type"),
+        ({"command": ["rm", "-rf", "/"]}, "command is of the wrong type"),
+        ({"command": {"config": "a.yaml"}}, "lacks key 'overrides'"),
+        ({"command": COMMAND | {"config": ""}}, "command lacks its configuration or its run"),
+        ({"command": COMMAND | {"overrides": ["a", 1]}}, "overrides is of the wrong type"),
+        ({"command": COMMAND | {"stop_after_steps": 1.5}}, "stop_after_steps is of the wrong type"),
+        ({"command": COMMAND | {"profile_steps": True}}, "profile_steps is of the wrong type"),
+        ({"command": COMMAND | {"words": []}}, "unknown key 'words'"),
         ({"environment": ["A=secret"]}, "is no name of a variable"),
         ({"restarts": 1.5}, "restarts is of the wrong type"),
         ({"restarts": -1}, "restarts is below 0"),
         ({"grace_seconds": float("nan")}, "grace_seconds is not above 0"),
         ({"setup": "a\0b"}, "setup holds a zero byte"),
-        ({"command": ["a", "https://me:hunter2@host/x"]}, "command holds a secret"),
+        ({"command": COMMAND | {"overrides": ["a=https://me:hunter2@host/x"]}}, "command holds a secret"),
         ({"restart": 3}, "unknown key 'restart'"),
         ({"folder": None}, "folder is of the wrong type"),
     ],
@@ -71,11 +79,11 @@ def test_spec_lacks_a_key_or_is_no_json() -> None:
             parse_spec(text, "x")
 
 
-def test_targets() -> None:
-    assert parse_target("slice:my-pod") == ("slice", "my-pod")
-    for wrong in ("ray:x", "slice", "slice:", "slice:a b", "slice:--zone", ":x"):
-        with pytest.raises(InputError, match="slice:NAME"):
-            parse_target(wrong)
+def test_words_are_those_that_a_person_would_type() -> None:
+    assert Pretrain("a.yaml", "runs/a").words() == ["pretrain", "a.yaml", "--run", "runs/a"]
+    command = Pretrain("a.yaml", "runs/a", ("a=1", "b=c d"), 0.5, 100, 3, processes=2)
+    limits = "--stop-after-hours 0.5 --stop-after-steps 100 --profile-steps 3 --processes 2"
+    assert command.words()[4:] == ["--set", "a=1", "--set", "b=c d", *limits.split()]
 
 
 # ---- which exit code is the job's ----------------------------------------------------------------------------------
@@ -104,15 +112,16 @@ def test_targets() -> None:
         ([End(0, 75), End(1, 1, told=True)], 75, True, 0),
         ([End(0, 75, told=True), End(1, 75, told=True)], 75, True, 0),
         ([End(0, 75), End(1, None, told=True)], 75, True, 1),
-        ([End(0, 75, tail=("stopped: maskwright stop: stopped at step 3",)), End(1, 75)], 75, False, 0),
-        ([End(0, 75, tail=("stopped: SIGTERM: stopped at step 3",)), End(1, 75)], 75, True, 0),
+        ([End(0, 75, reason="agreed"), End(1, 75, reason="asked")], 75, False, 1),
+        ([End(0, 75, reason="limit"), End(1, 75)], 75, False, 0),
+        ([End(0, 75, reason="signal"), End(1, 75, reason="agreed")], 75, True, 0),
         ([End(0, 0), End(1, 255)], 255, False, 1),
     ],
 )
 def test_first_end_that_is_no_consequence_decides(ends: list[End], code: int, restart: bool, cause: int | None) -> None:
     verdict = judge(ends, len(ends))
     assert (verdict.code, verdict.restart) == (code, restart)
-    assert (verdict.cause.worker if verdict.cause else None) == cause
+    assert (verdict.cause.host if verdict.cause else None) == cause
 
 
 def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
@@ -132,7 +141,7 @@ def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
     ],
 )
 def test_job_that_was_stopped_before_every_host_was_done_is_not_done(ends: list[End]) -> None:
-    assert judge(ends, 2, asked=True) == Verdict(75, False, None)
+    assert judge(ends, 2, asked=True) == Verdict(75, False, None, "signal")
     assert judge(ends, 2).code == 75
 
 
@@ -146,25 +155,24 @@ def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest
     monkeypatch.setattr(slice_module.Slice, "look", lambda _: ("READY", "v4-32", 2))
     monkeypatch.setattr(slice_module.Slice, "ssh_words", connect)
     with pytest.raises(StoppedEarly):
-        slice_module.submit(slice_module.Slice("pod"), SPEC, {})
+        slice_module.Slice("pod").submit(SPEC.command, dry_run=False)
 
 
-def test_a_run_that_was_asked_to_stop_says_so_in_words_that_are_known(tmp_path: Path) -> None:
-    by_steps, by_hours = StopRequest(max_steps=1), StopRequest(max_hours=0.0)
-    for request in (by_steps, by_hours):
-        request.look(None, 1)  # type: ignore[arg-type] - its folder is looked at after a second only
-        assert ASKED.match(f"stopped: {request.reason}: stopped at step 1")
-    assert not ASKED.match("stopped: SIGTERM: stopped at step 1")
+def test_a_limit_is_a_reason_and_the_first_reason_stays() -> None:
+    for request in (StopRequest(stop_after_steps=1), StopRequest(stop_after_hours=0.0)):
+        request.look(None, 1)
+        request.ask("signal", "SIGTERM")
+        assert request.reason == "limit" and request.why.startswith("--")
 
 
 def test_report_begins_with_the_host_to_look_at() -> None:
-    ends = [End(2, 1, tail=("a", "error: b")), End(0, 75), End(1, None, told=True, reason="did not answer")]
+    ends = [End(2, 1, tail=("a", "error: b")), End(0, 75), End(1, None, told=True, why="did not answer")]
     assert report(ends, judge(ends, 3)) == [
-        "first: worker 2: exit 1",
-        "worker 2 | a",
-        "worker 2 | error: b",
-        "worker 0: exit 75, stopped early",
-        "worker 1: lost, told to end (did not answer)",
+        "first: host 2: exit 1",
+        "host 2 | a",
+        "host 2 | error: b",
+        "host 0: exit 75, stopped early",
+        "host 1: lost, told to end (did not answer)",
     ]
 
 
@@ -203,12 +211,13 @@ def wait_for(path: Path, attempt: Attempt | None = None) -> None:
 
 def test_words_and_values_survive_the_shell(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["it's", 'a "b"', "$HOME `id` \\", "x\ny", "", "*", "--set", "a=b c", "é"]
+    there = ["pretrain", "a", "--run", "b", *(w for word in words for w in ("--set", word)), "--node-rank", "1"]
     hosts.plan(0, 'printf "<%s>" "$@" "$ODD"; echo')
-    spec = replace(SPEC, command=("maskwright", *words), environment=("ODD",))
-    [end] = finish(begin(hosts, spec, values={"ODD": 'v\'1 "$2"\n'}))
+    spec = replace(SPEC, command=Pretrain("a", "b", tuple(words)), environment=("ODD",))
+    [end] = finish(begin(hosts, spec, values={"ODD": 'v\'1 "$2"\n'}, more=["--node-rank", "1"]))
     assert end.code == 0
-    text = "".join(line.removeprefix("worker 0 | ") for line in capsys.readouterr().out.splitlines(True))
-    assert text.strip() == "".join(f"<{word}>" for word in [*words, 'v\'1 "$2"\n'])
+    text = "".join(line.removeprefix("host 0 | ") for line in capsys.readouterr().out.splitlines(True))
+    assert text.strip() == "".join(f"<{word}>" for word in [*there, 'v\'1 "$2"\n'])
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 75, 255])
@@ -221,7 +230,7 @@ def test_exit_code_is_the_one_of_the_job(hosts: Hosts, code: int) -> None:
 def test_killed_job_is_told_from_one_that_failed(hosts: Hosts) -> None:
     hosts.plan(0, "kill -KILL $$")
     [end] = finish(begin(hosts))
-    assert end.code == 137 and end.describe() == "worker 0: killed by SIGKILL"
+    assert end.code == 137 and end.describe() == "host 0: killed by SIGKILL"
 
 
 def test_what_a_job_prints_is_never_taken_for_an_exit_code(hosts: Hosts) -> None:
@@ -231,20 +240,22 @@ def test_what_a_job_prints_is_never_taken_for_an_exit_code(hosts: Hosts) -> None
 
 def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
     for spec, code, complaint in (
-        (replace(SPEC, command=("maskwrong", "pretrain")), 127, "maskwrong: not installed here. Fix: "),
         (replace(SPEC, folder="no such"), 2, "no such: no such folder here. Fix: "),
         (replace(SPEC, setup="echo tried; exit 4"), 4, "--setup ended with 4"),
         (replace(SPEC, setup="exit 75"), 75, "--setup ended with 75"),
     ):
         [end] = finish(begin(hosts, spec))
-        assert end.code == code and complaint in end.reason
+        assert end.code == code and complaint in end.why
+    (hosts.folder / "bin" / "maskwright").unlink()
+    [end] = finish(begin(hosts))
+    assert end.code == 127 and "maskwright: not installed here. Fix: " in end.why
     assert not hosts.file(0, "n").exists()
 
 
 def test_nothing_begins_before_every_host_is_ready(hosts: Hosts) -> None:
     (hosts.home(1) / "maskwright").rename(hosts.home(1) / "elsewhere")
     ends = finish(begin(hosts, workers=2))
-    assert [end.worker for end in ends if end.code == 2] == [1]
+    assert [end.host for end in ends if end.code == 2] == [1]
     assert not hosts.file(0, "n").exists()
 
 
@@ -313,10 +324,10 @@ def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(hosts: Hosts)
 
 
 def test_host_that_hangs_is_ended_when_another_one_fails(hosts: Hosts) -> None:
-    hosts.plan(0, "while ! [ -e ../../worker-1/maskwright/n ]; do sleep 0.05; done; echo 'error: bad'; exit 1")
+    hosts.plan(0, "while ! [ -e ../../host-1/maskwright/n ]; do sleep 0.05; done; echo 'error: bad'; exit 1")
     hosts.plan(1, CATCH)
     ends = finish(begin(hosts, workers=2))
-    assert [(end.worker, end.code, end.told) for end in ends] == [(0, 1, False), (1, 75, True)]
+    assert [(end.host, end.code, end.told) for end in ends] == [(0, 1, False), (1, 75, True)]
     assert judge(ends, 2).code == 1 and hosts.left_over() == []
 
 
@@ -324,12 +335,12 @@ def test_host_that_hangs_is_ended_when_another_one_fails(hosts: Hosts) -> None:
 def test_error_wins_over_the_abort_of_another_host(hosts: Hosts, late: int) -> None:
     """Also when it comes later than `OTHERS_SECONDS`, here 0.5: the others are told to end after 2 seconds at least."""
     for worker, end in ((0, "exit 1"), (1, "kill -ABRT $$")):
-        wait = f"while ! [ -e ../../worker-{1 - late}/maskwright/n ]; do sleep 0.05; done; sleep 0.8; "
+        wait = f"while ! [ -e ../../host-{1 - late}/maskwright/n ]; do sleep 0.05; done; sleep 0.8; "
         hosts.plan(worker, (wait if worker == late else "") + end)
     ends = finish(begin(hosts, workers=2))
-    assert [end.worker for end in ends] == [1 - late, late]
+    assert [end.host for end in ends] == [1 - late, late]
     verdict = judge(ends, 2)
-    assert (verdict.code, verdict.restart) == (1, False) and verdict.cause and verdict.cause.worker == 0
+    assert (verdict.code, verdict.restart) == (1, False) and verdict.cause and verdict.cause.host == 0
 
 
 def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +352,7 @@ def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.Mon
         attempt.turn(0.05)
     attempt.tell_all()
     [end] = finish(attempt)
-    assert (end.code, end.told, end.reason) == (None, True, "did not answer")
+    assert (end.code, end.told, end.why) == (None, True, "did not answer")
     assert hosts.left_over() == []
 
 
@@ -366,7 +377,7 @@ def test_next_attempt_first_ends_what_is_left_of_the_one_before(hosts: Hosts) ->
 def test_job_of_somebody_else_is_ended_only_with_replace(hosts: Hosts) -> None:
     orphaned(hosts, "theirs")
     [end] = finish(begin(hosts, job="mine"))
-    assert end.code == 2 and "is busy with job theirs. Fix: " in end.reason
+    assert end.code == 2 and "is busy with job theirs. Fix: " in end.why
     os.kill(int(hosts.file(0, "pid").read_text()), 0)
     hosts.plan(0, "exit 0")
     [end] = finish(begin(hosts, job="mine", replace=True))
@@ -380,7 +391,7 @@ def test_connection_that_makes_itself_again_starts_no_second_job(hosts: Hosts) -
     once = hosts.argv
     hosts.argv = lambda worker, command: once(worker, f"({command}); sleep 0.1; ({command})")  # type: ignore[method-assign]
     [end] = finish(begin(hosts, replace(SPEC, grace_seconds=0.5)))
-    assert end.code is None and end.reason == "the connection was lost"
+    assert end.code is None and end.why == "the connection was lost"
     assert hosts.file(0, "n").read_text() == "1\n" and hosts.left_over() == []
 
 
@@ -394,8 +405,8 @@ def test_lines_of_hosts_never_mix_and_carry_no_secret(
     finish(begin(hosts, workers=2))
     lines = capsys.readouterr().out.splitlines()
     for worker in hosts.workers:
-        own = [line for line in lines if line.startswith(f"worker {worker} | ")]
-        assert own == [f"worker {worker} | begin {i} with *** {i} end" for i in range(300)]
+        own = [line for line in lines if line.startswith(f"host {worker} | ")]
+        assert own == [f"host {worker} | begin {i} with *** {i} end" for i in range(300)]
     assert len(lines) == 600
 
 
@@ -405,7 +416,7 @@ def test_lines_of_hosts_never_mix_and_carry_no_secret(
 class Place:
     """Hosts of this machine as a slice."""
 
-    name = "pod"
+    name, replace, connect_seconds, restart_wait_seconds = "pod", False, 5.0, 0.0
 
     def __init__(self, hosts: Hosts, *states: str) -> None:
         self.states, self.ssh_words = list(states), hosts.argv
@@ -416,7 +427,7 @@ class Place:
 
 def submit(hosts: Hosts, *states: str, restarts: int = 1) -> None:
     place: Any = Place(hosts, *states)
-    slice_module.submit(place, replace(SPEC, restarts=restarts), {}, connect_seconds=5, restart_wait_seconds=0)
+    slice_module.attempts(place, replace(SPEC, restarts=restarts), {})
 
 
 def test_lost_host_is_begun_again_and_the_job_ends_well(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
@@ -434,14 +445,14 @@ def test_lost_host_is_begun_again_and_the_job_ends_well(hosts: Hosts, capsys: py
         ("kill -KILL $$", JobError, 1, 2),
         ("echo 'error: bad' >&2; exit 2", JobError, 2, 1),
         ("exit 3", JobError, 3, 1),
-        ("echo 'stopped: --max-hours 1: stopped at step 5'; exit 75", StoppedEarly, 75, 1),
+        ('echo limit > "$MASKWRIGHT_REASON_FILE"; exit 75', StoppedEarly, 75, 1),
     ],
 )
 def test_budget_of_restarts_and_what_is_final(
     hosts: Hosts, plan: str, error: type[Exception], code: int, attempts: int
 ) -> None:
     hosts.plan(0, plan)
-    hosts.plan(1, "while ! [ -e ../../worker-0/maskwright/n ]; do sleep 0.05; done; sleep 0.1; exit 75")
+    hosts.plan(1, "while ! [ -e ../../host-0/maskwright/n ]; do sleep 0.05; done; sleep 0.1; exit 75")
     with pytest.raises(error) as caught:
         submit(hosts)
     assert caught.value.exit_code == code  # type: ignore[attr-defined]
@@ -461,26 +472,28 @@ def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_signal_numbers_without_a_name() -> None:
-    assert End(0, 128 + signal.SIGRTMIN + 1).describe() == f"worker 0: killed by signal {signal.SIGRTMIN + 1}"
+    assert End(0, 128 + signal.SIGRTMIN + 1).describe() == f"host 0: killed by signal {signal.SIGRTMIN + 1}"
 
 
 @pytest.mark.parametrize(
-    ("keys", "workers", "gpus", "found"),
+    ("keys", "nodes", "gpus", "found"),
     [
-        ({}, 2, 0, ["--set", "engine.device=cpu", "--processes", "1"]),
-        ({}, 2, 4, ["--set", "engine.device=cuda", "--processes", "4"]),
-        ({"engine": {"kind": "jax"}}, 2, 4, ["--set", "engine.device=cuda", "--processes", "1"]),
-        ({"engine": {"device": "cpu"}}, 1, 8, "engine.device: is cpu, and --gpus-per-worker 8 asks for cuda"),
+        ({}, 2, 0, ("cpu", 1)),
+        ({}, 2, 4, ("cuda", 4)),
+        ({"engine": {"kind": "jax"}}, 2, 4, ("cuda", 1)),
+        ({"engine": {"device": "cpu"}}, 1, 8, "engine.device: is cpu, and 8 GPUs on each node ask for cuda"),
         ({}, 3, 8, "16 virtual workers cannot be shared out evenly over 24 processes"),
     ],
 )
 def test_what_each_machine_computes_on_is_what_was_asked_for(
-    keys: dict[str, Any], workers: int, gpus: int, found: list[str] | str
+    keys: dict[str, Any], nodes: int, gpus: int, found: tuple[str, int] | str
 ) -> None:
     values = {"data": {"store": "s"}, "schedule": {"steps": 1}, "batch": {"virtual_workers": 16}, **keys}
     config = build_config(values, "test")
     if isinstance(found, str):
         with pytest.raises(InputError, match=found):
-            sizes(config, workers, gpus)
+            sized(SPEC.command, config, nodes, gpus)
     else:
-        assert sizes(config, workers, gpus) == found
+        device, processes = found
+        there = sized(SPEC.command, config, nodes, gpus)
+        assert there == replace(SPEC.command, overrides=(f"engine.device={device}",), processes=processes)

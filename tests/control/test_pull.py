@@ -17,12 +17,14 @@ import pytest
 from fake_tpu import Hosts, metadata_server
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.launch import agent as agent_module
-from maskwright.launch import leader, machine, pull
-from maskwright.launch.folder import Folder
-from maskwright.launch.job import JobSpec
+from maskwright.core.folder import Folder
+from maskwright.launch.bucket import agent as agent_module
+from maskwright.launch.bucket import leader, machine, queue
+from maskwright.launch.bucket.place import Bucket as BucketPlace
+from maskwright.launch.target import JobSpec, Pretrain
 
 COMMAND = [sys.executable, "-m", "maskwright"]
+JOB = Pretrain("a.yaml", "runs/a")
 
 
 @dataclass
@@ -48,10 +50,10 @@ class Bucket:
         return process
 
     def agent(self, worker: int, *arguments: str, **more: str) -> subprocess.Popen[str]:
-        return self.process("agent", "--spec", self.spec, "--poll-seconds=0.2", *arguments, worker=worker, **more)
+        return self.process("agent", self.spec, "--poll-seconds=0.2", *arguments, worker=worker, **more)
 
     def submit(self, *arguments: str) -> subprocess.Popen[str]:
-        words = ["a.yaml", "--run", "runs/a", "--spec", self.spec, "--grace-seconds=3"]
+        words = ["bucket", self.spec, "a.yaml", "--run", "runs/a", "--grace-seconds=3"]
         return self.process("submit", *words, *arguments)
 
     def json(self, name: str) -> dict[str, Any]:
@@ -93,9 +95,9 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
         bucket.hosts.plan(worker, plan)
     agents = [bucket.agent(worker, HF_TOKEN="hf_made_up_secret") for worker in (0, 1)]
     out, err = end(bucket.submit("--env", "HF_TOKEN", "--set", "a.b='c d'"), 0)
-    assert {f"worker {w} | w{w} n{n} ***" for w in (0, 1) for n in (1, 2)} == {line for line in out if line.strip()}
+    assert {f"host {w} | w{w} n{n} ***" for w in (0, 1) for n in (1, 2)} == {line for line in out if line.strip()}
     assert "attempt 2 begins on 2 hosts" in err and bucket.json("0001/result.json")["code"] == 0
-    assert bucket.json("0001/attempt-001/worker-1/exit.json")["code"] == 137
+    assert bucket.json("0001/attempt-001/host-1/exit.json")["code"] == 137
     for file in bucket.folder.rglob("*.*"):
         assert "hf_made_up_secret" not in file.read_text()
 
@@ -107,9 +109,15 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
     other = bucket.submit()
     _, err = end(other, 2)
     assert "another job is not over yet" in err and f"`maskwright stop {bucket.spec}`" in err
+    status, _ = end(bucket.process("status", bucket.spec), 0)
+    assert "submission 2, attempt 1, going on" in status[0] and all(
+        " computes, by its last" in one for one in status[1:]
+    )
     end(bucket.process("stop", bucket.spec), 75)
     out, err = end(submitted, 75)
-    assert "worker 1 | saving" in out and bucket.json("job.json")["submission"] == 2
+    log, _ = end(bucket.process("logs", bucket.spec, "--lines=1"), 0)
+    assert log == ["host 0 | saving", "host 1 | saving"]
+    assert "host 1 | saving" in out and bucket.json("job.json")["submission"] == 2
     assert all(agent.poll() is None for agent in agents)  # they wait for the next one
     for agent in agents:
         agent.terminate()
@@ -119,13 +127,13 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
 
 def test_first_error_is_final_and_the_others_are_ended(bucket: Bucket) -> None:
     bucket.hosts.plan(0, "trap 'exit 75' TERM; touch up; sleep 60 & wait")
-    bucket.hosts.plan(1, "while ! [ -e ../../worker-0/maskwright/up ]; do sleep 0.1; done; echo 'error: bad'; exit 3")
+    bucket.hosts.plan(1, "while ! [ -e ../../host-0/maskwright/up ]; do sleep 0.1; done; echo 'error: bad'; exit 3")
     agents = [bucket.agent(worker, "--once") for worker in (0, 1)]
     out, err = end(bucket.submit(), 3)
     lines = err.splitlines()
-    first = lines.index("first: worker 1: exit 3")
-    assert lines[first + 1 :][:2] == ["worker 1 | error: bad", "worker 0: exit 75, stopped early, told to end"]
-    assert lines[-1].endswith("the job failed: worker 1: exit 3") and "worker 1 | error: bad" in out
+    first = lines.index("first: host 1: exit 3")
+    assert lines[first + 1 :][:2] == ["host 1 | error: bad", "host 0: exit 75, stopped early, told to end"]
+    assert lines[-1].endswith("the job failed: host 1: exit 3") and "host 1 | error: bad" in out
     for agent in agents:
         end(agent, 3)
     assert not (bucket.folder / "0001" / "attempt-002").exists()
@@ -146,15 +154,15 @@ def test_host_that_dies_and_comes_back_is_taken_in_with_the_next_attempt(bucket:
     assert "attempt 2 begins" in err
     end(again, 0)
     end(agents[0], 0)
-    said = bucket.json("0001/attempt-001/worker-1/exit.json")
-    assert said["code"] is None and "started again" in said["reason"]
-    assert bucket.json("0001/attempt-001/worker-0/exit.json")["told"]
+    said = bucket.json("0001/attempt-001/host-1/exit.json")
+    assert said["code"] is None and "started again" in said["why"]
+    assert bucket.json("0001/attempt-001/host-0/exit.json")["told"]
     assert bucket.hosts.left_over() == []
 
 
 def test_submitter_may_leave_and_come_back(bucket: Bucket) -> None:
     bucket.hosts.plan(0, "while ! [ -e go ]; do sleep 0.1; done")
-    agents = [bucket.agent(0, "--once", "--worker=0", "--workers=1")]
+    agents = [bucket.agent(0, "--once", "--host-index=0", "--num-hosts=1")]
     first = bucket.submit()
     wait_for(bucket.hosts.file(0, "n"))
     first.terminate()
@@ -169,7 +177,7 @@ def test_submitter_may_leave_and_come_back(bucket: Bucket) -> None:
 
 
 def test_variable_that_a_host_lacks_is_a_final_error(bucket: Bucket) -> None:
-    agent = bucket.agent(0, "--once", "--workers=1")
+    agent = bucket.agent(0, "--once", "--num-hosts=1")
     _, err = end(bucket.submit("--env", "NOT_HERE"), 2)
     assert "NOT_HERE is not set for the agent on this host" in err
     end(agent, 2)
@@ -179,16 +187,16 @@ def test_agent_needs_a_place_and_a_number(monkeypatch: pytest.MonkeyPatch, tmp_p
     with metadata_server(3, 8) as host:
         monkeypatch.setenv("GCE_METADATA_HOST", host)
         assert machine.attribute("agent-worker-number") == "3"
-        with pytest.raises(InputError, match="--worker: 3 is not in"):
+        with pytest.raises(InputError, match="--host-index: 3 is not in"):
             agent_module.run_agent(f"file://{tmp_path}/job.json", None, 2, once=True, poll_seconds=1)
-    with pytest.raises(InputError, match=r"does not tell agent-worker-number.* Fix: .*--worker"):
+    with pytest.raises(InputError, match=r"does not tell agent-worker-number.* Fix: .*--host-index"):
         agent_module.run_agent(f"file://{tmp_path}/job.json", None, None, once=True, poll_seconds=1)
     for wrong in ("gs://bucket/jobs/", "job.json"):
         with pytest.raises(InputError, match=r"is not job\.json in a folder"):
-            pull.spec_folder(wrong)
+            queue.spec_folder(wrong)
     with pytest.raises(InputError, match="holds a secret"):
         Folder("https://me:hunter2@host/jobs")
-    with pytest.raises(InputError, match="cannot be opened"):
+    with pytest.raises(InputError, match="no file system is known by nosuch:"):
         Folder("nosuch://bucket/jobs")
 
 
@@ -229,33 +237,33 @@ def test_files_of_a_bucket_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
-    folder.put("job.json", JobSpec(("true",)).to_json().encode())
-    folder.put_json("hosts/worker-1.json", {"beat": 9, "submission": 1, "idle": True})
+    folder.put("job.json", JobSpec(JOB).to_json().encode())
+    folder.put_json("hosts/host-1.json", {"beat": 9, "submission": 1, "idle": True})
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for _ in range(5):
         agent._speak_with_the_bucket()
-    assert pull.last_attempt(folder, 1) == 0
-    folder.put_json("hosts/worker-1.json", {**agent._self, "beat": 10, "submission": 1, "idle": True})
+    assert queue.last_attempt(folder, 1) == 0
+    folder.put_json("hosts/host-1.json", {**agent._self, "beat": 10, "submission": 1, "idle": True})
     agent._speak_with_the_bucket()
-    assert pull.last_attempt(folder, 1) == 1
+    assert queue.last_attempt(folder, 1) == 1
 
 
 def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(f"file://{tmp_path}")
-    folder.put("job.json", JobSpec(("true",), restarts=0).to_json().encode())
+    folder.put("job.json", JobSpec(JOB, restarts=0).to_json().encode())
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for beat in (1, 2):
-        folder.put_json("hosts/worker-1.json", {**agent._self, "beat": beat, "submission": 1, "idle": True})
+        folder.put_json("hosts/host-1.json", {**agent._self, "beat": beat, "submission": 1, "idle": True})
         agent._speak_with_the_bucket()
-    exit_ = {"code": 75, "told": False, "reason": "", "tail": [], "time": 0.0}
-    folder.put_json("0001/attempt-001/worker-0/exit.json", exit_)
-    folder.put_json("hosts/worker-1.json", {"beat": 3, "submission": 1, "idle": False})
+    exit_ = {"code": 75, "told": False, "reason": "", "why": "", "tail": [], "time": 0.0}
+    folder.put_json("0001/attempt-001/host-0/exit.json", exit_)
+    folder.put_json("hosts/host-1.json", {"beat": 3, "submission": 1, "idle": False})
     agent._speak_with_the_bucket()
     assert folder.get_json("0001/result.json") is None
     monkeypatch.setattr(leader, "LOST_SECONDS", 0.0)
     agent._speak_with_the_bucket()
     result = folder.get_json("0001/result.json")
-    assert result is not None and result["code"] == 75 and "worker 1: lost (no sign of life" in result["report"][0]
+    assert result is not None and result["code"] == 75 and "host 1: lost (no sign of life" in result["report"][0]
 
 
 def test_log_of_a_bucket_that_cannot_be_reached_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -267,18 +275,18 @@ def test_log_of_a_bucket_that_cannot_be_reached_is_bounded(monkeypatch: pytest.M
 
 
 def test_spec_of_another_version_is_refused(tmp_path: Path) -> None:
-    text = JobSpec(("a",)).to_json().replace('"format": 1', '"format": 2')
+    text = JobSpec(JOB).to_json().replace('"format": 2', '"format": 3')
     (tmp_path / "job.json").write_text(text)
-    with pytest.raises(InputError, match="format 2, this version reads 1"):
-        pull.submit_spec(f"file://{tmp_path}/job.json", JobSpec(("a",)))
+    with pytest.raises(InputError, match="format 3, this version reads 2"):
+        BucketPlace(f"file://{tmp_path}/job.json").submit(JOB, dry_run=False)
 
 
 def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Folder(f"file://{tmp_path}")
-    folder.put("0001/attempt-001/worker-0/log-000001.txt", b"once\n")
-    folder.put_json("0001/attempt-001/start.json", {"workers": 1})
+    folder.put("0001/attempt-001/host-0/log-000001.txt", b"once\n")
+    folder.put_json("0001/attempt-001/start.json", {"hosts": 1})
     read, calls = Folder.get_json, [0]
 
     def failing(self: Folder, name: str) -> dict[str, Any] | None:
@@ -291,14 +299,14 @@ def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
 
     monkeypatch.setattr(Folder, "get_json", failing)
     rounds = []
-    pull.follow(folder, 1, 0.01, lambda: rounds.append(1))
+    queue.follow(folder, 1, 0.01, lambda: rounds.append(1))
     said = capsys.readouterr()
-    assert said.out.count("worker 0 | once") == 1 and said.err.count("the network is down") == 1
+    assert said.out.count("host 0 | once") == 1 and said.err.count("the network is down") == 1
     assert len(rounds) >= 5  # what else is to be done goes on meanwhile
     monkeypatch.setattr(Folder, "get_json", lambda self, name: (_ for _ in ()).throw(MaskwrightError("may not")))
     with pytest.raises(MaskwrightError, match="may not"):
-        pull.follow(folder, 1, 0.01)
+        queue.follow(folder, 1, 0.01)
 
 
 def test_terminal_is_not_steered_by_what_lies_in_a_bucket() -> None:
-    assert pull.plain("loss 1.5\t\x1b]0;title\x07\x1b[2J ü") == "loss 1.5\t]0;title[2J ü"
+    assert queue.plain("loss 1.5\t\x1b]0;title\x07\x1b[2J ü") == "loss 1.5\t]0;title[2J ü"

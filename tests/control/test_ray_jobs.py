@@ -1,4 +1,4 @@
-"""What a Ray job is before and after Ray has it, and what its worker does on a machine; without Ray."""
+"""What a Ray job is before and after Ray has it, and what its node does; without Ray."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from command_line import maskwright, write_config
 from private_network import processes, wait_until
 
 from maskwright.core.errors import InputError, JobError, StoppedEarly
-from maskwright.launch import ray_gang, ray_jobs, ray_submit
-from maskwright.launch.job import parse_target
-from maskwright.launch.ray_gang import Gang, choose, require_lasting
-from maskwright.launch.ray_jobs import RayJob, conclude, find_address, parse_id
-from maskwright.launch.ray_member import Member
-from maskwright.launch.ray_submit import Submission
+from maskwright.launch.ray import gang as ray_gang
+from maskwright.launch.ray import jobs, submit
+from maskwright.launch.ray.gang import Gang, choose, require_lasting
+from maskwright.launch.ray.jobs import RayJob, conclude, find_address, parse_id
+from maskwright.launch.ray.member import Member
+from maskwright.launch.ray.submit import Ray
+from maskwright.launch.target import Pretrain
 
 CPU = {"CPU": 8.0}
 BIG, SMALL = {"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0, "GPU": 4.0}
@@ -31,7 +32,7 @@ HEAD = {"CPU": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("machines", "workers", "gpus", "gang"),
+    ("machines", "nodes", "gpus", "gang"),
     [
         ([CPU], None, None, Gang(1, 0)),
         ([HEAD, BIG, BIG], None, None, Gang(2, 8)),
@@ -46,9 +47,9 @@ HEAD = {"CPU": 0.0}
     ],
 )
 def test_what_was_not_asked_for_is_what_there_is(
-    machines: list[Mapping[str, float]], workers: int | None, gpus: int | None, gang: Gang
+    machines: list[Mapping[str, float]], nodes: int | None, gpus: int | None, gang: Gang
 ) -> None:
-    assert choose(machines, workers, gpus, 96) == gang
+    assert choose(machines, nodes, gpus, 96) == gang
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_what_is_chosen_shares_out_the_batch(virtual_workers: int, gang: Gang) -
 
 
 @pytest.mark.parametrize(
-    ("machines", "workers", "gpus", "has"),
+    ("machines", "nodes", "gpus", "has"),
     [
         ([CPU], 1, 1, "8 CPUs, 0 GPUs"),
         ([BIG], 3, 4, "64 CPUs, 8 GPUs"),
@@ -70,18 +71,17 @@ def test_what_is_chosen_shares_out_the_batch(virtual_workers: int, gang: Gang) -
     ],
 )
 def test_more_than_there_is_is_refused(
-    machines: list[Mapping[str, float]], workers: int | None, gpus: int | None, has: str
+    machines: list[Mapping[str, float]], nodes: int | None, gpus: int | None, has: str
 ) -> None:
     with pytest.raises(InputError, match=f"machines have {has}"):
-        choose(machines, workers, gpus, 96)
+        choose(machines, nodes, gpus, 96)
 
 
 def test_who_is_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ray_gang.job_id() is None
-    metadata = {"job_submission_id": "a", ray_gang.GRACE_KEY: "60"}
+    metadata = {"job_submission_id": "a", ray_gang.RESTARTS_KEY: "2"}
     monkeypatch.setenv(ray_gang.DRIVER, json.dumps({"runtime_env": {}, "metadata": metadata}))
     assert ray_gang.job_id() == "a"
-    assert (ray_gang.grace_seconds(25.0), ray_gang.grace_seconds(100.0)) == (60.0, 105.0)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert ray_gang.job_id() is None
     monkeypatch.delenv("WORLD_SIZE")
@@ -108,9 +108,6 @@ def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
 
 
 def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse_target("ray") == ("ray", "")
-    with pytest.raises(InputError, match="is no place to run"):
-        parse_target("ray:a")
     assert parse_id("ray:one-286e7d") == "one-286e7d"
     for odd in ("one", "ray:", "ray:../a", "slice:a"):
         with pytest.raises(InputError, match="is no Ray job"):
@@ -131,7 +128,7 @@ def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("entrypoint", "run"),
     [
-        ("exec maskwright pretrain a.yaml --run /runs/a/ --num-workers 2", "/runs/a"),
+        ("exec maskwright pretrain a.yaml --run /runs/a/ --num-nodes 2", "/runs/a"),
         ("python -m maskwright pretrain a.yaml --run='/runs/a b'", "/runs/a b"),
         ("maskwright evaluate --run /runs/a", None),
         ("maskwright pretrain --run", None),
@@ -139,7 +136,7 @@ def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
-    assert ray_jobs._run_of(entrypoint) == run
+    assert jobs._run_of(entrypoint) == run
 
 
 @pytest.mark.parametrize(
@@ -165,17 +162,15 @@ def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str,
 
 
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    plain = Submission(("pretrain", "a b.yaml", "--run", "/runs/a"), "/runs/a", "a b.yaml", b"seed: 1\n")
-    assert plain.entrypoint == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
-    assert plain.name().startswith("a-") and ray_jobs.ID.fullmatch(plain.name())
-    plain.check()
-    for changed, said in [
-        ({"id": "a/b"}, "is no ID"),
-        ({"values": {"HF_TOKEN": "hf_123456789"}}, "looks like a secret"),
-        ({"values": {"PROXY": "http://me:hunter2@proxy"}}, "looks like a secret"),
-    ]:
-        with pytest.raises(InputError, match=said) as caught:
-            Submission(plain.arguments, "/runs/a", "a.yaml", b"", **changed).check()
+    assert Ray().entrypoint(Pretrain("a b.yaml", "/runs/a")) == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
+    assert Ray().name("/runs/a/").startswith("a-") and jobs.ID.fullmatch(Ray().name("/runs/ü/"))
+    with pytest.raises(InputError, match="is no ID"):
+        Ray(job_id="a/b")
+    monkeypatch.setenv("HF_TOKEN", "hf_123456789")
+    monkeypatch.setenv("PAGE", "http://me:hunter2@proxy")
+    for name in ("HF_TOKEN", "PAGE"):
+        with pytest.raises(InputError, match="looks like a secret") as caught:
+            Ray(env=(name,)).values()
         assert "hunter2" not in str(caught.value) and "hf_1" not in str(caught.value)
 
     folder = tmp_path / "work"
@@ -183,44 +178,32 @@ def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch
     for name in (".gitignore", "words.bin"):
         (folder / name).write_text("*\n")
     (folder / ".git").mkdir()
-    with ray_submit._packed(Submission((), "/runs/a", "a.yaml", b"x", working_dir=str(folder))) as packed:
+    with submit._packed(str(folder), "a.yaml", "x") as packed:
         assert sorted(os.listdir(packed)) == [".gitignore", "a.yaml", "words.bin"]
-    monkeypatch.setattr(ray_submit, "LARGEST_FOLDER_BYTES", 3)
-    with (
-        pytest.raises(InputError, match="more than 100 MiB"),
-        ray_submit._packed(Submission((), "/runs/a", "a.yaml", b"x", working_dir=str(folder))),
-    ):
+    monkeypatch.setattr(submit, "LARGEST_FOLDER_BYTES", 3)
+    with pytest.raises(InputError, match="more than 100 MiB"), submit._packed(str(folder), "a.yaml", "x"):
         pass
 
 
 def test_submit_says_what_it_would_do(tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", "/data/store")
-    words = ("submit", "run.yaml", "--on", "ray", "--run", "/runs/a", "--dry-run")
-    seed = (
-        "--simulated_gpus=8",
-        "--b_size=64",
-        "--datapath",
-        "/data/other",
-        "--num-workers",
-        2,
-        "--gpus-per-worker",
-        4,
-    )
+    words = ("submit", "ray", "run.yaml", "--run", "/runs/a", "--dry-run")
+    seed = ("--simulated_gpus=8", "--b_size=64", "--datapath", "/data/other", "--num-nodes", 2, "--gpus-per-node", 4)
     lines = maskwright(*words, *seed, cwd=tmp_path).splitlines()
     keys = "--set batch.virtual_workers=8 --set batch.micro_batch_rows=64 --set data.store=/data/other"
-    gang = "--num-workers 2 --gpus-per-worker 4"
+    gang = "--num-nodes 2 --gpus-per-node 4"
     assert lines[1] == f"entrypoint   exec maskwright pretrain run.yaml --run /runs/a {keys} {gang}"
     assert lines[2:] == ["uploaded     run.yaml", "environment  RAY_JOB_STOP_WAIT_TIME_S=60"]
     assert maskwright(*words, cwd=tmp_path).splitlines()[1].endswith("pretrain run.yaml --run /runs/a")
-    maskwright(*words[:4], "--run", "runs/a", cwd=tmp_path, code=2)
+    maskwright(*words[:3], "--run", "runs/a", cwd=tmp_path, code=2)
     maskwright(*words, "--datapath", "store", cwd=tmp_path, code=2)
-    maskwright("pretrain", "run.yaml", "--run", "runs/a", "--num-workers", 2, cwd=tmp_path, code=2)
+    maskwright("pretrain", "run.yaml", "--run", "runs/a", "--gpus-per-node", 2, cwd=tmp_path, code=2)
     # Nothing answers there: an error, and no wait.
     has_ray = importlib.util.find_spec("ray") is not None
     maskwright(*words[:-1], "--address", "http://127.0.0.1:9", cwd=tmp_path, code=1 if has_ray else 2)
 
 
-# ---- the worker ----------------------------------------------------------------------------------------------------
+# ---- the node ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -239,22 +222,23 @@ def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 
     return member
 
 
-def heard(member: Member, seconds: float = 20.0) -> tuple[list[str], int | None]:
+def heard(member: Member, seconds: float = 20.0) -> tuple[list[str], int | None, str]:
     lines, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
-        more, over, code = member.hear(0.2)
+        more, over, code, reason = member.hear(0.2)
         lines += more
         if over:
-            return lines, code
+            return lines, code, reason
     raise AssertionError(lines)
 
 
 def test_lines_and_exit_code_of_a_worker(stand_in: dict[str, str], tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     says = "import sys, os\nprint('out')\nprint('err', file=sys.stderr)\nprint(len('x' * 10), end='')\n"
-    assert heard(begin(stand_in, f"{says}sys.exit(75)", run)) == ([f"one {run}", "out", "err", "10"], 75)
+    stop = "open(os.environ['MASKWRIGHT_REASON_FILE'], 'w').write('asked\\n'); sys.exit(75)"
+    assert heard(begin(stand_in, says + stop, run)) == ([f"one {run}", "out", "err", "10"], 75, "asked")
     assert heard(begin(stand_in, "import os; os.kill(os.getpid(), 9)", run))[1] == 137
-    lines, code = heard(begin({"PATH": ""}, "", run))
+    lines, code, _ = heard(begin({"PATH": ""}, "", run))
     assert code == 1 and "cannot be started" in lines[0]
 
 
@@ -266,7 +250,7 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
     member = begin(stand_in, catch.format("print('saved'); sys.exit(75)"), run)
     wait_until(lambda: "on" in member.hear(1.0)[0])
     member.tell()
-    assert heard(member) == (["saved"], 75)
+    assert heard(member) == (["saved"], 75, "")
 
     member = begin(stand_in, catch.format("None") + "\ntime.sleep(60)", run, grace_seconds=0.5)
     wait_until(lambda: "on" in member.hear(1.0)[0])
@@ -276,7 +260,7 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
     member = Member()
     member.tell()
     member.start(["{files}/a.py"], run, {}, stand_in, 1.0)
-    assert heard(member) == ([], 75)
+    assert heard(member) == ([], 75, "")
 
 
 def test_who_begins_again_waits_for_what_still_saves(stand_in: dict[str, str], tmp_path: Path) -> None:

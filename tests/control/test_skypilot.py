@@ -1,4 +1,4 @@
-"""`submit --on skypilot --dry-run`: the task, and the line in it run by a shell with SkyPilot's variables set."""
+"""`submit skypilot`: the task, and the line in it run by a shell with SkyPilot's variables set."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def submit(cli: Cli, folder: Path, *options: str) -> Result:
     (folder / "run.yaml").write_text(
         "data: {store: /data/store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n"
     )
-    return cli("submit", str(folder / "run.yaml"), "--run", "runs/one", "--on", "skypilot", *options)
+    return cli("submit", "skypilot", str(folder / "run.yaml"), "--run", "runs/one", *options)
 
 
 def task(cli: Cli, folder: Path, *options: str) -> dict[str, Any]:
-    result = submit(cli, folder, "--dry-run", COPY, *options)
+    result = submit(cli, folder, COPY, *options)
     assert result.code == 0, result.err
     return dict(yaml.safe_load(result.out))
 
@@ -31,8 +31,8 @@ def task(cli: Cli, folder: Path, *options: str) -> dict[str, Any]:
 def test_task(cli: Cli, tmp_path: Path) -> None:
     """Each key is one that SkyPilot 0.14's schema of a task knows; its `Task.from_yaml` took this one, by hand."""
     made = task(
-        cli, tmp_path, "--num-workers=2", "--gpus-per-worker=8", "--accelerator=H100", "--cpus=64", "--spot",
-        "--bucket=gs://my-bucket:/data", "--env=HF_TOKEN", "--setup=pip install maskwright", "--restarts=5",
+        cli, tmp_path, "--num-nodes=2", "--accelerator=H100:8", "--cpus=64", "--spot",
+        "--mount=gs://my-bucket:/data", "--env=HF_TOKEN", "--setup=pip install ./maskwright.whl", "--restarts=5",
     )  # fmt: skip
     assert set(made) == {"name", "resources", "num_nodes", "file_mounts", "secrets", "setup", "run"}
     assert made["resources"] == {**RESOURCES, "job_recovery": {"max_restarts_on_errors": 5}}
@@ -46,7 +46,7 @@ def test_task(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_line_starts_the_command(cli: Cli, tmp_path: Path, workers: int) -> None:
-    made = task(cli, tmp_path, f"--num-workers={workers}", "--set=model.init_from=/data/it's $(odd)")
+    made = task(cli, tmp_path, f"--num-nodes={workers}", "--set=model.init_from=/data/it's $(odd)")
     (tmp_path / "maskwright").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "maskwright").chmod(0o755)
     variables = {
@@ -59,7 +59,7 @@ def test_the_line_starts_the_command(cli: Cli, tmp_path: Path, workers: int) -> 
         ["bash", "-c", made["run"]],
         env={**variables, "HOME": "/home/sky", "PATH": path}, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    many = ["--nodes", "2", "--node-rank", "1", "--rendezvous", "10.0.0.4:29400"] if workers == 2 else []
+    many = ["--num-nodes", "2", "--node-rank", "1", "--rendezvous", "10.0.0.4:29400"] if workers == 2 else []
     assert words == [
         "pretrain", "/home/sky/maskwright-run.yaml", "--run", "runs/one", "--set", "checkpoint.copy_to=gs://bucket/one",
         "--set", "model.init_from=/data/it's $(odd)", "--set", "engine.device=cpu", "--processes", "1", *many,
@@ -69,12 +69,10 @@ def test_the_line_starts_the_command(cli: Cli, tmp_path: Path, workers: int) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([COPY], "SkyPilot: is never called from here. Fix: submit … --dry-run > task.yaml, then `sky jobs launch"),
-        (["--dry-run"], "checkpoint.copy_to: is not set, and machines go with what is on them"),
-        (["--dry-run", COPY, "--accelerator=H100"], "--accelerator: an accelerator and how many go together"),
-        (["--dry-run", COPY, "--max-hours=1"], "--max-hours: does not go with --on skypilot"),
-        (["--dry-run", COPY, "--bucket=my-bucket"], "--bucket: 'my-bucket' is not URL:/folder"),
-        (["--dry-run", COPY, "--claim=a:/b"], "--claim: does not go with --on skypilot"),
+        ([], "checkpoint.copy_to: is not set, and machines go with what is on them"),
+        ([COPY, "--accelerator=H100:0"], "--accelerator: 'H100:0' is not KIND:N"),
+        ([COPY, "--mount=my-bucket"], "--mount: 'my-bucket' is not URL:/folder"),
+        ([COPY, "--name=Big_Run"], "--name: 'Big_Run' is no name for a job"),
     ],
 )
 def test_refused(cli: Cli, tmp_path: Path, options: list[str], message: str) -> None:

@@ -1,8 +1,7 @@
-"""`submit --on slice:NAME` as a user runs it: the real gcloud, a made-up Google Cloud on loopback, a stub for ssh."""
+"""`submit slice NAME` as a user runs it: the real gcloud, a made-up Google Cloud on loopback, a stub for ssh."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,7 +16,8 @@ import pytest
 from fake_tpu import PROJECT, ZONE, FakeCloud, Hosts, fake_cloud, gcloud_environment
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.launch.slice import Slice
+from maskwright.launch.ssh.slice import Slice
+from maskwright.launch.target import Pretrain, parse_spec
 
 needs_gcloud = pytest.mark.skipif(not shutil.which("gcloud"), reason="needs gcloud on the path")
 
@@ -29,7 +29,7 @@ class Pod:
     environment: dict[str, str]
 
     def start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
-        words = ["submit", "a.yaml", "--run", "runs/a", "--on", "slice:pod", f"--zone={ZONE}", "--grace-seconds=5"]
+        words = ["submit", "slice", "pod", "a.yaml", "--run", "runs/a", f"--zone={ZONE}", "--grace-seconds=5"]
         environment = self.environment | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")} | more
         return subprocess.Popen(
             [sys.executable, "-m", "maskwright", *words, "--restart-wait-seconds=0", *arguments],
@@ -57,16 +57,16 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
 @needs_gcloud
 def test_first_error_comes_first_and_its_code_is_the_jobs(pod: Pod) -> None:
     """Also: what may be seen of a variable's value, in the command lines of ssh and in what is printed."""
-    pod.hosts.plan(0, 'echo "token $HF_TOKEN here"; while [ ! -e ../../worker-1/late ]; do sleep 0.1; done; exit 75')
+    pod.hosts.plan(0, 'echo "token $HF_TOKEN here"; while [ ! -e ../../host-1/late ]; do sleep 0.1; done; exit 75')
     pod.hosts.plan(1, 'printf "<%s>" "$@" "$HF_TOKEN" > seen; echo "error: loss is nan" >&2; touch ../late; exit 3')
     secret = "hf_made_up_secret"
     code, out, err = pod.submit("--set", "a.b='c d'", "--env", "HF_TOKEN", HF_TOKEN=secret)
     assert code == 3, err
     lines = err.splitlines()
-    first = lines.index("first: worker 1: exit 3")
-    assert lines[first + 1 : first + 3] == ["worker 1 | error: loss is nan", "worker 0: exit 75, stopped early"]
-    assert lines[-1] == "error: slice pod: the job failed: worker 1: exit 3"
-    assert "worker 0 | token *** here" in out.splitlines() and secret not in out + err
+    first = lines.index("first: host 1: exit 3")
+    assert lines[first + 1 : first + 3] == ["host 1 | error: loss is nan", "host 0: exit 75, stopped early"]
+    assert lines[-1] == "error: slice pod: the job failed: host 1: exit 3"
+    assert "host 0 | token *** here" in out.splitlines() and secret not in out + err
     words = ["pretrain", "a.yaml", "--run", "runs/a", "--set", "a.b='c d'", secret]
     assert pod.hosts.file(1, "seen").read_text() == "".join(f"<{word}>" for word in words)
     for worker in (0, 1):
@@ -83,7 +83,7 @@ def test_lost_connection_is_noticed_and_the_job_begun_again_once_the_old_one_has
     """The host lives on without the launcher, which must not start a second job beside the first."""
     trap = "trap 'echo $n ended >> events; exit 75' TERM; touch up; sleep 60 & wait"
     pod.hosts.plan(1, f"echo $n begun >> events; [ $n = 2 ] && exit 0; {trap}")
-    pod.hosts.plan(0, "[ $n = 2 ] && exit 0; while [ ! -e ../../worker-1/cut.done ]; do sleep 0.1; done; exit 75")
+    pod.hosts.plan(0, "[ $n = 2 ] && exit 0; while [ ! -e ../../host-1/cut.done ]; do sleep 0.1; done; exit 75")
     process = pod.start("--via", "internal")
     wait_for(pod.hosts.file(1, "up"))
     (pod.hosts.home(1) / "cut").touch()
@@ -91,8 +91,8 @@ def test_lost_connection_is_noticed_and_the_job_begun_again_once_the_old_one_has
     assert process.returncode == 0, err
     assert pod.hosts.file(1, "events").read_text() == "1 begun\n1 ended\n2 begun\n"
     assert pod.hosts.file(0, "n").read_text() == "2\n"
-    assert "worker 1: lost (the connection was lost)" in err and "restart 1 of 3" in err
-    assert "worker 1 | (ending what is left of an earlier attempt)" in out
+    assert "host 1: lost (the connection was lost)" in err and "restart 1 of 3" in err
+    assert "host 1 | (ending what is left of an earlier attempt)" in out
     assert pod.ssh_log(1).count("\n") == 2 and "@10.0.0.1" in pod.ssh_log(1)  # gcloud's own tries were stopped
     assert pod.hosts.left_over() == []
 
@@ -110,7 +110,7 @@ def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert "the hosts are told to save and stop" in err and "restart" not in err
-    assert {"worker 0 | saving", "worker 1 | saving"} <= set(out.splitlines())
+    assert {"host 0 | saving", "host 1 | saving"} <= set(out.splitlines())
     assert err.splitlines()[-1] == "stopped: slice pod: the same command continues the run"
     assert pod.hosts.left_over() == []
 
@@ -118,10 +118,10 @@ def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
 @needs_gcloud
 def test_host_that_cannot_be_reached_is_lost(pod: Pod) -> None:
     (pod.hosts.home(1) / "unreachable").touch()
-    code, out, err = pod.submit("--connect-seconds=6", "--restarts=0")
+    code, out, err = pod.submit("--connect-seconds=15", "--restarts=0")
     assert code == 75, err
-    assert "first: worker 1: lost (ssh: connect to host 192.0.2.1 port 22: Connection timed out)" in err
-    assert "worker 1 | (ssh: connect to host 192.0.2.1 port 22: Connection timed out; gcloud tries again)" in out
+    assert "first: host 1: lost (ssh: connect to host 192.0.2.1 port 22: Connection timed out)" in err
+    assert "host 1 | (ssh: connect to host 192.0.2.1 port 22: Connection timed out; gcloud tries again)" in out
     assert not pod.hosts.file(0, "n").exists()  # the other one was ready and never began
     assert pod.hosts.left_over() == []
 
@@ -171,29 +171,29 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
 
 def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"gcloud: is not installed.* Fix: .*--spec"):
+    with pytest.raises(InputError, match=r"gcloud: is not installed.* Fix: .*submit bucket"):
         Slice("pod", ZONE).look()
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--on", "ray:x"], "'ray' is no place to run on. Fix: slice:NAME is "),
-        (["--on", "slice:"], "is no name of a slice"),
-        ([], "give --on or --spec"),
-        (["--on", "slice:a", "--spec", "gs://b/job.json"], "give --on or --spec"),
-        (["--on", "slice:a", "--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: is not set here"),
-        (["--on", "slice:a", "--env", "A=b"], "is no name of a variable"),
-        (["--spec", "gs://bucket/other.json"], "is not job.json in a folder"),
+        (["a.yaml"], "'a.yaml' is no place to run. Fix: maskwright submit PLACE CONFIG --run RUN; PLACE is ray, "),
+        (["slrum", "a.yaml"], "'slrum' is no place to run. Fix: did you mean slurm?"),
+        (["slice", "my pod", "a.yaml"], "is no name of a slice"),
+        (["slice", "a", "a.yaml", "--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: is not set here"),
+        (["slice", "a", "a.yaml", "--env", "A=b"], "is no name of a variable"),
+        (["slice", "a", "https://me:hunter2@host/a.yaml"], "command holds a secret"),
+        (["bucket", "gs://bucket/other.json", "a.yaml"], "gs://bucket/other.json: is not job.json in a folder"),
     ],
 )
 def test_bad_usage_is_one_line(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from maskwright.cli import run
+    from maskwright.cli.main import run
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
-    assert run(["submit", "a.yaml", "--run", "runs/a", *arguments]) == 2
+    assert run(["submit", *arguments, "--run", "runs/a"]) == 2
     err = capsys.readouterr().err
     assert complaint in err and err.startswith("error: ") and err.count("\n") == 1
 
@@ -201,15 +201,15 @@ def test_bad_usage_is_one_line(
 def test_limits_of_a_run_are_in_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from maskwright.cli import run
+    from maskwright.cli.main import run
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
-    words = ["submit", "a.yaml", "--run", "runs/a", "--spec", "gs://b/job.json", "--dry-run"]
-    limits = ["--max-hours", "0.5", "--max-steps", "100", "--profile-steps", "3"]
-    for more in ([], limits):
+    words = ["submit", "bucket", "gs://b/job.json", "a.yaml", "--run", "runs/a", "--dry-run"]
+    limits = ["--stop-after-hours", "0.5", "--stop-after-steps", "100", "--profile-steps", "3"]
+    for more, hours, steps, profiled in (([], None, None, 0), (limits, 0.5, 100, 3)):
         assert run([*words, *more]) == 0
-        command = json.loads(capsys.readouterr().out)["command"]
-        assert command == ["maskwright", "pretrain", "a.yaml", "--run", "runs/a", *more]
+        spec = parse_spec(capsys.readouterr().out, "job.json")
+        assert spec.command == Pretrain("a.yaml", "runs/a", (), hours, steps, profiled)
 
 
 def wait_for(path: Path) -> None:

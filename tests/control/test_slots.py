@@ -1,4 +1,4 @@
-"""Hosts that no machine tells which worker they are, what a job learns of the others, and hosts without a job."""
+"""Hosts that no machine tells which of the hosts they are, what a job learns of the others, and hosts without a job."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fake_tpu import Hosts
 
 from maskwright.core.config import read_config
 from maskwright.core.errors import InputError
-from maskwright.launch import agent as agent_module
-from maskwright.launch import leader, machine, pull
-from maskwright.launch.folder import Folder
-from maskwright.launch.job import JobSpec
-from maskwright.launch.slots import Slot, Slots
+from maskwright.core.folder import Folder
+from maskwright.launch.bucket import agent as agent_module
+from maskwright.launch.bucket import leader, machine, queue
+from maskwright.launch.bucket.slots import Slot, Slots
+from maskwright.launch.target import JobSpec, Pretrain
 
 COMMAND = [sys.executable, "-m", "maskwright"]
 
@@ -48,7 +48,7 @@ def test_hosts_that_claim_at_once_get_different_numbers(location: str) -> None:
 
     with ThreadPoolExecutor(12) as threads:
         found = list(threads.map(claim, range(12)))
-    assert sorted(slot.worker for slot in found if slot) == list(range(8))
+    assert sorted(slot.index for slot in found if slot) == list(range(8))
     assert {slot.claim for slot in found if slot} == {1} and found.count(None) == 4
     again = [claim(number) for number in range(12)]
     assert again == found  # each is who it was
@@ -60,13 +60,13 @@ def test_silent_host_is_replaced_and_learns_of_it(location: str) -> None:
     slot = first.look()
     assert slot == Slot(0, 1)
     for beat in range(4):
-        folder.put_json("hosts/worker-0.json", {"beat": beat})
+        folder.put_json("hosts/host-0.json", {"beat": beat})
         assert second.look() is None
         time.sleep(0.1)
     time.sleep(0.3)
     assert first.holds(slot)
     assert second.look() == Slot(0, 2) and not first.holds(slot)
-    folder.put_json("hosts/worker-0.json", {"beat": 1, "gone": True})
+    folder.put_json("hosts/host-0.json", {"beat": 1, "gone": True})
     assert Slots(folder, "third", 1, 90.0).look() == Slot(0, 3)  # at once: it said that it left
 
 
@@ -98,16 +98,16 @@ def test_configuration_in_a_bucket_is_read(monkeypatch: pytest.MonkeyPatch) -> N
 def test_machine_that_tells_and_machine_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_metadata("host-x", {"worker-id": "3"}) as fake:
         monkeypatch.setenv("GCE_METADATA_HOST", fake.host)
-        assert machine.told_worker() == 3 and machine.address() == "127.0.0.1"
+        assert machine.told_index() == 3 and machine.address() == "127.0.0.1"
         fake.attributes = {"agent-worker-number": "1", "worker-id": "3"}
-        assert machine.told_worker() == 1
+        assert machine.told_index() == 1
         fake.attributes = {}
-        assert machine.told_worker() is None
+        assert machine.told_index() is None
         fake.failures = [503]
         with pytest.raises(InputError, match="does not tell agent-worker-number"):
-            machine.told_worker()
+            machine.told_index()
     with pytest.raises(InputError, match="does not tell"):  # it was there a moment ago
-        machine.told_worker()
+        machine.told_index()
     assert machine.address().count(".") == 3
 
 
@@ -136,11 +136,11 @@ class Group:
         return process
 
     def agent(self, host: int, *words: str) -> subprocess.Popen[str]:
-        common = ["agent", "--spec", self.spec, "--workers=2", f"--instance=g-{host}", "--poll-seconds=0.2"]
+        common = ["agent", self.spec, "--num-hosts=2", f"--instance=g-{host}", "--poll-seconds=0.2"]
         return self.process(*common, *words, host=host)
 
     def submit(self, *words: str) -> subprocess.Popen[str]:
-        return self.process("submit", "a.yaml", "--run", "r", "--spec", self.spec, "--grace-seconds=3", *words)
+        return self.process("submit", "bucket", self.spec, "a.yaml", "--run", "r", "--grace-seconds=3", *words)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
-TELL = 'echo "$MASKWRIGHT_WORKER of $MASKWRIGHT_WORKERS: $MASKWRIGHT_WORKER_0 $MASKWRIGHT_RENDEZVOUS"; '
+TELL = 'echo "$*"; '
 
 
 def test_recreated_host_takes_over_and_the_job_goes_on(group: Group) -> None:
@@ -180,10 +180,8 @@ def test_recreated_host_takes_over_and_the_job_goes_on(group: Group) -> None:
     wait_for(group.hosts.file(1, "up"))
     claims = {json.loads(p.read_text())["instance"] for p in (group.folder / "hosts").glob("*.claim-000001.json")}
     assert claims == {"g-0", "g-1"}
-    workers = {
-        json.loads(path.read_text())["instance"]: path for path in (group.folder / "hosts").glob("worker-?.json")
-    }
-    lost = 1 if workers["g-1"].name == "worker-1.json" else 0  # not the leader
+    workers = {json.loads(path.read_text())["instance"]: path for path in (group.folder / "hosts").glob("host-?.json")}
+    lost = 1 if workers["g-1"].name == "host-1.json" else 0  # not the leader
     for host in range(3):
         (group.hosts.home(host) / "go").touch()
     agents[lost].terminate()
@@ -193,12 +191,12 @@ def test_recreated_host_takes_over_and_the_job_goes_on(group: Group) -> None:
     out, err = end(submitted, 0)
     end(came, 0)
     end(agents[1 - lost], 0)
-    assert "attempt 2 begins on 2 hosts" in err and "worker 1 | saving" in out
+    assert "attempt 2 begins on 2 hosts" in err and "host 1 | saving" in out
     for attempt in (1, 2):
         for worker in (0, 1):
-            line = f"worker {worker} | {worker} of 2: 127.0.0.1 127.0.0.1:{29400 + attempt}"
-            assert line in out
-    assert json.loads((group.folder / "hosts" / "worker-1.claim-000002.json").read_text())["instance"] == "g-2"
+            node = f"--num-nodes 2 --node-rank {worker} --rendezvous 127.0.0.1:{29400 + attempt}"
+            assert f"host {worker} | pretrain a.yaml --run r {node}" in out
+    assert json.loads((group.folder / "hosts" / "host-1.claim-000002.json").read_text())["instance"] == "g-2"
     assert json.loads((group.folder / "0001/attempt-002/start.json").read_text())["addresses"] == ["127.0.0.1"] * 2
     assert group.hosts.left_over() == []
 
@@ -211,11 +209,11 @@ def test_host_that_was_replaced_while_it_slept_ends_its_job(tmp_path: Path, monk
     agent._speak_with_the_bucket()
     assert not agent.displaced
     assert Slots(folder, "new", 1, 0.0).look() == Slot(0, 2)
-    before = folder.get("hosts/worker-0.json")
+    before = folder.get("hosts/host-0.json")
     agent._speak_with_the_bucket()
     assert agent.displaced
     agent.leave(agent_module.Stop())
-    assert folder.get("hosts/worker-0.json") == before  # that beat is the new host's
+    assert folder.get("hosts/host-0.json") == before  # that beat is the new host's
 
 
 def test_host_without_a_job_ends_and_says_so(group: Group) -> None:
@@ -235,9 +233,9 @@ def test_host_without_a_job_ends_and_says_so(group: Group) -> None:
 def test_host_for_which_there_is_no_place_ends_too(group: Group) -> None:
     for host in (0, 1):
         group.agent(host)
-        wait_for(group.folder / "hosts" / f"worker-{host}.json")
+        wait_for(group.folder / "hosts" / f"host-{host}.json")
     _, err = end(group.agent(2, "--idle-minutes=0.02"), 0)
-    assert "all workers' numbers are taken" in err and "no free place for 0.02 minutes: ending" in err
+    assert "all hosts' numbers are taken" in err and "no free place for 0.02 minutes: ending" in err
     assert json.loads((group.folder / "idle/g-2.json").read_text())["what"].startswith("no free place")
 
 
@@ -249,7 +247,7 @@ def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monk
     def submit_meanwhile(self: Folder, name: str, value: object) -> None:
         put(self, name, value)
         if name.startswith("idle/"):
-            self.put("job.json", JobSpec(("true",)).to_json().encode())
+            self.put("job.json", JobSpec(Pretrain("a.yaml", "r")).to_json().encode())
 
     monkeypatch.setattr(Folder, "put_json", submit_meanwhile)
     agent._speak_with_the_bucket()
@@ -265,7 +263,7 @@ def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Folder(f"file://{tmp_path}")
-    folder.put("job.json", JobSpec(("true",)).to_json().encode())
+    folder.put("job.json", JobSpec(Pretrain("a.yaml", "r")).to_json().encode())
     stays = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="s")
     agent = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="g", idle_seconds=0.0)
     agent._speak_with_the_bucket()
@@ -280,25 +278,25 @@ def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
 
 def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Folder(f"file://{tmp_path}")
-    folder.put("job.json", JobSpec(("true",)).to_json().encode())
+    folder.put("job.json", JobSpec(Pretrain("a.yaml", "r")).to_json().encode())
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     other = {"submission": 1, "idle": True, "software": {**agent._self["software"], "image": "sha256:other"}}
     for beat in range(3):
-        folder.put_json("hosts/worker-1.json", {**other, "beat": beat})
+        folder.put_json("hosts/host-1.json", {**other, "beat": beat})
         agent._speak_with_the_bucket()
-    assert pull.last_attempt(folder, 1) == 0
+    assert queue.last_attempt(folder, 1) == 0
     said = capsys.readouterr().err
-    assert said.count("worker 1 runs") == 1 and "sha256:other" in said
-    folder.put_json("hosts/worker-1.json", {**other, "beat": 4, "software": agent._self["software"]})
+    assert said.count("host 1 runs") == 1 and "sha256:other" in said
+    folder.put_json("hosts/host-1.json", {**other, "beat": 4, "software": agent._self["software"]})
     agent._speak_with_the_bucket()
-    assert pull.last_attempt(folder, 1) == 1
+    assert queue.last_attempt(folder, 1) == 1
 
 
 def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
     lead = leader.Leader(folder, 1, 0.1)
-    folder.put_json("hosts/worker-0.json", {"beat": 1})
+    folder.put_json("hosts/host-0.json", {"beat": 1})
     assert lead._look_at(0)
-    folder.put_json("hosts/worker-0.json", {"beat": 2, "gone": True})
+    folder.put_json("hosts/host-0.json", {"beat": 2, "gone": True})
     assert lead._look_at(0) is None
-    assert lead._ends("0001/attempt-001", {0: None})[0].reason == "its agent was ended"
+    assert lead._ends("0001/attempt-001", {0: None})[0].why == "its agent was ended"

@@ -1,4 +1,4 @@
-"""`submit --on slurm` as a user runs it: the script itself, on a made-up SLURM and, where it is installed, on a real
+"""`submit slurm` as a user runs it: the script itself, on a made-up SLURM and, where it is installed, on a real
 one of two nodes. Only `maskwright pretrain` is a stub, which ends as a run does."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WAIT = "trap 'echo saved >> \"$STUB/saved-$SLURM_NODEID\"; exit 75' TERM; sleep 
 """A rank that trains until it is told to end, saves and ends with 75."""
 
 
-@pytest.fixture(scope="module", params=["made-up", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["made-up", pytest.param("real", marks=pytest.mark.long)])
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if request.param == "real" and (reason := why_not_real()):
         pytest.skip(reason)
@@ -37,7 +37,7 @@ def cluster(slurm: Cluster) -> Cluster:
 
 
 def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
-    job = cluster.submit('echo "hello from $SLURM_NODEID"', "--set", "data.store=c d'$e", "--gpus-per-worker", "0")
+    job = cluster.submit('echo "hello from $SLURM_NODEID"', "--set", "data.store=c d'$e", "--gpus-per-node", "0")
     state = cluster.wait(job)
     assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0")
     words = [(cluster.folder / f"words-{node}").read_text().split() for node in (0, 1)]
@@ -45,7 +45,7 @@ def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
     assert rendezvous.rpartition(":")[2].isdecimal() and words[1][-1] == rendezvous
     for node in (0, 1):
         same = "pretrain run.yaml --run runs/one --set data.store=c d'$e"
-        same += " --set engine.device=cpu --processes 1 --nodes 2 --node-rank"
+        same += " --set engine.device=cpu --processes 1 --num-nodes 2 --node-rank"
         assert words[node] == [*same.split(), str(node), "--rendezvous", rendezvous]
     assert "hello from 0" in cluster.log(job) and "== done" in cluster.log(job)
 
@@ -73,9 +73,9 @@ def test_restarts_are_counted(cluster: Cluster) -> None:
     assert cluster.starts(0) == 3 and "stopped early in 3 attempts" in cluster.log(job)
 
 
-@pytest.mark.parametrize("line", ["maskwright stop", "--max-steps 5"])
-def test_a_wish_to_stop_is_not_begun_again(cluster: Cluster, line: str) -> None:
-    job = cluster.submit(f'echo "stopped: {line}; saved step 5" >&2; exit 75')
+@pytest.mark.parametrize("reason", ["asked", "limit"])
+def test_a_wish_to_stop_is_not_begun_again(cluster: Cluster, reason: str) -> None:
+    job = cluster.submit(f'[ "$SLURM_NODEID" = 1 ] || echo {reason} > "$MASKWRIGHT_REASON_FILE"; exit 75')
     state = cluster.wait(job)
     assert (state["ExitCode"], cluster.starts(0)) == ("75:0", 1), cluster.log(job)
     assert "stopped on request" in cluster.log(job)
@@ -117,7 +117,7 @@ exec {sys.executable} -m maskwright "$@"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluster, store: TokenStore) -> None:
     """The real `pretrain` on both nodes; node 1 is killed. Beside it, one process that nobody disturbed."""
     write_config(cluster.folder / "train.yaml", store.location)
@@ -139,7 +139,7 @@ def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluste
 
 
 def test_what_sbatch_refuses_is_one_line(cluster: Cluster) -> None:
-    words = ["submit", "run.yaml", "--run", "runs/one", "--on", "slurm", "--sbatch=--partition=none"]
+    words = ["submit", "slurm", "run.yaml", "--run", "runs/one", "--sbatch=--partition=none"]
     done = cluster.call(sys.executable, "-m", "maskwright", *words)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "invalid partition specified: none" in done.stderr and "Fix: " in done.stderr
@@ -147,7 +147,7 @@ def test_what_sbatch_refuses_is_one_line(cluster: Cluster) -> None:
 
 def script(cli: Cli, folder: Path, *options: str) -> str:
     (folder / "run.yaml").write_text("data: {store: store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n")
-    words = ["submit", str(folder / "run.yaml"), "--run", "runs/one", "--on", "slurm", "--dry-run", *options]
+    words = ["submit", "slurm", str(folder / "run.yaml"), "--run", "runs/one", "--dry-run", *options]
     result = cli(*words)
     assert result.code == 0, result.err
     return result.out
@@ -155,13 +155,13 @@ def script(cli: Cli, folder: Path, *options: str) -> str:
 
 def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> None:
     text = script(
-        cli, tmp_path, "--num-workers", "4", "--gpus-per-worker", "8", "--cpus", "64", "--setup", "module load cuda",
+        cli, tmp_path, "--num-nodes", "4", "--gpus-per-node", "8", "--cpus", "64", "--setup", "module load cuda",
         "--sbatch=--partition=gpu", "--sbatch=--time=04:00:00",
     )  # fmt: skip
     header = [line for line in text.splitlines() if line.startswith("#SBATCH")]
     for option in ("nodes=4", "ntasks-per-node=1", "gpus-per-node=8", "cpus-per-task=64", "requeue", "partition=gpu"):
         assert f"#SBATCH --{option}" in header
-    assert "#SBATCH --signal=B:USR1@60" in header  # the grace period of 30 s, and 30 s for the rest
+    assert "#SBATCH --signal=B:USR1@60" in header  # 5 s more than checkpoint.grace_seconds, and 30 s for the rest
     assert text.startswith("#!/bin/bash\n#SBATCH") and "--set engine.device=cuda --processes 8" in text
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     if shutil.which("shellcheck"):
@@ -174,13 +174,11 @@ def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> No
         (["--sbatch=--nodes=3"], "--sbatch: --nodes=3 is not yours to say"),
         (["--sbatch=--time=1\n#SBATCH --x"], "--sbatch: "),
         (["--sbatch=partition"], "--sbatch: 'partition' is no option"),
-        (["--grace-seconds=20"], "--grace-seconds: 20 s is no time to save: checkpoint.grace_seconds is 25"),
-        (["--image=a"], "--image: does not go with --on slurm"),
         (["--name=Big_Run"], "--name: 'Big_Run' is no name for a job"),
-        (["--cpus=4k"], "--cpus: '4k' is no number of cores"),
+        (["--sbatch=--gres=gpu:8"], "--sbatch: --gres=gpu:8 without --gpus-per-node"),
     ],
 )
 def test_refused(cli: Cli, tmp_path: Path, options: list[str], message: str) -> None:
     (tmp_path / "run.yaml").write_text("data: {store: store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n")
-    result = cli("submit", str(tmp_path / "run.yaml"), "--run", "runs/one", "--on", "slurm", "--dry-run", *options)
+    result = cli("submit", "slurm", str(tmp_path / "run.yaml"), "--run", "runs/one", "--dry-run", *options)
     assert result.code == 2 and result.error.startswith(message), result.err

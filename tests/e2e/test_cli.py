@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
+import sys
+import tarfile
 import time
+from functools import partial
 from pathlib import Path
 
-import numpy as np
+import command_line
 import pytest
+import warm
 from command_line import COMMAND, maskwright, write_config
 from conftest import SHARED
 
+from maskwright.cloud.provision.image import pack
+from maskwright.data.store import TokenStore
+from maskwright.drills.verify_resume import compare
+from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+FAST = {
+    "model.architecture": "modernbert",
+    "optimizer.kind": "muon",
+    "optimizer.learning_rate": "8e-3",
+    "schedule.kind": "wsd",
+}
+"""What learns in 200 steps more than the other does in 1,300."""
 
 
 @pytest.mark.parametrize(
     ("recipe", "steps"),
-    [({}, 1300), ({"model.architecture": "modernbert", "optimizer.kind": "muon"}, 800)],
-    ids=["roberta", "modernbert"],
+    [
+        pytest.param({}, 1300, id="roberta", marks=pytest.mark.long),
+        pytest.param(FAST, 200, id="modernbert"),
+    ],
 )
 def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: Path, tmp_path: Path) -> None:
     audited = json.loads(maskwright("text", "audit", corpus, "--json", cwd=tmp_path))
@@ -47,8 +67,8 @@ def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: P
     assert "150 steps of 8 rows" in maskwright("pretrain", "run.yaml", "--run", "run", "--dry-run", cwd=tmp_path)
     assert not (tmp_path / "run").exists()
     keys = [f"schedule.steps={steps}", "masking.rate=0.3", "model.hidden_dropout=0.0", "batch.micro_batch_rows=16"]
-    keys += [f"{key}={value}" for key, value in recipe.items()]
-    longer = [part for key in [*keys, "optimizer.learning_rate=2e-3"] for part in ("--set", key)]
+    keys += ["optimizer.learning_rate=2e-3", *(f"{key}={value}" for key, value in recipe.items())]
+    longer = [part for key in keys for part in ("--set", key)]
     maskwright("pretrain", "run.yaml", "--run", "run", *longer, cwd=tmp_path)
     result = json.loads(maskwright("evaluate", "run", "--json", cwd=tmp_path))
     assert result["loss"] < result["unigram_loss"] - 1.0
@@ -86,50 +106,60 @@ def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: P
     assert lines[0]["valid_loss"] == pytest.approx(again["loss"], rel=0.01)
 
 
+@pytest.fixture(scope="module")
+def straight(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that nobody stopped, and its configuration."""
+    folder = tmp_path_factory.mktemp("straight")
+    write_config(folder / "run.yaml", store.location, steps=90)
+    maskwright("pretrain", "run.yaml", "--run", "straight", cwd=folder)
+    return folder
+
+
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_run_continues_exactly(kind: signal.Signals, store: object, tmp_path: Path) -> None:
-    location = store.location  # type: ignore[attr-defined]
-    write_config(tmp_path / "run.yaml", location)
-    maskwright("pretrain", "run.yaml", "--run", "straight", cwd=tmp_path)
-    for minimum in (25, 90):
-        process = subprocess.Popen(
-            [*COMMAND, "pretrain", "run.yaml", "--run", "killed"],
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        metrics = tmp_path / "killed" / "metrics.jsonl"
-        deadline = time.monotonic() + 120
+def test_a_killed_run_continues_exactly(kind: signal.Signals, straight: Path, tmp_path: Path) -> None:
+    killed = RunDirectory(str(tmp_path / "killed"))
+    command = [*COMMAND, "pretrain", str(straight / "run.yaml"), "--run", killed.location]
+    for minimum in (25, 50):
+        process = warm.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        metrics = Path(killed.metrics)
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline and process.poll() is None:
             if metrics.exists() and f'"step": {minimum},' in metrics.read_text():
                 break
             time.sleep(0.01)
         os.kill(process.pid, kind)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == (-kind if kind == signal.SIGKILL else 75), errors
         if kind != signal.SIGKILL:
             assert "the same command continues" in errors
-            assert json.loads((tmp_path / "killed" / "status.json").read_text())["phase"] == "stopped"
-    maskwright("pretrain", "run.yaml", "--run", "killed", cwd=tmp_path)
-    loaded = [
-        checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False) for name in ("straight", "killed")
-    ]
-    assert loaded[0] and loaded[1] and loaded[0][0].step == loaded[1][0].step == 150
-    for name, value in loaded[0][0].parameters.items():
-        assert np.array_equal(value, loaded[1][0].parameters[name]), name
-    times = {"time", "tokens_per_second", "ceiling_share"}
-    records = [
-        [
-            {key: value for key, value in json.loads(line).items() if key not in times}
-            for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        ]
-        for name in ("straight", "killed")
-    ]
-    assert records[0] == records[1]
+            status = killed.read_status()
+            assert status and status.phase == "stopped"
+    maskwright(*command[3:], cwd=tmp_path)
+    tensors, lines, differences = compare(RunDirectory(str(straight / "straight")), killed)
+    assert tensors > 50 and lines > 15 and differences == []
+    assert checkpoint.whole_steps(killed.checkpoints)[-1] == 90
 
 
-def test_quickstart_on_own_text(corpus: Path, tmp_path: Path) -> None:
-    out = maskwright("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05, cwd=tmp_path)
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """The command in an environment of its own: a wheel of what images are built from, beside the packages that are
+    installed here."""
+    source, environment = tmp_path / "source", tmp_path / "venv"
+    with tarfile.open(fileobj=io.BytesIO(pack(str(ROOT)))) as archive:
+        archive.extractall(source, filter="data")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "installed.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", "--no-deps", "--no-build-isolation", str(source)], check=True)
+    return environment / "bin" / "maskwright"
+
+
+def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> None:
+    """By the wheel alone, in a folder without the repository."""
+    maskwright = partial(command_line.maskwright, command=[str(wheel)], popen=subprocess.Popen)
+    quickstart = ("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05)
+    out = maskwright(*quickstart, cwd=tmp_path)
     for command in (
         "text audit",
         "tokenizer train",
@@ -145,43 +175,46 @@ def test_quickstart_on_own_text(corpus: Path, tmp_path: Path) -> None:
     assert "ModernBERT with Muon, 2 layers of 128, trained for" in out
     assert "ModernBertForMaskedLM" in (tmp_path / "qs" / "model" / "config.json").read_text()
     other = [*COMMAND, "quickstart", "--to", "qs", "--architecture", "roberta"]
-    refused = subprocess.run(other, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert refused.returncode == 2 and "holds a quickstart with --architecture modernbert" in refused.stderr
-    again = maskwright("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05, cwd=tmp_path)
+    with warm.Popen(other, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2 and "holds a quickstart with --architecture modernbert" in errors
+    again = maskwright(*quickstart, cwd=tmp_path)
     assert "$ maskwright tokenizer train" not in again and "after training" in again
+    short = ("--set", "data.store=qs/store", "--set", "schedule.steps=3", "--set", "schedule.warmup_steps=1")
+    maskwright("pretrain", "nano", "--run", "run", *short, cwd=tmp_path)
+    assert (tmp_path / "run" / "config.yaml").read_text() == (ROOT / "recipes" / "nano.yaml").read_text()
+    (package,) = tmp_path.glob("venv/lib/python*/site-packages/maskwright")
+    assert (package / "py.typed").is_file() and list(package.glob("cloud/terraform/modules/*/*.tf"))
 
 
+@pytest.mark.long
 def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) -> None:
     command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--minutes", "0.1"]
     command += ["--architecture", "roberta"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics = tmp_path / "qs" / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (metrics.exists() and '"loss"' in metrics.read_text()):
         time.sleep(0.02)
     process.terminate()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 75, output
     assert "SIGTERM: saving and stopping" in output
     assert list((tmp_path / "qs" / "run" / "checkpoints").glob("*/MANIFEST.json"))
-    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert again.returncode == 0, again.stderr
-    assert "continuing at step" in again.stderr
-    assert "RoBERTa with AdamW" in again.stdout and "after training" in again.stdout
+    with warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert "continuing at step" in errors
+    assert "RoBERTa with AdamW" in out and "after training" in out
 
 
 def test_too_little_text_is_said_in_quickstarts_own_terms(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one line\nand another\n")
-    result = subprocess.run(
-        [*COMMAND, "quickstart", "--text", "a.txt", "--to", "qs"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 2
-    assert "none of the 2 documents is held out" in result.stderr.splitlines()[-1]
+    command = [*COMMAND, "quickstart", "--text", "a.txt", "--to", "qs"]
+    with warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "none of the 2 documents is held out" in errors.splitlines()[-1]
 
 
 def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
@@ -196,7 +229,7 @@ def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
     assert all(os.path.isfile(line["source"]) for line in lines)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not (SHARED / "books").is_dir(), reason="needs the shared folder of public-domain books")
 def test_held_out_loss_falls_on_real_books(tmp_path: Path) -> None:
     """English prose through the spine: three validations, each clearly better than the one before."""

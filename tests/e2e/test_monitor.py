@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 import yaml
 from command_line import COMMAND, maskwright, write_config
 
-from maskwright.core import judge
-from maskwright.core.beat import local_beats, states_here
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.store import TokenStore
 from maskwright.monitor.status import Report, look
+from maskwright.run import liveness
+from maskwright.run.directory import RunDirectory
+from maskwright.run.heartbeat import local_beats, states_here
 from maskwright.training import beats as writer
 from maskwright.training.beats import Beats
 
@@ -39,16 +40,16 @@ from maskwright.training import beats
 given = json.loads(sys.argv.pop(1))
 beats.EVERY_SECONDS, beats.WINDOW_SECONDS = given["every"], 2.0
 if given["fault"]:
-    from maskwright.tasks.injection import install
+    from maskwright.drills.injection import install
     install(**given["fault"])
-from maskwright.cli import main
+from maskwright.cli.main import main
 main()
 """
 STEPS = {
-    "jax": "maskwright.engines.jax_engine:JaxEngine.step",
-    "torch": "maskwright.engines.torch_engine:TorchEngine.step",
+    "jax": "maskwright.engines.jax.engine:JaxEngine.step",
+    "torch": "maskwright.engines.torch.engine:TorchEngine.step",
 }
-NEEDS = {"jax": "jax", "torch": "maskwright.engines.torch_processes"}
+NEEDS = {"jax": "jax", "torch": "maskwright.engines.torch.processes"}
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 32},
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
@@ -61,7 +62,7 @@ CONFIG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[pytest.param(kind, id=kind) for kind in NEEDS])
+@pytest.fixture(params=["torch", pytest.param("jax", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     if not importlib.util.find_spec(NEEDS[request.param]):
         pytest.skip(f"{request.param} trains with one process here")
@@ -70,8 +71,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "STALE_SECONDS", 4.0)
-    monkeypatch.setattr(judge, "HUNG_SECONDS", 4.0)
+    monkeypatch.setattr(liveness, "STALE_SECONDS", 4.0)
+    monkeypatch.setattr(liveness, "HUNG_SECONDS", 4.0)
 
 
 @dataclass
@@ -91,7 +92,7 @@ class Team:
             given = json.dumps({"every": EVERY_SECONDS, "fault": fault if rank else None})
             words = ["pretrain", str(self.folder / "run.yaml"), "--run", str(self.run)]
             with open(self.folder / f"rank{rank}.txt", "wb") as said:
-                process = subprocess.Popen(
+                process = warm.Popen(
                     [sys.executable, "-c", STARTER, given, *words],
                     env={**os.environ, **several, "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled")},
                     stderr=said,
@@ -101,7 +102,7 @@ class Team:
     def said(self) -> str:
         return "\n".join((self.folder / f"rank{rank}.txt").read_text() for rank in range(2))
 
-    def wait_for(self, condition: Callable[[Report], Any], seconds: float = 90.0) -> Report:
+    def wait_for(self, condition: Callable[[Report], Any], seconds: float = 300.0) -> Report:
         deadline, found = time.monotonic() + seconds, None
         while time.monotonic() < deadline:
             if self.run.exists() and any(self.run.iterdir()):
@@ -122,7 +123,7 @@ class Team:
         )
 
     def codes(self) -> list[int]:
-        return [process.wait(timeout=60.0) for process in self.processes]
+        return [process.wait(timeout=300.0) for process in self.processes]
 
 
 def verdicts(found: Report) -> dict[int, str]:
@@ -163,10 +164,9 @@ def stopped_most_of_the_time(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["torch"], indirect=True)  # 35 seconds, in which jax does the same
+@pytest.mark.parametrize("kind", ["torch"], indirect=True)  # jax does the same
 def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, kind: str) -> None:
-    following = subprocess.Popen(
+    following = warm.Popen(
         [*COMMAND, "logs", "--follow", str(team.run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     team.start()
@@ -180,7 +180,7 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     printed = json.loads(maskwright("status", team.run, "--json", cwd=team.folder))
     assert printed["state"] == "hung" and printed["ranks"][1]["verdict"] == "hung"
     team.wait_for(lambda found: found.ranks[1].seconds > 5.0)
-    assert judge.hung(local_beats(str(team.run)), time.time()) == 1  # by the files alone, as on another machine
+    assert liveness.hung(local_beats(str(team.run)), time.time()) == 1  # by the files alone, as on another machine
     os.kill(rank_1, signal.SIGCONT)
     team.trains()
 
@@ -190,7 +190,7 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     assert team.codes() == [75, -signal.SIGKILL]
     found = look(str(team.run))
     assert (found.state, verdicts(found)) == ("stopped", {0: "ended", 1: "lost"})
-    assert "another process of this run is gone" in found.report()
+    assert found.status and found.status.reason == "lost" and found.ranks[0].beat.reason == "lost"
 
     team.start()
     again = team.trains()
@@ -201,13 +201,12 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     assert (found.state, verdicts(found)) == ("stopped", {0: "ended", 1: "ended"})
     assert {one.beat.exit for one in found.ranks} == {75}
 
-    out, said = following.communicate(timeout=30.0)
+    out, said = following.communicate(timeout=120.0)
     assert following.returncode == 75, said
     assert out == (team.run / "log.txt").read_text() and "attempt 1: " in out and "attempt 2: " in out
     assert "no run there yet" in said and "for its launcher to start it again" in said
 
 
-@pytest.mark.slow
 def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
     team.start({"call": STEPS[kind], "number": 30, "do": "hang"})
     found = team.wait_for(lambda found: found.state == "hung")
@@ -216,10 +215,9 @@ def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
         assert "cannot tell whom they wait for" in found.report()  # the whole step is one program
     else:
         assert verdicts(found) == {0: "fine", 1: "hung"} and "the others wait for it" in found.report()
-        assert judge.hung(local_beats(str(team.run)), time.time()) == 1
+        assert liveness.hung(local_beats(str(team.run)), time.time()) == 1
 
 
-@pytest.mark.slow
 def test_a_rank_that_is_slow(team: Team, kind: str) -> None:
     if kind == "jax":
         pytest.skip("a step is one program: nobody can tell computing from waiting")
@@ -265,10 +263,10 @@ def test_three_processes_of_which_one_is_slow_then_gone(tmp_path: Path) -> None:
 
     def judged() -> dict[int, str]:
         beats = local_beats(run)
-        return {one.beat.rank: one.verdict for one in judge.judge(beats, time.time(), states_here(beats))}
+        return {one.beat.rank: one.verdict for one in liveness.judge(beats, time.time(), states_here(beats))}
 
     def becomes(expected: dict[int, str]) -> None:
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + 300.0
         while judged() != expected:
             assert time.monotonic() < deadline, (judged(), local_beats(run))
             time.sleep(0.05)
@@ -294,10 +292,10 @@ def test_three_processes_of_which_one_is_slow_then_gone(tmp_path: Path) -> None:
 
 def test_a_run_of_one_process_from_its_start_to_its_end(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location, steps=30)
-    maskwright("pretrain", "run.yaml", "--run", "run", "--max-steps", 20, cwd=tmp_path, code=75)
+    maskwright("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 20, cwd=tmp_path, code=75)
     found = look(str(tmp_path / "run"))
     assert (found.state, verdicts(found)) == ("stopped", {0: "ended"}) and found.checkpoint
-    assert found.checkpoint.step == 20 and "--max-steps 20" in found.report()
+    assert found.checkpoint.step == 20 and "--stop-after-steps 20" in found.report()
     maskwright("logs", "run", "--follow", cwd=tmp_path, code=75)
     maskwright("pretrain", "run.yaml", "--run", "run", cwd=tmp_path)
     report = maskwright("status", "run", cwd=tmp_path)
@@ -342,11 +340,11 @@ def test_copies_of_checkpoints_at_a_url(store: TokenStore, tmp_path: Path) -> No
 
 
 def test_ctrl_c_ends_the_following_quietly(store: TokenStore, tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    process = warm.Popen(
         [*COMMAND, "logs", "--follow", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr
     assert "no run there yet" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=20.0)
+    out, said = process.communicate(timeout=120.0)
     assert (process.returncode, out, said) == (130, "", "")

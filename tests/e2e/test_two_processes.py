@@ -16,22 +16,32 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm
 import yaml
 from command_line import COMMAND
 
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.data.store import TokenStore
-from maskwright.tasks.verify_resume import compare
+from maskwright.drills.verify_resume import compare
+from maskwright.run.directory import RunDirectory
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 
-NO_JAX = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
+JAX = [
+    pytest.mark.long,  # most of it is compiling
+    pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax"),
+]
 STEP = {
-    "jax": "maskwright.engines.jax_engine:JaxEngine.step",
-    "torch": "maskwright.engines.torch_engine:TorchEngine.step",
+    "jax": "maskwright.engines.jax.engine:JaxEngine.step",
+    "torch": "maskwright.engines.torch.engine:TorchEngine.step",
 }
-LONG_ENOUGH_SECONDS = 60.0
+LONG_ENOUGH_SECONDS = 300.0
+HURRIED = [
+    *(sys.executable, "-c"),
+    "from maskwright.engines import processes; processes.CONNECT_SECONDS = 2.0\n"
+    "from maskwright.cli.main import main; main()",
+]
+"""The command, when it waits two seconds for the other processes."""
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 32},
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
@@ -67,19 +77,21 @@ class Hosts:
     def start(
         self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
     ) -> list[Ended]:
-        """`own`: arguments of each process alone; `fault`: what process 1 meets (`maskwright.tasks.injection`)."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        processes = []
+        """`own`: arguments of each process alone; `fault`: what rank 1 meets (`maskwright.drills.injection`)."""
+        port, processes = free_port(), []
         for rank, arguments in enumerate(own):
             command = COMMAND
             if fault and rank == 1:
-                command = [sys.executable, "-m", "maskwright.tasks.injection", json.dumps(fault)]
+                command = [sys.executable, "-m", "maskwright.drills.injection", json.dumps(fault)]
             (self.folder / f"host{rank}").mkdir(exist_ok=True)
-            several = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
-            processes.append(self._start([*command, *self._pretrain(run), *both, *arguments], f"host{rank}", several))
+            words = [*command, *self._pretrain(run), *both, *arguments]
+            processes.append(self._start(words, f"host{rank}", one_of_two(rank, port)))
         return self._ended(processes)
+
+    def each_without_the_other(self, run: str) -> list[Ended]:
+        """Process 0 and process 1, each with an address of its own, where the other never comes."""
+        words = [*HURRIED, *self._pretrain(run)]
+        return self._ended([self._start(words, ".", one_of_two(rank, free_port())) for rank in range(2)])
 
     def alone(self, run: str, *arguments: str) -> Ended:
         (self.folder / "alone").mkdir()
@@ -89,7 +101,7 @@ class Hosts:
         return ["pretrain", str(self.folder / "run.yaml"), "--run", run, "--set", f"data.store={self.store}"]
 
     def _start(self, command: list[str], folder: str, several: dict[str, str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return warm.Popen(
             command,
             cwd=self.folder / folder,
             env={**os.environ, **self.environment, **several},
@@ -113,7 +125,17 @@ class Hosts:
         return RunDirectory(str(self.folder / name))
 
 
-@pytest.fixture(scope="module", params=[pytest.param("jax", marks=NO_JAX), "torch"])
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def one_of_two(rank: int, port: str) -> dict[str, str]:
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
+
+
+@pytest.fixture(scope="module", params=[pytest.param("jax", marks=JAX), "torch"])
 def hosts(
     request: pytest.FixtureRequest, store: TokenStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Hosts]:
@@ -134,7 +156,7 @@ def same(one: RunDirectory, other: RunDirectory) -> None:
     assert tensors > 50 and lines > 5 and differences == []
 
 
-@pytest.mark.parametrize("hosts", [pytest.param("jax", marks=NO_JAX)], indirect=True)  # of torch each has one device
+@pytest.mark.parametrize("hosts", [pytest.param("jax", marks=JAX)], indirect=True)  # of torch each has one device
 def test_two_processes_of_four_devices_end_like_one_of_eight(hosts: Hosts) -> None:
     keys = ("engine.devices=8", "engine.sharding=fsdp", "batch.virtual_workers=8", "batch.micro_batch_rows=1")
     arguments = [word for key in (*keys, "schedule.steps=6") for word in ("--set", key)]
@@ -151,7 +173,7 @@ def test_two_processes_of_four_devices_end_like_one_of_eight(hosts: Hosts) -> No
     for name, weight in ends[0][0].parameters.items():
         assert np.abs(weight - ends[1][0].parameters[name]).max() < 1e-4 * max(np.abs(weight).max(), 0.02), name
 
-    # Process 1 wrote nothing and told only what went wrong.
+    # Rank 1 wrote nothing and told only what went wrong.
     assert list((hosts.folder / "host1").iterdir()) == []
     assert "pretrain" not in ended[1].said and "held-out" not in ended[1].said
 
@@ -160,7 +182,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     assert codes(hosts.start("straight")) == [0, 0]
     straight, bothered = hosts.run("host0/straight"), hosts.run("host0/bothered")
 
-    # SIGTERM to process 1 alone: its wish reaches the other, and both stop after the same step.
+    # SIGTERM to rank 1 alone: its vote reaches the other, and both stop after the same step.
     ended = hosts.start("bothered", fault={"call": STEP[hosts.kind], "number": 3, "do": "terminate"})
     assert codes(ended) == [75, 75], ended
     stopped = checkpoint.whole_steps(bothered.checkpoints)[-1]
@@ -169,7 +191,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
         assert f"stopped at step {stopped} of 12, saved" in process.last
     assert "another host was asked to" in ended[0].last and "SIGTERM" in ended[1].last
 
-    # SIGKILL of process 1: the other notices, and what was saved before goes on.
+    # SIGKILL of rank 1: the other notices, and what was saved before goes on.
     ended = hosts.start("bothered", fault={"call": STEP[hosts.kind], "number": 5, "do": "kill"})
     assert codes(ended) == [75, -9], ended
     assert "another process of this run is gone" in ended[0].last
@@ -178,19 +200,19 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     status = bothered.read_status()
     assert status and (status.phase, status.exit) == ("stopped", 75)
 
-    # The limit is process 0's, for all.
-    ended = hosts.start("bothered", own=(("--max-steps", "1"), ()))
+    # The limit is rank 0's, for all.
+    ended = hosts.start("bothered", own=(("--stop-after-steps", "1"), ()))
     assert codes(ended) == [75, 75], ended
 
     assert codes(hosts.start("bothered")) == [0, 0]
     same(straight, bothered)
 
-    # Process 0 refuses after all have started: the other ends with it.
+    # Rank 0 refuses after all have started: the other ends with it.
     ended = hosts.start("bothered", ("--set", "optimizer.learning_rate=0.1"))
     assert codes(ended) == [2, 2], ended
     for process in ended:
         assert "was started with another configuration (optimizer.learning_rate: 0.001 -> 0.1)" in process.last
-    assert ended[1].last.startswith("error: process 0: ")
+    assert ended[1].last.startswith("error: rank 0: ")
     assert list((hosts.folder / "host1").iterdir()) == []
 
 
@@ -202,27 +224,23 @@ def test_what_fails_in_one_ends_both_before_anything_is_written(
     cases = [
         (0, "data.store=nowhere", "nowhere: is not a token store"),
         (1, "data.store=nowhere", "nowhere: is not a token store"),
-        (1, f"data.store={other}", f"{other}: is not the store that process 0 reads"),
-        (1, "seed=5", "seed: is not the configuration of process 0 (seed: 5, there 0)"),
+        (1, f"data.store={other}", f"{other}: is not the store that rank 0 reads"),
+        (1, "seed=5", "seed: is not the configuration of rank 0 (seed: 5, there 0)"),
     ]
     for rank, key, said in cases:
         own = [("--set", key) if rank == number else () for number in range(2)]
         ended = hosts.start("refused", own=tuple(own))
         assert codes(ended) == [2, 2], ended
-        assert said in ended[rank].last and f"process {rank}: " in ended[1 - rank].last
+        assert said in ended[rank].last and f"rank {rank}: " in ended[1 - rank].last
         assert said in ended[1 - rank].last
     assert not list(hosts.folder.glob("host*/refused"))
 
 
 def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": "1"}
-    process = subprocess.Popen(
+    process = warm.Popen(
         [*COMMAND, "pretrain", str(hosts.folder / "run.yaml"), "--run", "run"],
         cwd=tmp_path,
-        env={**os.environ, **hosts.environment, **alone},
+        env={**os.environ, **hosts.environment, **one_of_two(1, free_port())},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -230,8 +248,17 @@ def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_pa
         time.sleep(4.0)  # imported, and waiting
         assert process.poll() is None
         process.terminate()
-        _, errors = process.communicate(timeout=15.0)
+        _, errors = process.communicate(timeout=120.0)
     finally:
         process.kill()
     assert process.returncode == 75 and "stopped: by SIGTERM" in errors
     assert not (tmp_path / "run").exists()
+
+
+def test_hosts_that_do_not_find_each_other_end_with_75_and_our_sentence(hosts: Hosts) -> None:
+    ended = hosts.each_without_the_other("lonely")
+    assert codes(ended) == [75, 75], ended
+    for process in ended:
+        assert "the processes of this run did not find each other: " in process.last and ". Fix: " in process.last
+        assert len(process.said.splitlines()) < 5, process.said  # no C++ stack
+    assert not (hosts.folder / "lonely").exists()

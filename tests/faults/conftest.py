@@ -13,10 +13,10 @@ import yaml
 from in_process import SHAPE, Result
 from safetensors.numpy import save_file
 
-from maskwright.cli import run
+from maskwright.cli.main import run
 from maskwright.data.store import TokenStore
-from maskwright.model.hf_config import to_hf_config
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.initial import initial_parameters
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ from safetensors.numpy import save_file
 
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
 
 # ---- text and tokens -----------------------------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ def test_unknown_key(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
     result = cli("pretrain", config_file(masking={"mask_prob": 0.15}), "--run", tmp_path / "out")
     assert (result.code, "unknown key masking.mask_prob" in result.error) == (2, True)
     result = cli("pretrain", config_file(), "--run", tmp_path / "out", "--set", "shedule.steps=5")
-    assert (result.code, "did you mean schedule?" in result.error) == (2, True)
+    assert (result.code, "did you mean schedule.steps?" in result.error) == (2, True)
     assert not (tmp_path / "out").exists()
 
 
@@ -129,9 +131,24 @@ def test_fewer_rows_than_a_batch(cli: Cli, config_file: ConfigFile, tmp_path: Pa
 
 def test_bad_flags(cli: Cli, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
     result = cli("data", "prepare", corpus, "--tokenizer", tokenizer, "--to", tmp_path / "o", "--valid-fraction", "1.5")
-    assert (result.code, "--valid-fraction 1.5" in result.error) == (2, True)
+    assert (result.code, "--valid-fraction 1.5 is not from 0 to 1" in result.error) == (2, True)
     for command in ((), ("nonsense",), ("pretrain",), ("pretrain", "x", "--unknown")):
         assert cli(*command).code == 2
+
+
+def test_a_store_that_is_a_test_set_only(
+    cli: Cli, corpus: Path, tokenizer: str, folder: Path, config_file: ConfigFile, tmp_path: Path
+) -> None:
+    to = ("--tokenizer", tokenizer, "--to", tmp_path / "all", "--valid-fraction", 1)
+    made = json.loads(cli("data", "prepare", corpus, *to, "--json").out)
+    assert (made["splits"]["train"]["documents"], made["splits"]["valid"]["documents"]) == (0, 300)
+    result = cli("evaluate", folder, "--store", tmp_path / "all", "--json")
+    found = json.loads(result.out)
+    assert found["unigram_of"] == "valid" and 0.0 < found["unigram_loss"] < np.log(400) < found["loss"]
+    for how in ((), ("--dry-run",)):
+        config = config_file(data={"store": str(tmp_path / "all")})
+        result = cli("pretrain", config, "--run", tmp_path / "out", *how)
+        assert (result.code, "has no train documents" in result.error) == (2, True)
 
 
 def test_device_that_is_not_there(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
@@ -147,10 +164,34 @@ def test_device_that_is_not_there(cli: Cli, config_file: ConfigFile, tmp_path: P
 # ---- models --------------------------------------------------------------------------------------------------------
 
 
-def test_a_good_folder_is_continued(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_a_good_folder_is_continued_and_the_card_says_so(
+    cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
+) -> None:
     result = cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out")
     assert result.code == 0, result.err
     assert f"continuing from {folder}" in result.err
+    sha256 = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    shutil.rmtree(folder)
+    assert cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out").code == 0
+    assert cli("export", tmp_path / "out", "--to", tmp_path / "exported").code == 0
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert '\nbase_model: "model"\n' in card and f"base weights model.safetensors, sha256 `{sha256}`" in card
+    assert "(2 layers x 32, 2 heads, feed-forward 64, " in card and "continued from model with" in card
+    assert "model.size" not in card and "model.hidden_size" not in card and "schedule.steps" in card
+    assert str(tmp_path) not in card
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("/a/roberta-base/", "roberta-base"),
+        ("/hub/models--FacebookAI--roberta-base/snapshots/e2", "FacebookAI/roberta-base"),
+    ],
+)
+def test_the_base_model_is_named_without_its_path(folder: str, name: str) -> None:
+    from maskwright.tasks.export import _base_name
+
+    assert _base_name(folder) == name
 
 
 def change(folder: Path, **keys: object) -> None:
@@ -181,6 +222,33 @@ def spoil_missing(folder: Path) -> str:
     parameters.pop("lm_head.dense.weight")
     save_file(parameters, str(folder / "model.safetensors"))
     return "has no tensor lm_head.dense.weight"
+
+
+def spoil_all(folder: Path) -> str:
+    (folder / "model.safetensors").unlink()
+    return "has no model.safetensors"
+
+
+def spoil_head(folder: Path) -> str:
+    """As `RobertaForSequenceClassification` saves it."""
+    kept = {name: value for name, value in initial_parameters(SHAPE, 0).items() if name.startswith("roberta.")}
+    save_file({**kept, "classifier.out_proj.bias": np.zeros(2, np.float32)}, str(folder / "model.safetensors"))
+    return "has no tensor lm_head.dense.weight. Fix: continue from a masked-LM folder (RobertaForMaskedLM)"
+
+
+def spoil_bare(folder: Path) -> str:
+    """As `RobertaModel` saves it."""
+    parameters = initial_parameters(SHAPE, 0).items()
+    bare = {name.removeprefix("roberta."): value for name, value in parameters if name.startswith("roberta.")}
+    save_file({**bare, "pooler.dense.bias": np.zeros(32, np.float32)}, str(folder / "model.safetensors"))
+    return "is a bare encoder, saved without its masked-LM head: it has embeddings.word_embeddings.weight, not roberta."
+
+
+def spoil_numbers(folder: Path) -> str:
+    parameters = initial_parameters(SHAPE, 0)
+    parameters["lm_head.bias"][1] = np.nan
+    save_file(parameters, str(folder / "model.safetensors"))
+    return "lm_head.bias holds numbers that are not finite"
 
 
 def spoil_extra(folder: Path) -> str:
@@ -236,6 +304,10 @@ def spoil_index(folder: Path) -> str:
         config_fault("max_position_embeddings is 2, which it cannot be", max_position_embeddings=2),
         config_fault("hidden_dropout_prob is 3, which it cannot be", hidden_dropout_prob=3),
         spoil_missing,
+        spoil_all,
+        spoil_head,
+        spoil_bare,
+        spoil_numbers,
         spoil_extra,
         spoil_truncated,
         spoil_header,
@@ -249,9 +321,10 @@ def test_bad_model_folders(
     spoil: Callable[[Path], str], cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
 ) -> None:
     words = spoil(folder)
-    result = cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out")
-    assert (result.code, words in result.error) == (2, True), result.err
-    assert not (tmp_path / "out").exists()
+    for how in ((), ("--dry-run",)):
+        result = cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out", *how)
+        assert (result.code, words in result.error) == (2, True), (how, result.err)
+        assert not (tmp_path / "out").exists()
 
 
 def test_store_of_another_tokenizer(
@@ -290,6 +363,7 @@ def test_changed_configuration_is_refused_with_the_difference(
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file() and path.name != "lock"}
     result = cli("pretrain", config_file(schedule={"steps": 5}), "--run", finished)
     assert (result.code, "schedule.steps: 3 -> 5" in result.error) == (2, True)
+    assert cli("pretrain", config_file(schedule={"steps": 5}), "--run", finished, "--dry-run").error == result.error
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -311,12 +385,18 @@ def test_other_store_is_refused(
     assert (result.code, "another token store" in result.error) == (2, True)
 
 
-def test_export_never_overwrites(cli: Cli, finished: Path, tmp_path: Path) -> None:
+def test_export_never_overwrites_and_colleagues_can_read_it(cli: Cli, finished: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     result = cli("export", finished, "--to", tmp_path / "there")
     assert (result.code, "already exists" in result.error) == (2, True)
-    assert cli("export", finished, "--to", tmp_path / "model").code == 0
+    umask = os.umask(0o022)
+    try:
+        assert cli("export", finished, "--to", tmp_path / "model").code == 0
+    finally:
+        os.umask(umask)
     assert not list(tmp_path.glob("*.tmp-*"))
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "model").iterdir()}
+    assert len(modes) >= 5 and set(modes.values()) == {"0o644"}, modes
 
 
 def test_export_that_differs_is_refused_and_removed(
@@ -333,11 +413,10 @@ def test_export_that_differs_is_refused_and_removed(
     assert not list(tmp_path.glob("model*"))
 
 
-def test_debug_shows_the_traceback(cli: Cli, tmp_path: Path) -> None:
-    from maskwright.core.errors import InputError
-
-    with pytest.raises(InputError):
-        cli("--debug", "data", "verify", tmp_path / "missing")
+def test_debug_shows_the_traceback_and_changes_nothing_else(cli: Cli, tmp_path: Path) -> None:
+    plain, debug = (cli(*word, "data", "verify", tmp_path / "missing") for word in ((), ("--debug",)))
+    assert plain.code == debug.code == 2
+    assert debug.err.startswith("Traceback") and debug.err.endswith(plain.err)
 
 
 def test_weights_whose_logits_are_not_finite_are_not_exported(cli: Cli, folder: Path, tmp_path: Path) -> None:
@@ -427,6 +506,7 @@ def test_a_continued_run_keeps_its_precision_and_needs_no_base(
         assert result.code == 0, result.err
         assert "bfloat16" in result.err
         shutil.rmtree(folder, ignore_errors=True)
+    assert cli("pretrain", file, "--run", tmp_path / "out", "--dry-run").code == 0
 
 
 def test_nan_stops_before_the_update(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:

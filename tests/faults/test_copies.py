@@ -14,11 +14,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, StoppedEarly
-from maskwright.core.run_directory import RunDirectory
+from maskwright.drills.drill import tiny
+from maskwright.drills.verify_resume import shortened
 from maskwright.engines.base import TrainState
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
-from maskwright.tasks.drill import tiny
-from maskwright.tasks.verify_resume import shortened
 from maskwright.training import checkpoint
 from maskwright.training.copies import TRIES, Copies
 from maskwright.training.stop import StopRequest
@@ -158,7 +158,7 @@ def test_what_arrives_cut_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
             self.pipe_file(rpath, damage(Path(lpath).read_bytes()))
 
         monkeypatch.setattr(ShakyStore, "put_file", put_file)
-        with pytest.raises(CheckpointError, match="did not arrive whole"):
+        with pytest.raises(CheckpointError, match="did not arrive complete"):
             put(copies, directory, 10)
         assert copies.steps() == []
 
@@ -196,7 +196,7 @@ def test_a_run_goes_on_on_another_machine_bit_for_bit(config: Callable[..., RunC
     task.pretrain(config(**keys), str(tmp_path / "straight"))
     copied = config(**keys, **{"checkpoint.copy_to": URL})
     with pytest.raises(StoppedEarly):
-        task.pretrain(copied, str(tmp_path / "lost"), stop_request=StopRequest(max_steps=7))
+        task.pretrain(copied, str(tmp_path / "lost"), stop_request=StopRequest(stop_after_steps=7))
     shutil.rmtree(tmp_path / "lost")
     task.pretrain(copied, str(tmp_path / "found"))
     ends = [
@@ -253,7 +253,7 @@ def test_another_runs_copies_change_nothing_here(config: Callable[..., RunConfig
     keys: dict[str, Any] = {"schedule.steps": 8}
     task.pretrain(config(**keys, **{"checkpoint.copy_to": URL}), str(tmp_path / "one"))
     with pytest.raises(StoppedEarly):
-        task.pretrain(config(**keys, seed=7), str(tmp_path / "two"), stop_request=StopRequest(max_steps=2))
+        task.pretrain(config(**keys, seed=7), str(tmp_path / "two"), stop_request=StopRequest(stop_after_steps=2))
     before = {path: path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()}
     mixed = config(**keys, seed=7, **{"checkpoint.copy_to": URL})
     for run in ("two", "three"):

@@ -42,8 +42,8 @@ def test_a_device_that_is_not_there(
         if not HAS_JAX:
             pytest.skip("needs the extra jax")
         # As on a machine that has neither.
-        monkeypatch.setattr("maskwright.engines.jax_processes.tpu_chips", lambda: 0)
-        monkeypatch.setattr("maskwright.engines.jax_processes.glob.glob", lambda path: [])
+        monkeypatch.setattr("maskwright.engines.jax.processes.tpu_chips", lambda: 0)
+        monkeypatch.setattr("maskwright.engines.jax.processes.glob.glob", lambda path: [])
     path = config_file(engine={"device": "cpu", **engine}, batch={"micro_batch_rows": 1, "virtual_workers": workers})
     result = cli("pretrain", path, "--run", tmp_path / "run")
     assert result.code == 2 and said in result.error
@@ -56,7 +56,10 @@ def test_jax_that_is_not_installed(
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "jax" else find(name, *rest))
     result = cli("pretrain", config_file(engine={"kind": "jax"}), "--run", tmp_path / "run")
-    assert result.code == 2 and "JAX is not installed. Fix: install maskwright[jax]" in result.error
+    assert (
+        result.code == 2
+        and "engine.kind: the package jax is not installed. Fix: in a clone run scripts/install --jax;" in result.error
+    )
     assert not (tmp_path / "run").exists()
 
 

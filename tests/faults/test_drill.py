@@ -15,17 +15,19 @@ from command_line import maskwright, write_config
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError
 from maskwright.data.store import TokenStore
+from maskwright.drills import drill_save
 from maskwright.engines.base import TrainState
-from maskwright.tasks import drill_save
 from maskwright.training import checkpoint
 
 # Another test of this process may have started JAX, which warns of every fork. The child writes files and ends.
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_drill_passes(store: TokenStore, tmp_path: Path) -> None:
-    write_config(tmp_path / "run.yaml", store.location)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "store").symlink_to(store.location)
+    write_config(tmp_path / "run.yaml", "data/store")  # relative, as in the recipes
     found = json.loads(maskwright("drill", "run.yaml", "--work", "work", "--json", cwd=tmp_path))
     assert len(found["results"]) >= 25 and all(good for _, _, good in found["results"])
     seen = {fault: what for fault, what, _ in found["results"]}

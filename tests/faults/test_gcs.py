@@ -16,9 +16,9 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 pytest.importorskip("gcsfs", reason="needs the gcs extra")
 from fake_gcs import FakeGcs, fake_gcs
 
-from maskwright.core.errors import CheckpointError
-from maskwright.core.run_directory import RunDirectory
+from maskwright.core.errors import CheckpointError, InputError
 from maskwright.engines.base import TrainState
+from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
 
@@ -110,7 +110,7 @@ def test_what_the_network_spoils_is_noticed_by_crc32c(gcs: FakeGcs, tmp_path: Pa
         store(gcs, name, data[:-1] + b"\xff" if name.endswith("model.safetensors") else data)
 
     gcs.store = flipped  # type: ignore[method-assign]
-    with pytest.raises(CheckpointError, match="did not arrive whole"):
+    with pytest.raises(CheckpointError, match="did not arrive complete"):
         put(copies, directory, 10)
     assert os.path.getsize(content) == len(gcs.objects["runs/one/step-00000010/model.safetensors"])
     assert copies.steps() == []
@@ -130,3 +130,9 @@ def test_metrics_that_grow_while_they_are_copied_are_no_damage(gcs: FakeGcs, tmp
     manifest = json.loads(gcs.objects["runs/one/step-00000010/MANIFEST.json"])
     there = gcs.objects["runs/one/step-00000010/metrics.jsonl"]
     assert manifest["files"]["metrics.jsonl"]["bytes"] == len(there) < os.path.getsize(directory.metrics)
+
+
+def test_a_bucket_that_is_not_there_is_said_at_the_start(gcs: FakeGcs) -> None:
+    assert Copies(URL).steps() == []
+    with pytest.raises(InputError, match=r"gs://typo/runs/one: there is no bucket typo\. Fix: .*create gs://typo$"):
+        Copies("gs://typo/runs/one").steps()

@@ -17,8 +17,8 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.torch_engine import TorchEngine
-from maskwright.model.hf_names import initial_parameters
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.model.initial import initial_parameters
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.preflight import prepare_run
 from maskwright.training import checkpoint
@@ -95,7 +95,7 @@ def test_a_run_that_runs_out_of_memory_goes_on_aloud_and_resumes_exactly(
     task.pretrain(run, str(tmp_path / "straight"))
     assert "out of memory with 4 rows of 32 tokens at once: computing 2 at a time" in capfd.readouterr().err
     with pytest.raises(StoppedEarly):
-        task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(max_steps=3))
+        task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(stop_after_steps=3))
     seen.clear()
     task.pretrain(run, str(tmp_path / "parts"))
     assert set(seen) == {2}  # known from the checkpoint
@@ -138,3 +138,56 @@ def test_a_model_too_large_for_the_machine_is_said_before_the_run(
     monkeypatch.setattr(hardware, "memory_bytes", lambda: 100_000)
     with pytest.raises(MaskwrightError, match="parameters take .*, more than there is"):
         task.pretrain(config(**{"engine.device": "cpu"}), str(tmp_path / "run"))
+
+
+DROPOUT = {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
+
+
+@pytest.mark.parametrize("keys", [{}, {"optimizer.kind": "muon", "model.architecture": "modernbert", **DROPOUT}])
+def test_a_dry_run_changes_no_number(config: Callable[..., RunConfig], store: TokenStore, keys: dict[str, Any]) -> None:
+    run = config(**keys)
+    loader, model, ends = Loader(run, store), prepare_run(run).model, []
+    for tried in (False, True):
+        engine = TorchEngine(model, run.optimizer, run.engine, run.seed)
+        engine.write(TrainState(0, initial_parameters(model, 0)))
+        stats = []
+        for step in range(3):
+            if tried and step in (0, 2):  # at a start, and at one that continues
+                before = engine.read()
+                engine.dry_run(loader.batches(step), [loader.batch(9, 0)])
+                there = engine.read()
+                assert engine.rows_at_once is None and there.step == step
+                for name, value in before.parameters.items():
+                    assert value.tobytes() == there.parameters[name].tobytes()
+            found = engine.step(loader.batches(step), 1e-3)
+            assert found
+            stats.append((float(found.loss_sum), float(found.grad_norm)))
+        ends.append((engine.read(), stats))
+    (plain, losses), (after, same) = ends
+    assert losses == same
+    for kind, arrays in {"": plain.parameters, **plain.moments}.items():
+        for name, value in arrays.items():
+            assert value.tobytes() == (after.moments[kind] if kind else after.parameters)[name].tobytes()
+
+
+def test_memory_runs_out_before_the_first_step(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also that of the evaluation, which this run would come to later."""
+    events: list[str] = []
+    small_memory(monkeypatch, 2, cpu_error)
+    dry_run, step, evaluate = TorchEngine.dry_run, TorchEngine.step, TorchEngine.evaluate
+
+    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: TorchEngine, *arguments: Any) -> Any:
+            events.append(f"{name} {self.rows_at_once}")
+            return real(self, *arguments)
+
+        return call
+
+    for name, real in (("dry_run", dry_run), ("step", step), ("evaluate", evaluate)):
+        monkeypatch.setattr(TorchEngine, name, noted(name, real))
+    task.pretrain(config(**{"schedule.steps": 4, "schedule.warmup_steps": 1}), str(tmp_path / "run"))
+    assert events[:3] == ["dry_run None", "evaluate 2", "evaluate 2"] and "step None" not in events
+    assert capfd.readouterr().err.count("out of memory with 4 rows") == 1
+    assert "largest shapes tried before step 1:" in (tmp_path / "run" / "log.txt").read_text()

@@ -15,7 +15,7 @@ from in_process import SHAPE, Cli, ConfigFile
 from safetensors.numpy import save_file
 
 from maskwright.core.errors import TokenizerError
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
 from maskwright.text.vocabulary import read_vocabulary
 
 WEIGHTS = "model.safetensors"

@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import HealthError, InputError
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.replay import replay
 
@@ -58,7 +58,7 @@ def test_a_batch_that_cannot_be_computed_names_its_documents(
     assert np.array_equal(kept["input_ids"], bad.input_ids) and np.array_equal(kept["labels"], bad.labels)
     record = json.loads((folder / "replay.json").read_text())
     assert (record["step"], record["checkpoint"], record["seed"]) == (STEP, "step-00000004", run.seed)
-    noted = next(row for row in record["rows"] if (row["worker"], row["row"]) == (WORKER, ROW))
+    noted = next(row for row in record["rows"] if (row["virtual_worker"], row["row"]) == (WORKER, ROW))
     assert noted["documents"]
     for document in noted["documents"]:
         place, _, line = document["place"].rpartition(":")
@@ -67,7 +67,7 @@ def test_a_batch_that_cannot_be_computed_names_its_documents(
     result = replay(str(tmp_path / "run"), STEP)
     assert result.error and result.loss is None and (result.start, result.again) == ("step-00000004", 2)
     worst = result.rows[0]
-    assert (worst.origin.worker, worst.origin.row) == (WORKER, ROW) and not np.isfinite(worst.loss)
+    assert (worst.origin.virtual_worker, worst.origin.row) == (WORKER, ROW) and not np.isfinite(worst.loss)
     assert all(np.isfinite(row.loss) for row in result.rows[1:])
     assert worst.origin.documents[0].place == noted["documents"][0]["place"]
     assert noted["documents"][0]["place"] in result.report().splitlines()[3]

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command_line import write_config
+import warm
+from command_line import COMMAND, write_config
 
 PASSWORD, QUERY = "c4n4ry-password", "c4n4ry-query"
 VARIABLES = {
     name: f"c4n4ry-{name.lower()}"
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "DB_PASSWORD")
 }
+STUB = str(Path(__file__).resolve().parents[1] / "stub_host.py")
+STUB_HOST = [sys.executable, "-c", f"import runpy; runpy.run_path({STUB!r}, run_name='__main__')"]
 ADDRESS = f"https://me:{PASSWORD}@host.example"
 SIGNED = f"?v=1&token={QUERY}&X-Amz-Signature={QUERY}"
 
@@ -27,18 +30,16 @@ class Mine:
 
     def run(self, *arguments: object, code: int = 0, plain: bool = False) -> str:
         """Both streams, after a look for canaries in them and in every file below the folder."""
-        start = ["-m", "maskwright"] if plain else [str(Path(__file__).resolve().parents[1] / "stub_host.py")]
-        result = subprocess.run(
-            [sys.executable, *start, *map(str, arguments)],
+        process = warm.Popen(
+            [*(COMMAND if plain else STUB_HOST), *map(str, arguments)],
             cwd=self.folder,
             env=os.environ | VARIABLES | {"HOST_FOLDER": str(self.folder / "host")},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
-            check=False,
         )
-        output = result.stdout + result.stderr
-        assert result.returncode == code, output
+        output = "".join(process.communicate(timeout=300))
+        assert process.returncode == code, output
         assert "c4n4ry" not in output
         written = [path for path in self.folder.rglob("*") if path.is_file() and path.name != "given.yaml"]
         assert [path for path in written if b"c4n4ry" in path.read_bytes() or "c4n4ry" in path.name] == []
@@ -62,7 +63,7 @@ def test_a_store_and_a_run_of_text_behind_a_password(mine: Mine, tokenizer: str)
     assert "already prepared" in mine.run("data", "prepare", source, "--tokenizer", tokenizer, "--to", "store")
     mine.run("data", "inspect", "store", "--json")
     write_config(mine.folder / "given.yaml", "store", steps=12, warmup_steps=1)
-    mine.run("pretrain", "given.yaml", "--run", "run", "--max-steps", 5, code=75)
+    mine.run("pretrain", "given.yaml", "--run", "run", "--stop-after-steps", 5, code=75)
     mine.run("pretrain", "given.yaml", "--run", "run")
     names = {path.name for path in (mine.folder / "run").iterdir()}
     assert {"environment.json", "log.txt", "status.json", "metrics.jsonl", "config.yaml", "events"} <= names
@@ -83,7 +84,7 @@ def test_reports_of_text_behind_a_password(mine: Mine, tokenizer: str) -> None:
         ("latin.txt", 2, "is not UTF-8"),
         ("missing.txt", 2, "matches no file"),
         ("denied/a.txt", 2, "403 Forbidden: GET https://***@host.example/denied/a.txt"),
-        ("broken/a.txt", 1, "This is a bug"),
+        ("broken/a.txt", 2, "cannot be read: "),
     ],
 )
 def test_errors_that_quote_an_address(path: str, code: int, words: str, mine: Mine, tokenizer: str) -> None:
@@ -111,7 +112,7 @@ def test_addresses_where_only_folders_belong(mine: Mine, tokenizer: str) -> None
 
 
 def test_the_commands_that_quickstart_prints(mine: Mine) -> None:
-    told = mine.run("quickstart", "--text", f"{ADDRESS}/a.txt{SIGNED}", "--to", "q", code=2, plain=True)
+    told = mine.run("quickstart", "--text", f"{ADDRESS}/a.txt{SIGNED}", "--to", "q", code=1, plain=True)
     assert "$ maskwright text audit 'https://***@host.example/a.txt?v=1&token=***" in told
 
 
@@ -139,7 +140,7 @@ def test_a_comment_of_the_configuration(mine: Mine, tokenizer: str) -> None:
 
 
 def test_an_error_in_the_middle_of_a_run(mine: Mine, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from maskwright.core.run_directory import RunDirectory, Status
+    from maskwright.run.directory import RunDirectory, Status
 
     directory = RunDirectory(str(mine.folder))
     text = f"failed: 403 for {ADDRESS}/a{SIGNED}"
@@ -155,5 +156,5 @@ def test_an_error_in_the_middle_of_a_run(mine: Mine, tokenizer: str, monkeypatch
 def test_the_traceback_of_debug(mine: Mine, tokenizer: str) -> None:
     for path in ("denied", "broken"):
         source = f"{ADDRESS}/{path}/a.txt{SIGNED}"
-        told = mine.run("--debug", "data", "prepare", source, "--tokenizer", tokenizer, "--to", "store", code=1)
+        told = mine.run("--debug", "data", "prepare", source, "--tokenizer", tokenizer, "--to", "store", code=2)
         assert "Traceback" in told and "***" in told

@@ -18,8 +18,8 @@ from fake_tpu import serving
 from google_cloud.fake import Cloud
 
 AGENT = (
-    "import sys; from maskwright import cli; from maskwright.launch import leader; "
-    "leader.LOST_SECONDS = 4.0; sys.argv[0] = 'maskwright'; cli.main()"
+    "import sys; from maskwright.cli.main import main; from maskwright.launch.bucket import leader; "
+    "leader.LOST_SECONDS = 4.0; sys.argv[0] = 'maskwright'; main()"
 )
 """Hosts count as lost sooner than the 90 seconds of real ones."""
 
@@ -49,7 +49,7 @@ class Boots:
     def boot(self, name: str) -> None:
         home = self.folder / name
         home.mkdir(parents=True)
-        words = ["agent", "--spec", self.spec, "--workers", str(self.hosts), "--instance", name, "--poll-seconds=0.3"]
+        words = ["agent", self.spec, "--num-hosts", str(self.hosts), "--instance", name, "--poll-seconds=0.3"]
         environment = {
             **os.environ,
             "HOME": str(home),
@@ -64,7 +64,7 @@ class Boots:
 
 
 class Metadata(BaseHTTPRequestHandler):
-    """Of a host that is told its address, and not which worker it is."""
+    """Of a host that is told its address, and not which of the hosts it is."""
 
     def do_GET(self) -> None:
         known = self.path.endswith("/network-interfaces/0/ip")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from in_process import Cli, Result
 
-from maskwright.cli import run
+from maskwright.cli.main import run
 
 
 @contextmanager

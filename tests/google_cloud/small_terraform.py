@@ -10,8 +10,9 @@ from typing import Any
 from google_cloud import compute, storage
 from google_cloud.fake import Cloud
 
-from maskwright.cloud import record, variables
+from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment
+from maskwright.cloud.provision import variables
 
 
 @dataclass
@@ -41,7 +42,7 @@ class SmallTerraform:
                 compute.make(self.cloud, f"projects/{project}/global/instanceTemplates", body)
             group = {
                 "name": name,
-                "targetSize": hosts.get("size") or (environment.slice.hosts if environment.slice else 0),
+                "targetSize": hosts["hosts"],
                 "versions": [{"instanceTemplate": f"global/instanceTemplates/{name}"}],
                 "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
             }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,19 @@ import pytest
 pytest.importorskip("jax", reason="needs the extra jax")
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 from reference import parity
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import HealthError, MaskwrightError, StoppedEarly
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.jax_engine import JaxEngine
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.jax.engine import JaxEngine
+from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.replay import replay
 from maskwright.training import checkpoint
@@ -38,23 +37,6 @@ parity.use_virtual_devices()
 Make = Callable[..., RunConfig]
 JAX: dict[str, Any] = {"engine.kind": "jax"}
 RATE = 1e-3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Starts of one run have the same programs: JAX's own cache on disk keeps them, which saves a minute."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()
-
-
-@pytest.fixture(autouse=True)
-def known_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring what the machine can do takes a second, in each start of a run."""
-    monkeypatch.setattr(JaxEngine, "ceiling", lambda self: 1e12)
 
 
 def make(kind: type[Any], config: Make, store: TokenStore, **keys: Any) -> tuple[Any, Loader]:
@@ -77,7 +59,7 @@ def train(folder: Path, *starts: RunConfig, each: int) -> tuple[TrainState, dict
     for number, config in enumerate(starts, 1):
         if number < len(starts):
             with pytest.raises(StoppedEarly):
-                task.pretrain(config, str(folder), stop_request=StopRequest(max_steps=each))
+                task.pretrain(config, str(folder), stop_request=StopRequest(stop_after_steps=each))
         else:
             task.pretrain(config, str(folder))
     loaded = checkpoint.load_newest(str(folder / "checkpoints"), set_aside=False)
@@ -117,7 +99,7 @@ def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path, optim
     assert "changed: engine.kind: torch -> jax" in (tmp_path / "mixed/log.txt").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: Path) -> None:
     """With dropout, which is drawn for each virtual worker, and a masking rate that moves."""
     keys = {
@@ -148,6 +130,7 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
     assert furthest(straight[0], moved[0]) < 1e-4
 
 
+@pytest.mark.long
 def test_dropout_is_drawn_by_seed_step_and_virtual_worker(config: Make, store: TokenStore) -> None:
     keys = {"model.hidden_dropout": 0.2, "model.attention_dropout": 0.2, "batch.virtual_workers": 4, **JAX}
     one, loader = make(JaxEngine, config, store, **keys)
@@ -188,7 +171,7 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
     engine.read()
 
     array = type(engine._state["first_bad"])
-    before = engine._wish  # of the step before: the host is one step ahead, and no more
+    before = engine._vote  # of the step before: the host is one step ahead, and no more
     read = array.__int__
 
     def asked(self: jax.Array, *_: Any) -> None:
@@ -220,9 +203,10 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
     assert "Compiling" in caplog.text
     last = engine.compiles[-1]
     assert (last.what, last.step, last.shapes["input_ids"]) == ("update", 22, (2, 1, 2, 32))
-    assert json.loads(json.dumps(engine.report()))["compiles"][-1]["what"] == "update"
+    assert json.loads(json.dumps(engine.report))["compiles"][-1]["what"] == "update"
 
 
+@pytest.mark.long
 def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, store: TokenStore) -> None:
     keys = {"batch.virtual_workers": 8, "engine.devices": 4, "engine.sharding": "fsdp", "optimizer.kind": "muon"}
     engine, _ = make(JaxEngine, config, store, **keys, **JAX)
@@ -263,9 +247,9 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
     """The device runs ahead: what is bad is found at the next log line, named by its step, and has changed nothing."""
     batch = Loader.batch
 
-    def poisoned(self: Loader, step: int, worker: int, data_step: int | None = None) -> Batch:
-        found = batch(self, step, worker, data_step)
-        return replace(found, weights=found.weights * np.float32(np.nan)) if (step, worker) == (5, 1) else found
+    def poisoned(self: Loader, step: int, virtual_worker: int, data_step: int | None = None) -> Batch:
+        found = batch(self, step, virtual_worker, data_step)
+        return replace(found, weights=found.weights * np.float32(np.nan)) if (step, virtual_worker) == (5, 1) else found
 
     monkeypatch.setattr(Loader, "batch", poisoned)
     run = config(**{"logging.every_steps": 4, "checkpoint.save_every_steps": 4}, **JAX)
@@ -291,7 +275,7 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
     assert again.error and again.loss is None and (again.start, again.again) == ("step-00000004", 1)
 
 
-def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
+def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: bool = False) -> list[int]:
     """A device on which programs of more than `rows` rows at once end without memory; rows of each that ran."""
     compiled, seen = JaxEngine._compiled, []
 
@@ -301,6 +285,8 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
         def exhausted(*_: Any) -> Any:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
 
+        if at_once > rows and compiler_knows:
+            exhausted()
         if at_once > rows:
             return exhausted
         seen.append(at_once)
@@ -308,6 +294,23 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
 
     monkeypatch.setattr(JaxEngine, "_compiled", limited)
     return seen
+
+
+def test_a_dry_run_compiles_both_programs_and_changes_nothing(
+    config: Make, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And meets the memory that the compiler finds too small."""
+    engine, loader = make(JaxEngine, config, store, **JAX)
+    small_memory(monkeypatch, 2, compiler_knows=True)
+    held_out, before = [loader.batch(100, 0)], engine.read()
+    engine.dry_run(loader.batches(0), held_out)
+    assert engine.rows_at_once == 2
+    assert [(made.what, made.step) for made in engine.compiles] == [("update", 0), ("evaluate", 0)]
+    same_bits(before, engine.read())
+    plain, _ = make(TorchEngine, config, store)
+    assert loss_of(engine, loader.batches(0)) == pytest.approx(plain.evaluate(loader.batches(0)).loss, rel=1e-5)
+    engine.evaluate(held_out)
+    assert len(engine.compiles) == 2
 
 
 @pytest.mark.parametrize(("rows", "fit", "left"), [(6, 5, 3), (7, 5, 1)])
@@ -339,7 +342,7 @@ def test_fewer_rows_at_once_go_through_a_checkpoint(
         small_memory(patch, 2)
         straight = train(tmp_path / "straight", run, each=4)
         with pytest.raises(StoppedEarly):
-            task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(max_steps=2))
+            task.pretrain(run, str(tmp_path / "parts"), stop_request=StopRequest(stop_after_steps=2))
     seen = small_memory(monkeypatch, 4)  # more would fit now, with other low bits
     parts = train(tmp_path / "parts", run, each=4)
     assert set(seen) == {2}

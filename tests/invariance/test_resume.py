@@ -13,12 +13,12 @@ import pytest
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import StoppedEarly
-from maskwright.core.run_directory import RunDirectory
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.training import checkpoint, loop
 from maskwright.training.stop import StopRequest
 
-TIMES = {"time", "tokens_per_second", "ceiling_share"}
+TIMES = {"time", "tokens_per_second", "matmul_share"}
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         def counted(*arguments: Any) -> Any:
             result = step(*arguments)
             if job.step + 1 == steps:
-                stop.ask("test")
+                stop.ask("asked", "test")
             return result
 
         job.engine.step = counted  # type: ignore[method-assign]
@@ -77,6 +77,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
                 "model.hidden_dropout": 0.1,
             },
             marks=[
+                pytest.mark.long,
                 pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++ on a CPU; there is none"),
                 pytest.mark.filterwarnings("ignore"),  # of the compiler itself
             ],

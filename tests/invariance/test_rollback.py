@@ -15,7 +15,7 @@ from maskwright.core.errors import HealthError, StoppedEarly
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import StepStats
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.torch.engine import TorchEngine
 from maskwright.tasks import pretrain as task
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
@@ -47,9 +47,9 @@ def spike_on(monkeypatch: pytest.MonkeyPatch, seen: list[int], bad: set[int]) ->
     step = TorchEngine.step
 
     def inflated(
-        self: TorchEngine, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool], wish: int
+        self: TorchEngine, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool], vote: int
     ) -> StepStats:
-        stats = step(self, batches, learning_rate, give_up, wish)
+        stats = step(self, batches, learning_rate, give_up, vote)
         assert stats is not None
         return StepStats(float(stats.loss_sum) * (30.0 if seen[-1] in bad else 1.0), stats.weight, stats.grad_norm)
 
@@ -63,7 +63,7 @@ def test_the_data_of_a_spike_is_left_out(
     task.pretrain(config(**KEYS), str(tmp_path / "run"))
     # Seen in the log line of step 19; the newest checkpoint from before that line is step 16.
     assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 19, "step": 16, "data": 19}]
-    assert seen == [*range(19), *range(19, 43)]
+    assert seen == [0, *range(19), *range(19, 43)]  # the dry run before step 1 takes the first one's batch
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines if "loss" in line]
     assert steps == list(range(1, 41))
@@ -82,7 +82,7 @@ def test_a_stop_after_a_rollback_changes_nothing(
     spike_on(monkeypatch, seen, {18, 30})
     task.pretrain(config(**KEYS), str(tmp_path / "straight"))
     with pytest.raises(StoppedEarly):
-        limits = StopRequest(max_steps=stop_after)
+        limits = StopRequest(stop_after_steps=stop_after)
         task.pretrain(config(**KEYS), str(tmp_path / "stopped"), stop_request=limits)
     task.pretrain(config(**KEYS), str(tmp_path / "stopped"))
     ends: list[Any] = [

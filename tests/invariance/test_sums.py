@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 
-from maskwright.engines.gradients import Gradients
 from maskwright.engines.processes import Alone
-from maskwright.engines.tree import Node, most_kept, summed, sums_after, whole_nodes
+from maskwright.engines.torch.gradients import Gradients
+from maskwright.engines.tree import Node, complete_nodes, most_kept, summed, sums_after
 
 SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"
 
@@ -36,7 +37,7 @@ def test_any_number_of_processes_sums_in_one_order(V: int) -> None:
         given: dict[Node, str] = {}
         for number in range(count):
             stack: list[str] = []
-            nodes = whole_nodes(number * V // count, (number + 1) * V // count, root)
+            nodes = complete_nodes(number * V // count, (number + 1) * V // count, root)
             for leaf in range(number * V // count, (number + 1) * V // count):
                 stack.append(names[leaf])
                 for _ in range(sum(sums_after(leaf, node) for node in nodes)):
@@ -49,7 +50,7 @@ def test_any_number_of_processes_sums_in_one_order(V: int) -> None:
 @pytest.mark.parametrize("V", [2**n for n in range(8)])
 def test_powers_of_two_send_one_sum_each(V: int) -> None:
     for count in (count for count in range(1, V + 1) if V % count == 0):
-        assert len(whole_nodes(0, V // count, (0, V))) == 1
+        assert len(complete_nodes(0, V // count, (0, V))) == 1
 
 
 @pytest.mark.parametrize(("leaves", "V", "most"), [(1, 1, 1), (2, 2, 1), (4, 4, 2), (8, 8, 3), (64, 64, 6), (3, 12, 2)])
@@ -73,8 +74,8 @@ def test_gradients_of_processes_are_the_slow_sum_bit_by_bit(count: int) -> None:
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
 
     processes = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT],
+        warm.Popen(
+            [sys.executable, "-c", f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"],
             env={**os.environ, **variables, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

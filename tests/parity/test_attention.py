@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from maskwright.model.attention import (
+from maskwright.model.torch.attention import (
     PLAIN_UP_TO_TOKENS,
-    Borders,
+    CuSeqlens,
     attention,
+    cu_seqlens_of,
     plain_attention,
-    segment_borders,
     segment_mask,
 )
 
@@ -100,14 +100,14 @@ def loop_over_segments(
 @pytest.mark.parametrize("kind", ["whole", "segments"])
 def test_borders_give_the_attention_of_the_mask(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything around the CUDA kernel, with a loop in its place; the kernel itself is compared on a GPU."""
-    monkeypatch.setattr("maskwright.model.attention.varlen_attn", loop_over_segments)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", loop_over_segments)
     segments = segments_of(kind, 3)
-    borders = segment_borders(segments.numpy())
+    borders = cu_seqlens_of(segments.numpy())
     assert len(borders) % 64 == 0 and borders[-1] == M * T
     q, k, v = (torch.randn(M, T, 3 * H * h, generator=torch.Generator().manual_seed(5)).view(M, T, 3, H, h)).permute(
         2, 0, 3, 1, 4
     )
-    found = attention(q, k, v, Borders(torch.from_numpy(borders), T), 0.0)
+    found = attention(q, k, v, CuSeqlens(torch.from_numpy(borders), T), 0.0)
     assert (found - slow_attention(q, k, v, segments).float()).abs().max() < 1e-5
 
 
@@ -117,10 +117,10 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask() -> None:
     segments = segments_of("segments", 4)
     results = []
     for way in (
-        Borders(torch.from_numpy(segment_borders(segments.numpy())).cuda(), T),
+        CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T),
         segment_mask(segments, torch.float32),
     ):
-        device, dtype = ("cuda", torch.bfloat16) if isinstance(way, Borders) else ("cpu", torch.float32)
+        device, dtype = ("cuda", torch.bfloat16) if isinstance(way, CuSeqlens) else ("cpu", torch.float32)
         tensors = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3)]
         q, k, v = (tensor.bfloat16().to(device, dtype).requires_grad_() for tensor in tensors)
         out = attention(q, k, v, way, 0.0)

@@ -17,7 +17,11 @@ from maskwright.data.store import TokenStore
 parity.use_virtual_devices()
 
 
-@pytest.mark.parametrize("row", ROWS)
+QUICK = ("roberta with dropout, another seed", "muon, modernbert", "4 devices, fsdp")
+"""Both architectures and optimizers, and what is cut over devices; all rows are compared with --long."""
+
+
+@pytest.mark.parametrize("row", [row if row in QUICK else pytest.param(row, marks=pytest.mark.long) for row in ROWS])
 def test_torch_and_jax_give_the_same_numbers(store: TokenStore, config: Callable[..., RunConfig], row: str) -> None:
     found = parity.compare(store, config, ROWS[row])
     assert found.largest < parity.TOLERANCE, found

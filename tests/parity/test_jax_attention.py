@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-jax = pytest.importorskip("jax", reason="needs jax, which pip install 'maskwright[jax]' brings")
+jax = pytest.importorskip("jax", reason="needs the extra jax")
 jax.config.update("jax_platforms", "cpu")
 
 import jax.numpy as jnp  # noqa: E402
 
-from maskwright.model import attention_jax  # noqa: E402
-from maskwright.model.attention_jax import attention, choose_way, dense  # noqa: E402
+from maskwright.model.jax import attention as attention_jax  # noqa: E402
+from maskwright.model.jax.attention import attention, choose_way, dense  # noqa: E402
 
 Floats = NDArray[np.float64]
 
@@ -55,10 +55,10 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
         ("dense", 128, 64, 512, "bfloat16", 0.02),
         ("splash", 128, 16, 512, "float32", 3e-6),
         ("splash", 384, 16, 128, "float32", 3e-6),
-        ("splash", 384, 16, 512, "float32", 3e-6),
-        ("splash", 256, 128, 128, "float32", 3e-6),
+        pytest.param("splash", 384, 16, 512, "float32", 3e-6, marks=pytest.mark.long),
+        pytest.param("splash", 256, 128, 128, "float32", 3e-6, marks=pytest.mark.long),
         ("splash", 256, 64, 512, "bfloat16", 0.02),
-        ("splash", 256, 64, 128, "bfloat16", 0.02),
+        pytest.param("splash", 256, 64, 128, "bfloat16", 0.02, marks=pytest.mark.long),
     ],
 )
 def test_every_way_and_its_gradients_equal_slow_twin(

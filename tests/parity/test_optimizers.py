@@ -15,11 +15,11 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.optimizers import orthogonalize
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.engines.torch.optimizers import orthogonalize
 from maskwright.model.config import model_config
-from maskwright.model.hf_names import initial_parameters
-from maskwright.model.networks import assign, build, extract, masked_lm_loss
+from maskwright.model.initial import initial_parameters
+from maskwright.model.torch.networks import assign, build, extract, masked_lm_loss
 
 RATES = [1e-3, 3e-3, 2e-3]
 

@@ -14,9 +14,10 @@ from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
-from maskwright.engines.torch_engine import TorchEngine, choose_compile
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.engines.torch.prepare import choose_compile
 from maskwright.model.config import model_config
-from maskwright.model.hf_names import initial_parameters
+from maskwright.model.initial import initial_parameters
 
 
 def losses(store: TokenStore, run: RunConfig, steps: int = 12) -> list[float]:
@@ -68,8 +69,15 @@ def test_cuda_is_never_replaced_silently(store: TokenStore, config: Callable[...
         losses(store, config(**{"engine.device": "cuda"}), steps=1)
 
 
-@pytest.mark.parametrize("kind", ["torch", "jax"])
-@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [
+        ("torch", "roberta"),
+        ("torch", "modernbert"),
+        pytest.param("jax", "roberta", marks=pytest.mark.long),
+        ("jax", "modernbert"),
+    ],
+)
 def test_what_is_looked_up_often_gets_its_whole_gradient(
     store: TokenStore, config: Callable[..., RunConfig], kind: str, architecture: str
 ) -> None:

@@ -15,16 +15,17 @@ from maskwright.core import storage
 from maskwright.core.config import Model
 from maskwright.core.errors import ModelError
 from maskwright.model.config import POSITION_OFFSET, ModelConfig, model_config
-from maskwright.model.hf import read_model_folder
-from maskwright.model.hf_config import (
+from maskwright.model.hf.config import (
     MODERNBERT_DEFAULTS,
     MODERNBERT_NEEDS,
     ROBERTA_DEFAULTS,
     read_hf_config,
     to_hf_config,
 )
-from maskwright.model.hf_names import Parameters, initial_parameters, pieces
-from maskwright.model.networks import build, extract, masked_lm_loss
+from maskwright.model.hf.folder import read_model_folder
+from maskwright.model.hf.names import Parameters, pieces
+from maskwright.model.initial import initial_parameters
+from maskwright.model.torch.networks import build, extract, masked_lm_loss
 
 ROBERTA = ModelConfig(
     vocab_size=203,  # not a multiple of 64

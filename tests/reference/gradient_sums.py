@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from maskwright.core.config import Engine
-from maskwright.engines import gradients as module
-from maskwright.engines.gradients import Gradients
-from maskwright.engines.optimizers import numel, views
-from maskwright.engines.torch_processes import connect
+from maskwright.engines.torch import gradients as module
+from maskwright.engines.torch.gradients import Gradients
+from maskwright.engines.torch.optimizers import numel, views
+from maskwright.engines.torch.processes import connect
 
 
 def slow_tree(leaves: list[np.ndarray]) -> np.ndarray:
@@ -68,11 +68,11 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
 
 
 def main() -> None:
-    module.GROUP_BYTES = 100  # several groups in so small a network
+    module.BUCKET_BYTES = 100  # several buckets in so small a network
     torch.set_num_threads(1)
     processes = connect(Engine(device="cpu"), "cpu")
     for seed in range(60):
-        one_case(seed, processes, processes.number, processes.count)
+        one_case(seed, processes, processes.rank, processes.world_size)
     processes.close()
     print("equal")
 

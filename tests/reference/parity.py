@@ -20,19 +20,19 @@ from jax.sharding import PartitionSpec
 from maskwright.core.config import RunConfig
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines import jax_optimizers
 from maskwright.engines.base import EvalStats, TrainState
-from maskwright.engines.jax_engine import JaxEngine
-from maskwright.engines.jax_optimizers import Rates
-from maskwright.engines.jax_processes import CPU_DEVICES
-from maskwright.engines.jax_step import Program
-from maskwright.engines.optimizers import AdamW, Layout, Muon, numel, views
-from maskwright.engines.schedules import learning_rate
-from maskwright.engines.torch_engine import TorchEngine
+from maskwright.engines.jax import optimizers as jax_optimizers
+from maskwright.engines.jax.engine import JaxEngine
+from maskwright.engines.jax.optimizers import Rates
+from maskwright.engines.jax.processes import CPU_DEVICES
+from maskwright.engines.jax.step import Program
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.engines.torch.optimizers import AdamW, Layout, Muon, numel, views
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig, model_config
-from maskwright.model.hf_names import Parameters, initial_parameters
-from maskwright.model.networks import assign, extract, make_network
-from maskwright.model.networks_jax import stack, unstack
+from maskwright.model.hf.names import Parameters
+from maskwright.model.initial import initial_parameters
+from maskwright.model.jax.networks import stack, unstack
+from maskwright.model.torch.networks import assign, extract, make_network
 
 TOLERANCE = 1e-5
 CURVE_STEPS = 50
@@ -75,7 +75,7 @@ def trace(engine: TorchEngine | JaxEngine, config: RunConfig, shape: ModelConfig
     losses: list[float] = []
     gradients: Parameters = {}
     for step in range(CURVE_STEPS):
-        rate = learning_rate(config.schedule, config.optimizer.learning_rate, step)
+        rate = config.learning_rate_at(step)
         stats = engine.step(loader.batches(step), rate)
         assert stats is not None
         losses.append(float(stats.loss_sum) / float(stats.weight))
@@ -188,7 +188,7 @@ def same_dropout() -> Iterator[None]:
 
     with (
         mock.patch("torch.nn.functional.dropout", in_torch),
-        mock.patch("maskwright.model.attention.takes_plain", lambda *_: True),
+        mock.patch("maskwright.model.torch.attention.takes_plain", lambda *_: True),
         mock.patch("jax.random.bernoulli", in_jax),
     ):
         yield

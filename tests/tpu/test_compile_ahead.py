@@ -15,7 +15,7 @@ import pytest
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError
-from maskwright.engines.jax_ahead import SETTINGS, Request, Result
+from maskwright.engines.jax.ahead import SETTINGS, Request, Result
 from maskwright.tasks import plan as task
 
 pytestmark = pytest.mark.skipif(
@@ -90,7 +90,7 @@ def test_devices_that_the_hosts_of_a_slice_do_not_divide_are_refused(config: Cal
 SCORE = """
 import sys
 from maskwright.core import storage
-from maskwright.engines.jax_ahead import Request, program_for
+from maskwright.engines.jax.ahead import Request, program_for
 request = Request(**storage.read_json(sys.argv[1]))
 program, _ = program_for(request)
 sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}

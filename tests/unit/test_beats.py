@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from maskwright.core import beat as module
-from maskwright.core.beat import Beat, local_beats, parse_beat, pid_started, state_of
 from maskwright.core.errors import StoppedEarly
-from maskwright.core.run_directory import RunDirectory
+from maskwright.run import heartbeat as module
+from maskwright.run.directory import RunDirectory
+from maskwright.run.heartbeat import Beat, local_beats, parse_beat, pid_started, state_of
 from maskwright.training import beats as writer
 from maskwright.training.beats import Beats
 
@@ -27,9 +27,10 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Engine:
-    """One that says when it waits for the others."""
+    """One that knows when it waits for the others, or one that does not (`None`)."""
 
-    waiting: Any = nullcontext
+    def __init__(self, waiting: Any = nullcontext) -> None:
+        self.waiting = waiting
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
@@ -85,7 +86,7 @@ def test_how_it_ended_is_its_last_word(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_cannot_tell_says_step(tmp_path: Path) -> None:
-    with Beats(RunDirectory(str(tmp_path)), 0, 2, "one").begin(object()) as beats:
+    with Beats(RunDirectory(str(tmp_path)), 0, 2, "one").begin(Engine(None)) as beats:
         for step in range(30):
             beats.begin_step(step)
             beats.end_step(step + 1)

@@ -1,11 +1,14 @@
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from maskwright.core import config as c
+from maskwright.core import recipes
 from maskwright.core.errors import ConfigError
-from maskwright.tasks.preflight import doubts
+from maskwright.tasks.preflight import prepare_run, unusual_settings
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -116,9 +119,32 @@ def test_schema_describes_every_key() -> None:
 def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) -> None:
     section, name = key.split(".")
     values: dict[str, Any] = {"data": {"store": "x", "seq_len": 32}, "schedule": {"steps": 10}}
-    assert doubts(c.build_config(values, "x")) == []
-    (found,) = doubts(c.build_config(values | {section: {name: value}}, "x"))
+    assert unusual_settings(c.build_config(values, "x")) == []
+    (found,) = unusual_settings(c.build_config(values | {section: {name: value}}, "x"))
     assert f"{value:g}" in found
+
+
+def test_too_much_of_too_little_text_is_doubted(config: Callable[..., c.RunConfig]) -> None:
+    """The store holds some 30 documents out of 300."""
+    once, often = (config(**{"schedule.steps": steps}) for steps in (100, 100_000))
+    (held_out,) = unusual_settings(once, prepare_run(once))
+    assert re.match(r"only \d\d documents are held out", held_out)
+    epochs, same = unusual_settings(often, prepare_run(often))
+    assert re.match(r"the run reads its text \d{3,} times", epochs.replace(",", "")) and same == held_out
+
+
+def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert c.read_config("small", ["schedule.steps=700"]).model.size == "small"
+    assert recipes.read("small") == Path(recipes.find_config("small")).read_text()
+    with pytest.raises(ConfigError, match="smal: is neither a file nor a recipe.*did you mean small"):
+        c.read_config("smal")
+    with pytest.raises(ConfigError, match="x: is no recipe. Fix: give one of the recipes continue, modern"):
+        recipes.read("x")
+    for typed in ("runs/small", "small.yaml", "gs://bucket/small"):
+        assert recipes.find_config(typed) == typed  # for whoever opens it
+    (tmp_path / "small").write_text("data: {store: s}\nschedule: {steps: 100}\n")
+    assert c.read_config("small").model.size == "base"  # the file that is here
 
 
 def test_words_are_words_and_numbers_numbers(tmp_path: Path) -> None:

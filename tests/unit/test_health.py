@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from maskwright.core.run_directory import RunDirectory
+from maskwright.run.directory import RunDirectory
 from maskwright.training.health import WINDOW_LINES, LossWatch, Rollback, Rollbacks
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from maskwright.core.beat import Beat
-from maskwright.core.judge import GONE, hung, judge, missing
-from maskwright.core.run_directory import Status
-from maskwright.engines import processes
 from maskwright.monitor.status import whole
+from maskwright.run.directory import Status
+from maskwright.run.heartbeat import Beat
+from maskwright.run.liveness import hung, judge, missing
 
 NOW = 1_000_000.0
 
@@ -54,7 +53,7 @@ def waiting(rank: int, seconds: float, **keys: Any) -> Beat:
 STUCK = [waiting(0, 300), waiting(2, 300), waiting(3, 300)]
 LATE = [beat(rank, doing="step", still=300, since_step=300) for rank in (0, 2, 3)]
 FAR = {"host": "other", "machine": "other"}
-ENDED = [beat(rank, doing="ended", exit=75, message=f"{GONE} (Connection reset)") for rank in (0, 2, 3)]
+ENDED = [beat(rank, doing="ended", exit=75, reason="lost") for rank in (0, 2, 3)]
 
 CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "all well": (team(), {}, {}),
@@ -63,7 +62,7 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "gone, and the others ended by it": (team(*ENDED, beat(1, age=4000)), {1: "gone"}, {1: "lost"}),
     "gone far away, and the others ended by it": (team(*ENDED, beat(1, age=4000, **FAR)), {}, {1: "lost"}),
     "no last word, but the others came to the end": (
-        team(*[replace(one, exit=0, message="") for one in ENDED], beat(1, age=9)),
+        team(*[replace(one, exit=0, reason="") for one in ENDED], beat(1, age=9)),
         {1: "gone"},
         {},
     ),
@@ -167,10 +166,6 @@ def test_files_of_an_attempt_that_a_supervisor_has_ended_are_no_hang() -> None:
 
 def test_ranks_that_said_nothing_are_named() -> None:
     assert missing([beat(0), beat(2)]) == [1, 3] and missing([]) == [] and missing(team()) == []
-
-
-def test_processes_say_it_in_the_words_that_are_looked_for() -> None:
-    assert GONE in str(processes._gone(RuntimeError("Connection reset")))
 
 
 GOING = Status("training", 70, 100, heartbeat=NOW - 2.0, pid=100)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from maskwright.core import lease
 from maskwright.core.errors import InputError
-from maskwright.core.lease import leased
+from maskwright.run import lease
+from maskwright.run.lease import leased
 
 
 def elsewhere(folder: Path, beat: int) -> None:

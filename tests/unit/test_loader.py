@@ -137,9 +137,9 @@ def test_batches_are_a_function_of_the_step(store: TokenStore, config: Callable[
 
 def test_masking_rate_moves_in_a_line(store: TokenStore, config: Callable[..., RunConfig]) -> None:
     loader = Loader(config(**{"masking.rate": 0.3, "masking.final_rate": 0.1, "schedule.steps": 21}), store)
-    assert loader.masking_rate(0) == pytest.approx(0.3)
-    assert loader.masking_rate(10) == pytest.approx(0.2)
-    assert loader.masking_rate(20) == pytest.approx(0.1)
+    assert loader.config.masking_at(0).rate == pytest.approx(0.3)
+    assert loader.config.masking_at(10).rate == pytest.approx(0.2)
+    assert loader.config.masking_at(20).rate == pytest.approx(0.1)
     first, last = loader.batches(0), loader.batches(20)
     assert sum(b.predicted for b in first) > 2 * sum(b.predicted for b in last)
     assert first[0].predict_index.shape == last[0].predict_index.shape
@@ -205,7 +205,7 @@ def test_some_workers_alone_get_the_batches_they_get_among_all(
     store: TokenStore, config: Callable[..., RunConfig]
 ) -> None:
     loader = Loader(config(**{"batch.virtual_workers": 4, "batch.micro_batch_rows": 2}), store)
-    everything, some = loader.batches(3), loader.batches(3, workers=[2, 1])
+    everything, some = loader.batches(3), loader.batches(3, virtual_workers=[2, 1])
     for number, batch in zip((2, 1), some, strict=True):
         assert np.array_equal(batch.input_ids, everything[number].input_ids)
         assert np.array_equal(batch.predict_index, everything[number].predict_index)

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.core.beat import Beat, pid_started, this_pid_space, write_beat
 from maskwright.core.errors import InputError
-from maskwright.core.judge import GONE
-from maskwright.core.run_directory import Status
 from maskwright.monitor.logs import RESTART_SECONDS, Tail, follow, show
 from maskwright.monitor.status import look
+from maskwright.run.directory import Status
+from maskwright.run.heartbeat import Beat, pid_started, this_pid_space, write_beat
 
 
 def test_whole_lines_as_they_come(tmp_path: Path) -> None:
@@ -103,15 +102,15 @@ def test_after_a_lost_process_it_waits_for_the_launcher(tmp_path: Path, capsys: 
     run = Run(tmp_path / "run")
     run.write()
     run.actions = {
-        4: lambda: run.write(phase="stopped", exit=75, message=f"{GONE} (reset)"),
-        40: lambda: (run.write(phase="training", exit=None, message="", attempt=2), run.log("attempt 2\n")),
+        4: lambda: run.write(phase="stopped", exit=75, reason="lost"),
+        40: lambda: (run.write(phase="training", exit=None, reason="", attempt=2), run.log("attempt 2\n")),
         60: lambda: run.write(phase="done", exit=0, message="trained to the last step"),
     }
     assert run.follow() == 0 and run.lines == ["attempt 2\n"]
     assert "waiting 60 s for its launcher" in capsys.readouterr().err
 
     began, run.polls = run.now, 0
-    run.actions = {4: lambda: run.write(phase="stopped", exit=75, message=f"{GONE} (reset)")}
+    run.actions = {4: lambda: run.write(phase="stopped", exit=75, reason="lost")}
     run.write(phase="training")
     assert run.follow() == 75  # nobody begins again
     assert RESTART_SECONDS < run.now - began < RESTART_SECONDS + 10

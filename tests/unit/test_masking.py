@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from reference import oracles
 
+from maskwright.core.config import Masking
 from maskwright.data.masking import Kind, Masker, mask_rows, slots_per_row
 
 VOCABULARY = 300
@@ -41,14 +42,11 @@ def test_masking_equals_slow_twin(kind: Kind, rate: float, shares: tuple[float, 
         tables,
         ids,
         segments,
+        Masking(kind=kind, rate=rate, mask_share=shares[0], random_share=shares[1]),
         seed=11,
         epochs=epochs,
         rows=names,
-        kind=kind,
-        rate=rate,
         slots=slots,
-        mask_share=shares[0],
-        random_share=shares[1],
     )
     assert index.shape == labels.shape == weights.shape == (20 * slots,)
     for row in range(20):
@@ -90,11 +88,10 @@ def mask(
         tables or masker(),
         ids,
         segments,
+        Masking(kind=kind, rate=rate),
         seed=seed,
         epochs=np.full(count, epoch, np.int64),
         rows=first_row + np.arange(count),
-        kind=kind,
-        rate=rate,
         slots=slots_per_row(kind, rate, length),
     )
 

@@ -15,15 +15,15 @@ import pytest
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.data.store import TokenStore
-from maskwright.engines.jax_ahead import Request, Result
+from maskwright.engines.jax.ahead import Request, Result
 from maskwright.model.config import model_config
-from maskwright.model.hf_config import to_hf_config
+from maskwright.model.hf.config import to_hf_config
 from maskwright.tasks import plan as task
 
 GIB = 2**30
 MADE_UP_SLICE = """
 from types import SimpleNamespace
-from maskwright.engines import jax_ahead
+from maskwright.engines.jax import ahead as jax_ahead
 devices = [SimpleNamespace(process_index=i // 4, id=i) for i in range(16)]
 jax_ahead.topology = lambda name: SimpleNamespace(devices=devices)
 jax_ahead.main()
@@ -154,7 +154,7 @@ def test_what_was_compiled_is_not_compiled_again(config: Callable[..., RunConfig
 
 @pytest.mark.parametrize("on", ["v6e", "v9:2x2", "v6e:4", "v6e:4xx4", "slice:mine", ""])
 def test_what_is_no_slice_is_refused(config: Callable[..., RunConfig], on: str) -> None:
-    with pytest.raises(ConfigError, match="is no slice.*KIND:TOPOLOGY"):
+    with pytest.raises(ConfigError, match="is no slice of a TPU.*KIND:TOPOLOGY"):
         task.plan(config(), on)
 
 
@@ -162,7 +162,9 @@ def test_without_the_compiler_it_says_what_to_install(
     config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="TPU compiler is not installed.*maskwright.tpu."):
+    with pytest.raises(
+        ConfigError, match=r"--on: the package libtpu is not installed. Fix: .*scripts/install --tpu;.*\[tpu\]"
+    ):
         task.plan(config(), "v6e:4x4")
 
 

@@ -172,7 +172,7 @@ def load_scaling() -> ModuleType:
         sys.path.remove(str(BENCHMARKS))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_of_either_side(store: object) -> None:
     """Ours and the peer's, for real: what they sent is what an all-reduce of the gradient sends."""
     load_scaling()

@@ -12,7 +12,7 @@ run=$root/run/maskwright         # does not: a file system in memory
 storage=${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}
 name=maskwright-agent
 step=start instance='' bucket='' folder='' digest='' version=''
-environment='' kind='' hosts='' spec='' mount_point='' nfs='' disk='' container='' wanted='' setup='' idle_minutes='' worker=''
+environment='' kind='' hosts='' spec='' mount_point='' nfs='' disk='' container='' wanted='' setup='' idle_minutes='' index=''
 
 # The guest agent hands what is printed here to the serial port and to Cloud Logging.
 hide() {
@@ -80,11 +80,11 @@ quote() {  # as JSON
 
 # ---- health ----------------------------------------------------------------------------------------------------------
 
-health() {  # true|false TEXT: where `maskwright env status` looks
+health() {  # true|false TEXT [final]: where `maskwright env status` and the watcher look; final when nothing is tried again
   local text
   [ -n "$folder" ] || return 0
-  text=$(printf '{"step": %s, "ok": %s, "what": %s, "time": %s, "instance": %s, "image": %s, "versions": {"maskwright": %s, "kernel": %s}}' \
-    "$(quote "$step")" "$1" "$(quote "$2")" "$(date +%s)" "$(quote "$instance")" "$(quote "$digest")" \
+  text=$(printf '{"step": %s, "ok": %s, "final": %s, "what": %s, "time": %s, "instance": %s, "image": %s, "versions": {"maskwright": %s, "kernel": %s}}' \
+    "$(quote "$step")" "$1" "$([ -n "${3:-}" ] && echo true || echo false)" "$(quote "$2")" "$(date +%s)" "$(quote "$instance")" "$(quote "$digest")" \
     "$(quote "$version")" "$(quote "$(uname -r)")")
   put "$folder/health/$instance.json" "$text" || say "health could not be reported"
 }
@@ -100,7 +100,7 @@ reported='' line=''
 fail() {  # WHAT FIX
   reported=yes
   say "$step: $1. Fix: $2"
-  health false "$1. Fix: $2"
+  health false "$1. Fix: $2" final
   if [ -n "$folder" ] && [ -n "$idle_minutes" ]; then
     say "the host stays for $idle_minutes minutes, to be looked at"
     sleep "${idle_minutes}m" 9>&-
@@ -139,7 +139,7 @@ mount_nfs() {
   mkdir -p "$mounts/nfs_share"
   ! mountpoint -q "$mounts/nfs_share" || return 0
   # nolock: what a host that was taken away had locked stays locked on an NFS 3 server, for ever, and its run could not go
-  # on. One writer at a time of a run's folder is a matter of its lease (core/lease.py).
+  # on. One writer at a time of a run's folder is a matter of its lease (run/lease.py).
   local options=hard,timeo=600,retrans=3,vers=3,nolock
   if ! command -v mount.nfs >/dev/null && ! install_package nfs-common; then
     # The kernel can do without its helper when the address is a number.
@@ -259,8 +259,8 @@ agent_options() {
   done
   # Else gcsfs asks each bucket's kind by gRPC first, with a minute's patience; ours are not hierarchical.
   options+=(--env GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT=false)
-  words=(agent --spec "$spec" --workers "$hosts" --instance "$instance")
-  [ -z "$worker" ] || words+=(--worker "$worker")
+  words=(agent "$spec" --num-hosts "$hosts" --instance "$instance")
+  [ -z "$index" ] || words+=(--host-index "$index")
   [ -z "$idle_minutes" ] || words+=(--idle-minutes "$idle_minutes")
 }
 start_agent() {
@@ -282,7 +282,7 @@ keep_agent() {
   while :; do
     begun=$SECONDS
     start_agent
-    begin agent "worker ${worker:-not fixed}, $hosts hosts"
+    begin agent "host ${index:-not fixed}, $hosts hosts"
     code=$(docker wait "$name" 9>&-) || code=unknown
     case $code in
       0) power_off "no job for $idle_minutes minutes" '&ifGenerationMatch=0'; return 0 ;;  # its own words are better
@@ -319,11 +319,11 @@ main() {
   attribute nfs maskwright-nfs
   attribute disk maskwright-disk
   attribute setup maskwright-setup
-  attribute worker agent-worker-number
-  [ -n "$worker" ] || attribute worker worker-id
+  attribute index agent-worker-number
+  [ -n "$index" ] || attribute index worker-id
   case $instance in
     "$environment-$kind"-*) ;;
-    *) [ -z "$worker" ] || instance=$environment-$kind-w-$worker ;;  # a TPU node's hosts have names of Google's own
+    *) [ -z "$index" ] || instance=$environment-$kind-w-$index ;;  # a TPU node's hosts have names of Google's own
   esac
   mounts=$root$mount_point
   # Container-Optimized OS has a root that cannot be written: the container sees the same paths all the same.

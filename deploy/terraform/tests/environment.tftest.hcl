@@ -54,11 +54,13 @@ run "everything" {
     nfs     = { tier = "REGIONAL", capacity_gb = 2048, share = "code" }
     disk    = { name = "lab1-data-1", type = "hyperdisk-ml", size_gb = 100, seeded = true }
     slice = {
-      machine_type       = "ct6e-standard-4t", topology = "4x4", zone = "us-east5-b"
+      machine_type       = "ct6e-standard-4t", topology = "4x4", hosts = 4, zone = "us-east5-b", region = "us-east5"
+      accelerator        = "tpu", boot_disk = "hyperdisk-balanced", data_disks = ["hyperdisk-ml"]
       provisioning_model = "SPOT", image = "i", attach_disk = true
     }
     group = {
-      machine_type       = "g2-standard-12", size = 3, zone = "us-east1-c"
+      machine_type       = "g2-standard-12", hosts = 3, zone = "us-east1-c", region = "us-east1"
+      accelerator        = "gpu", boot_disk = "pd-balanced", data_disks = ["pd-balanced"]
       provisioning_model = "STANDARD", image = "i", attach_disk = false
     }
   }
@@ -86,7 +88,7 @@ run "seeding" {
   command = plan
   variables {
     disk   = { name = "lab1-data-1", type = "hyperdisk-ml", size_gb = 100, seeded = false }
-    seeder = { machine_type = "n2-standard-8", image = "i", source = "gs://b/p", result = "gs://r/x", max_hours = 12 }
+    seeder = { machine_type = "n2-standard-8", boot_disk = "pd-balanced", image = "i", source = "gs://b/p", result = "gs://r/x", max_hours = 12 }
   }
   assert {
     condition = (
@@ -120,7 +122,7 @@ run "seeded_disks_are_not_written" {
   command = plan
   variables {
     disk   = { name = "lab1-data-1", type = "hyperdisk-ml", size_gb = 100, seeded = true }
-    seeder = { machine_type = "n2-standard-8", image = "i", source = "gs://b/p", result = "gs://r/x", max_hours = 12 }
+    seeder = { machine_type = "n2-standard-8", boot_disk = "pd-balanced", image = "i", source = "gs://b/p", result = "gs://r/x", max_hours = 12 }
   }
   expect_failures = [google_compute_instance.seeder]
 }
@@ -129,7 +131,8 @@ run "attach_without_a_disk" {
   command = plan
   variables {
     slice = {
-      machine_type       = "ct6e-standard-4t", topology = "2x2", zone = "us-east5-b"
+      machine_type       = "ct6e-standard-4t", topology = "2x2", hosts = 1, zone = "us-east5-b", region = "us-east5"
+      accelerator        = "tpu", boot_disk = "hyperdisk-balanced", data_disks = ["hyperdisk-ml"]
       provisioning_model = "SPOT", image = "i", attach_disk = true
     }
   }
@@ -140,7 +143,8 @@ run "image_without_docker" {
   command = plan
   variables {
     slice = {
-      machine_type = "ct6e-standard-4t", topology = "2x2", zone = "us-east5-b", provisioning_model = "SPOT"
+      machine_type = "ct6e-standard-4t", topology = "2x2", hosts = 1, zone = "us-east5-b", region = "us-east5"
+      accelerator  = "tpu", boot_disk = "hyperdisk-balanced", data_disks = ["hyperdisk-ml"], provisioning_model = "SPOT"
       image        = "projects/ubuntu-os-accelerator-images/global/images/family/f", attach_disk = false
     }
   }
@@ -163,11 +167,13 @@ run "variables_are_refused" {
     nfs    = { tier = "BASIC_SSD", capacity_gb = 1024 }
     disk   = { name = "d", type = "pd-extreme", size_gb = 100, seeded = false }
     slice = {
-      machine_type       = "ct5lp-hightpu-4t", topology = "four", zone = "us-east5-b"
-      provisioning_model = "SPOT", image = "i", attach_disk = false
+      machine_type       = "ct6e-standard-4t", topology = "4x4", hosts = 4, zone = "us-east5-b", region = "us-east5"
+      accelerator        = "tpu", boot_disk = "hyperdisk-balanced", data_disks = ["hyperdisk-ml"]
+      provisioning_model = "PREEMPTIBLE", image = "i", attach_disk = false
     }
     group = {
-      machine_type       = "g2-standard-12", size = 0, zone = "us-east5-b"
+      machine_type       = "g2-standard-12", hosts = 0, zone = "us-east5-b", region = "us-east5"
+      accelerator        = "gpu", boot_disk = "pd-balanced", data_disks = ["pd-balanced"]
       provisioning_model = "PREEMPTIBLE", image = "i", attach_disk = false
     }
   }

@@ -13,7 +13,7 @@ run "spot_slice_of_sixteen_chips_is_four_joined_hosts" {
   }
   assert {
     condition     = output.hosts == 4 && google_compute_instance_group_manager.hosts.target_size == 4
-    error_message = "4x4 on machines of four chips is four hosts"
+    error_message = "as many hosts as it is told"
   }
   assert {
     condition = (
@@ -50,7 +50,7 @@ run "spot_slice_of_sixteen_chips_is_four_joined_hosts" {
       google_compute_instance_template.host.disk[0].disk_type == "hyperdisk-balanced" &&
       google_compute_instance_template.host.disk[0].labels["maskwright-environment"] == "lab1"
     )
-    error_message = "v6e boots from Hyperdisk only; boot disks carry the labels too"
+    error_message = "the boot disk is of the type that it is told; boot disks carry the labels too"
   }
   assert {
     condition     = length(google_compute_instance_template.host.network_interface[0].access_config) == 0
@@ -80,12 +80,13 @@ run "one_host_needs_no_policy" {
   command = plan
   variables {
     topology           = "2x4"
+    hosts              = 1
     machine_type       = "ct6e-standard-8t"
     provisioning_model = "STANDARD"
   }
   assert {
     condition     = output.hosts == 1 && length(google_compute_resource_policy.topology) == 0
-    error_message = "eight chips of v6e are one host"
+    error_message = "one host is joined to no other"
   }
   assert {
     condition = (
@@ -145,8 +146,11 @@ run "gpu_group" {
   variables {
     name         = "lab1-group"
     machine_type = "g2-standard-12"
+    accelerator  = "gpu"
+    boot_disk    = "pd-balanced"
+    data_disks   = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
     topology     = null
-    size         = 2
+    hosts        = 2
     image        = "projects/cos-cloud/global/images/family/cos-stable"
     disk         = { name = "lab1-data-1", type = "pd-ssd", zone = "us-east5-b", seeded = true, device_name = "shared-pd" }
   }
@@ -169,8 +173,9 @@ run "unsigned_drivers_need_secure_boot_off" {
   variables {
     name         = "lab1-group"
     machine_type = "a2-highgpu-1g"
+    accelerator  = "gpu"
     topology     = null
-    size         = 1
+    hosts        = 1
   }
   assert {
     condition = (
@@ -188,17 +193,6 @@ run "flex_start_without_hours" {
   command = plan
   variables {
     provisioning_model = "FLEX_START"
-  }
-  expect_failures = [google_compute_instance_template.host]
-}
-
-run "chips_that_hosts_do_not_divide" {
-  module {
-    source = "./modules/hosts"
-  }
-  command = plan
-  variables {
-    topology = "3x3"
   }
   expect_failures = [google_compute_instance_template.host]
 }
@@ -221,21 +215,6 @@ run "disk_that_the_machine_cannot_attach" {
   command = plan
   variables {
     disk = { name = "lab1-data-1", type = "pd-balanced", zone = "us-east5-b", seeded = true, device_name = "shared-pd" }
-  }
-  expect_failures = [google_compute_instance_template.host]
-}
-
-run "ultra_machines_boot_and_read_hyperdisk" {
-  module {
-    source = "./modules/hosts"
-  }
-  command = plan
-  variables {
-    name         = "lab1-group"
-    machine_type = "a3-ultragpu-8g"
-    topology     = null
-    size         = 1
-    disk         = { name = "lab1-data-1", type = "pd-balanced", zone = "us-east5-b", seeded = true, device_name = "shared-pd" }
   }
   expect_failures = [google_compute_instance_template.host]
 }
@@ -266,8 +245,12 @@ variables {
   name               = "lab1-slice"
   machine_type       = "ct6e-standard-4t"
   topology           = "4x4"
-  size               = null
+  hosts              = 4
+  accelerator        = "tpu"
+  boot_disk          = "hyperdisk-balanced"
+  data_disks         = ["hyperdisk-ml"]
   zone               = "us-east5-b"
+  region             = "us-east5"
   provisioning_model = "SPOT"
   reservation        = null
   max_run_hours      = null

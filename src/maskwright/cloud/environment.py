@@ -1,7 +1,8 @@
 """An environment, on one page: the YAML that a user writes, and what Terraform is told of it.
 
 One YAML describes one environment. Keys are strict. What is `null` does not exist: taking a part away is an edit, not
-another command. The name begins the name of everything that is made, so several can stand side by side in a project.
+another command. Everything that is made has a name that begins with the environment's, so several environments can
+stand side by side in a project.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from maskwright.cloud import machines
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.secrets import redact
-from maskwright.core.settings import Section, explain, read_yaml
+from maskwright.core.settings import Guide, Refused, Section, keys_of, read_yaml
 
 ENVIRONMENT_LABEL = "maskwright-environment"
 ZONE = r"^[a-z]+-[a-z]+[0-9]+-[a-z]$"
@@ -26,44 +27,46 @@ BUCKET = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^*?#\s]*)?$"
 MOST_FLEX_START_HOURS = 168
 """docs.cloud.google.com/compute/docs/instances/about-flex-start-vms: seven days"""
 
-Zone = Annotated[str, Field(pattern=ZONE)]
+Zone = Annotated[str, Field(pattern=ZONE, examples=["us-east5-b"])]
 Model = Literal["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"]
 Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
 
 
 class Network(Section):
     nat: bool | None = None
-    """A gateway for hosts to reach the internet (they have no addresses of their own), to install packages. Google's
-    own services are reached without it. Not set: only where hosts need it, which are TPUs on Google's image: it lacks
-    docker."""
+    """Gateway through which hosts reach the internet to install packages, since they have no public addresses. Google's
+    own services are reached without it. When not set, it exists only where hosts need it: TPUs on Google's image, which
+    lacks docker."""
 
 
 class Nfs(Section):
     tier: Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL"] = "BASIC_HDD"
-    """Of Filestore."""
+    """Service tier of Filestore."""
     capacity_gb: Annotated[int, Field(ge=1024, le=102_400)] = 1024
-    """GiB; from 1024 for BASIC_HDD, ZONAL and REGIONAL, from 2560 for BASIC_SSD."""
-    share: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$")] = "share"
+    """Size in GiB: at least 1024 for BASIC_HDD, ZONAL and REGIONAL, and 2560 for BASIC_SSD."""
+    share: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,15}$", examples=["share_1"])] = "share"
     """Name of the share."""
 
     @model_validator(mode="after")
     def _large_enough(self) -> Nfs:
         if self.tier == "BASIC_SSD" and self.capacity_gb < 2560:
-            raise ValueError(f"nfs.capacity_gb {self.capacity_gb} is below BASIC_SSD's 2560")
+            raise Refused(
+                f"capacity_gb {self.capacity_gb} is below BASIC_SSD's 2560", fix="raise it, or take BASIC_HDD"
+            )
         return self
 
 
 class Disk(Section):
     type: Literal["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"] = "hyperdisk-ml"
-    """Which of them a host takes depends on its machine; wrong pairs are refused."""
+    """Type of the disk. Which types a host takes depends on its machine type; wrong pairs are refused."""
     size_gb: Annotated[int, Field(ge=10, le=65_536)]
-    """GiB. Another size is another disk: it has to be seeded again."""
-    source: Annotated[str, Field(pattern=BUCKET)]
+    """Size in GiB. Another size is another disk, which has to be seeded again."""
+    source: Annotated[str, Field(pattern=BUCKET, examples=["gs://bucket/folder"])]
     """gs:// folder that `env seed` copies to the disk."""
     prepare: str | None = None
-    """Script (path beside this YAML) that `env seed` runs after copying, to prepare the data on the disk."""
+    """Script (path relative to this YAML) that `env seed` runs after copying, to prepare the data on the disk."""
     seeder_machine_type: str | None = None
-    """Of the temporary machine that copies; n2-standard-8 when not given, c3-standard-8 for hyperdisk-ml."""
+    """Machine type of the temporary machine that copies; n2-standard-8 when not set, c3-standard-8 for hyperdisk-ml."""
 
     @property
     def seeder_machine(self) -> str:
@@ -74,9 +77,9 @@ class Disk(Section):
 
 class Fallback(Section):
     zone: Zone | None = None
-    """The environment's own when not given."""
+    """Zone of the hosts; the zone of the slice or group when not set."""
     provisioning_model: Model = "SPOT"
-    """STANDARD, SPOT, FLEX_START or RESERVATION_BOUND."""
+    """STANDARD (on demand), SPOT, FLEX_START or RESERVATION_BOUND."""
 
 
 class Hosts(Section):
@@ -85,23 +88,23 @@ class Hosts(Section):
     reservation: str | None = None
     """Name of the reservation, for RESERVATION_BOUND."""
     max_run_hours: Hours | None = None
-    """Google ends the hosts after so long; FLEX_START needs it (168 at most)."""
+    """Hours after which Google ends the hosts. FLEX_START needs it (168 at most)."""
     image: str | None = None
-    """Boot image or family, as projects/P/global/images/family/F; ours for the machine when not given."""
+    """Boot image or family, as projects/P/global/images/family/F; maskwright's choice for the machine when not set."""
     zone: Zone | None = None
-    """The environment's own when not given."""
+    """Zone of the hosts; the environment's own when not set."""
     fallbacks: list[Fallback] = Field(default_factory=list)
-    """Where the watcher tries next when there are no machines to be had."""
+    """Places where the watcher tries next when no machines are available."""
 
     def placements(self, zone: str) -> list[Fallback]:
-        """Its own place, then the fallbacks."""
+        """The hosts' own place, then the fallbacks."""
         home = self.zone or zone
         own = Fallback(zone=home, provisioning_model=self.provisioning_model)
         others = [Fallback(zone=f.zone or home, provisioning_model=f.provisioning_model) for f in self.fallbacks]
         return [own, *others]
 
     def place(self, zone: str, number: int) -> Fallback:
-        """The one in use; numbers go round. Its zone is always given."""
+        """The place in use; numbers wrap around. Its zone is always set."""
         places = self.placements(zone)
         return places[number % len(places)]
 
@@ -112,21 +115,23 @@ class Hosts(Section):
     def _models_have_what_they_need(self) -> Hosts:
         models = self.models()
         if "FLEX_START" in models and not 0 < (self.max_run_hours or 0) <= MOST_FLEX_START_HOURS:
-            raise ValueError(f"FLEX_START needs max_run_hours, up to {MOST_FLEX_START_HOURS}")
+            most = f"add max_run_hours: {MOST_FLEX_START_HOURS}, or less"
+            raise Refused(f"FLEX_START needs max_run_hours, up to {MOST_FLEX_START_HOURS}", fix=most)
         if ("RESERVATION_BOUND" in models) != (self.reservation is not None):
-            raise ValueError("RESERVATION_BOUND and reservation go together")
+            fix = "give both, as in provisioning_model: RESERVATION_BOUND and reservation: NAME, or neither"
+            raise Refused("RESERVATION_BOUND and reservation go together", fix=fix)
         return self
 
 
 class Slice(Hosts):
-    accelerator: Literal["v4", "v5e", "v5p", "v6e", "tpu7x"]
-    """Kind of TPU. v4 and v5e are queued resources of the TPU API, later ones instance groups."""
+    accelerator: machines.TpuKind
+    """Kind of TPU. v4 and v5e are queued resources of the TPU API; later kinds are instance groups."""
     topology: str
-    """Chips along each side, as 4x4 or 2x2x4."""
+    """Chips along each side, such as 4x4 or 2x2x4."""
     machine_type: str | None = None
-    """Follows from the topology; for v6e, 2x4 on one host of 8 chips or two of 4."""
+    """Machine type of a host; follows from the topology. For v6e and 2x4 it chooses one host of 8 chips or two of 4."""
     runtime_version: str | None = None
-    """Only v4 and v5e: the TPU API's software version; ours for the kind when not given."""
+    """Only for v4 and v5e: the TPU API's software version; maskwright's choice for the kind when not set."""
 
     @property
     def queued(self) -> bool:
@@ -141,7 +146,7 @@ class Slice(Hosts):
         return self.chips // machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
 
     def machine(self) -> str:
-        """Machine type of a host; of queued resources, the accelerator type."""
+        """Machine type of a host; the accelerator type for queued resources."""
         if self.queued:
             return machines.accelerator_type(self.accelerator, self.topology)
         size = machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
@@ -153,21 +158,22 @@ class Slice(Hosts):
             machines.check_topology(self.accelerator, self.topology)
             machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
         except ConfigError as error:
-            raise ValueError(f"{error.what}. {error.fix}") from None
+            raise Refused(error.what, fix=error.fix or "see docs/google-cloud-environment.md") from None
         if self.runtime_version is not None and not self.queued:
-            raise ValueError(f"runtime_version is for v4 and v5e; {self.accelerator} takes image")
+            raise Refused("runtime_version is for v4 and v5e", fix=f"take it out; {self.accelerator} takes image")
         if self.queued and (self.image is not None or self.max_run_hours is not None):
-            raise ValueError(f"image and max_run_hours are not for {self.accelerator}; it takes runtime_version")
+            fix = f"take them out; {self.accelerator} takes runtime_version"
+            raise Refused(f"image and max_run_hours are not for {self.accelerator}", fix=fix)
         if self.queued and "FLEX_START" in self.models():
-            raise ValueError(f"FLEX_START is not for {self.accelerator}: it is STANDARD, SPOT or RESERVATION_BOUND")
+            raise Refused(f"FLEX_START is not for {self.accelerator}", fix="take STANDARD, SPOT or RESERVATION_BOUND")
         return self
 
 
 class Group(Hosts):
-    machine_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+){1,3}$")]
-    """With GPUs (g2, a2, a3, a4) or without."""
+    machine_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+){1,3}$", examples=["g2-standard-48"])]
+    """Machine type of the hosts, with GPUs (g2, a2, a3, a4) or without."""
     size: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """Hosts."""
+    """Number of hosts."""
 
     @property
     def hosts(self) -> int:
@@ -178,40 +184,45 @@ class Group(Hosts):
 
     @property
     def gpus(self) -> int:
-        """Of each host."""
+        """Number of GPUs in each host."""
         return machines.GPUS.get(self.machine_type, ("", 0))[1]
 
     @model_validator(mode="after")
     def _is_known(self) -> Group:
-        if machines.family(self.machine_type) in machines.GPU_FAMILIES and not self.gpus:
-            raise ValueError(f"{self.machine_type} is no machine type that is known here; see cloud/machines.py")
+        if machines.family_of(self.machine_type).accelerator == "gpu" and not self.gpus:
+            family = machines.family_of(self.machine_type)
+            near = [name for name in machines.GPUS if machines.family_of(name) is family]
+            fix = f"take one of {', '.join(near or machines.GPUS)}"
+            raise Refused(f"{self.machine_type} is no machine type that is known here", fix=fix)
         return self
 
 
 class Host(Section):
     container: str | None = None
-    """Image that every host runs; what `env image` builds when not given."""
+    """Container image that every host runs; the one that `env image` builds when not set."""
     setup: str | None = None
-    """Script (path beside this YAML) that every host runs before its first job."""
+    """Script (path relative to this YAML) that every host runs before its first job."""
     idle_minutes: Annotated[int, Field(ge=1)] | None = 60
-    """A host without a job for so long stops itself; null: never."""
+    """Minutes after which a host without a job stops itself; null means never."""
 
 
 class Environment(Section):
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,18}[a-z0-9]$")]
-    """Begins the name of all that is made; lower case, at most 20 letters."""
-    project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$")]
-    """ID of the project."""
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,18}[a-z0-9]$", examples=["lab-1"])]
+    """Name of the environment, with which the names of all its parts begin; lower case, at most 20 characters."""
+    project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", examples=["my-project"])]
+    """ID of the Google Cloud project."""
     zone: Zone
-    """Home of the disk and of NFS, and of hosts unless they say otherwise."""
+    """Zone of the disk, of NFS, and of hosts that name no other."""
     labels: dict[str, Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,63}$")]] = Field(default_factory=dict)
-    """On everything that can carry them, besides maskwright-environment."""
-    state_bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]$")] | None = None
-    """Of Terraform's state; PROJECT-maskwright-state, shared by a project's environments, when not given."""
+    """Labels of everything that can carry them, besides maskwright-environment."""
+    state_bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]$", examples=["my-state"])] | None = (
+        None
+    )
+    """Bucket of Terraform's state. When not set, PROJECT-maskwright-state, which a project's environments share."""
     bucket_location: str | None = None
-    """Of buckets; the zone's region when not given."""
-    mount_point: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$")] = "/mnt/common"
-    """On hosts: nfs_share and shared_pd lie inside it."""
+    """Location of the buckets; the zone's region when not set."""
+    mount_point: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", examples=["/mnt/data"])] = "/mnt/common"
+    """Folder on hosts that holds nfs_share and shared_pd."""
     network: Network = Network()
     nfs: Nfs | None = None
     disk: Disk | None = None
@@ -224,14 +235,16 @@ class Environment(Section):
     def _labels_are_labels(cls, value: dict[str, str]) -> dict[str, str]:
         for key in value:
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or key == ENVIRONMENT_LABEL:
-                raise ValueError(f"{key[:70]!r} is no label's name, or is ours")
+                fix = "begin it with a small letter; up to 63 of a-z, 0-9, _ and -"
+                raise Refused(f"{key[:70]!r} is no label's name, or is ours", fix=fix)
         return value
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Environment:
         if self.needs_docker and self.network.nat is False:
-            raise ValueError(
-                "network.nat: false, but the slice's hosts install docker; set slice.image to one that has it"
+            raise Refused(
+                "network.nat is false, but the slice's hosts install docker",
+                fix="set slice.image to one that has it, or take network.nat out",
             )
         for hosts in (self.slice, self.group):
             if hosts is not None and self.disk is not None:
@@ -239,17 +252,18 @@ class Environment(Section):
             for place in hosts.placements(self.zone) if hosts is not None else []:
                 zone = place.zone or ""
                 if self.disk is not None and zone != self.zone:
-                    raise ValueError(f"hosts in {zone} cannot attach the disk, which is in {self.zone}")
+                    fix = f"take a zone for them that is {self.zone}, or leave disk out"
+                    raise Refused(f"hosts in {zone} cannot attach the disk, which is in {self.zone}", fix=fix)
                 if self.nfs is not None and region_of(zone) != self.region:
-                    raise ValueError(f"hosts in {zone} are in another region than NFS, in {self.zone}")
+                    fix = f"take a zone for them in {self.region}, or leave nfs out"
+                    raise Refused(f"hosts in {zone} are in another region than NFS, in {self.zone}", fix=fix)
         return self
 
     def _disk_fits(self, disk: Disk, hosts: Slice | Group) -> None:
-        kind = hosts.accelerator if isinstance(hosts, Slice) else machines.family(hosts.machine_type)
-        kind = "a4" if hosts.machine().startswith("a3-ultragpu") else kind  # which takes what that one takes
-        fitting = machines.DATA_DISKS.get(kind, machines.SHARED_DISKS)
+        fitting = machines.family_of(hosts.machine()).data_disks
         if disk.type not in fitting:
-            raise ValueError(f"hosts of {kind} cannot attach {disk.type}; disk.type is one of {', '.join(fitting)}")
+            kind = hosts.accelerator if isinstance(hosts, Slice) else hosts.machine_type
+            raise Refused(f"hosts of {kind} cannot attach {disk.type}", fix=f"set disk.type: {' or '.join(fitting)}")
 
     @property
     def region(self) -> str:
@@ -257,12 +271,12 @@ class Environment(Section):
 
     @property
     def state(self) -> str:
-        """Name of the bucket."""
+        """Name of the bucket that holds Terraform's state."""
         return self.state_bucket or f"{self.project}-maskwright-state"
 
     @property
     def prefix(self) -> str:
-        """Of Terraform's state in its bucket."""
+        """Prefix of Terraform's state in its bucket."""
         return f"env/{self.name}"
 
     @property
@@ -280,7 +294,7 @@ class Environment(Section):
 
     @property
     def regions(self) -> list[str]:
-        """Of all places that hosts may be in; its own first."""
+        """Regions of all places that hosts may be in; the environment's own first."""
         places = [p.zone or "" for hosts in (self.slice, self.group) if hosts for p in hosts.placements(self.zone)]
         return list(dict.fromkeys([self.region, *(region_of(zone) for zone in places)]))
 
@@ -290,7 +304,8 @@ class Environment(Section):
 
     @property
     def needs_docker(self) -> bool:
-        """Google's image of Compute Engine's TPUs comes without it; docs/google-cloud-hosts.md says who found out."""
+        """Google's image of Compute Engine's TPUs comes without docker; docs/google-cloud-hosts.md says how that is
+        known."""
         return self.slice is not None and not self.slice.queued and self.slice.image is None
 
     def all_labels(self) -> dict[str, str]:
@@ -316,15 +331,12 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "group": Group,
     "host": Host,
 }
-KEYS = [
-    *(name for name in Environment.model_fields if name not in SECTIONS),
-    *(f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields),
-]
-"""Of the YAML; pinned by a test."""
+KEYS = list(keys_of(Environment))
+"""Keys of the YAML; pinned by a test."""
 
 
 def read_environment(location: str) -> Environment:
-    """Raises `ConfigError` (exit 2). A secret in it is refused: all of it ends in Terraform's state."""
+    """Raises `ConfigError` (exit 2). Refuses a YAML that holds a secret, since all of it ends in Terraform's state."""
     return build_environment(read_yaml(location, "start with `name:`, `project:` and `zone:`"), location)
 
 
@@ -335,14 +347,12 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
     try:
         return Environment.model_validate(values)
     except ValidationError as error:
-        known = "docs/google-cloud-environment.md lists the keys and what each takes"
-        raise explain(
-            error, where, whole="the environment", keys=KEYS, sections=list(Environment.model_fields), known=known
-        ) from None
+        known = "`maskwright env schema --markdown` lists the keys and what each takes"
+        raise Guide(Environment, "the environment", known).explain(error, where) from None
 
 
 def beside(location: str, script: str | None) -> tuple[str, bytes] | None:
-    """A script that the YAML at `location` names: sha256 and content. Raises `InputError` when it cannot be read."""
+    """sha256 and content of a script that the YAML at `location` names. Raises `InputError` when it cannot be read."""
     if script is None:
         return None
     folder = os.path.dirname(location)

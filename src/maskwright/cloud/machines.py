@@ -9,33 +9,39 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from maskwright.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Tpu:
-    """`machine` by the chips of a host, for slices that are instance groups; none: the TPU API's queued resources.
-    `chips_per_host` in a slice of several hosts, `alone` the most that one host has by itself. `dimensions` of a
-    topology. `type_unit`: what the number in the TPU API's accelerator type counts, per chip."""
+    """A kind of TPU and the hosts that it comes in."""
 
     machines: dict[int, str]
+    """Machine type by the chips of a host. Empty: its slices are queued resources of the TPU API."""
     chips_per_host: int
+    """Chips of each host in a slice of several hosts."""
     alone: int
+    """The most chips that one host has by itself."""
     dimensions: int
+    """Sides of a topology."""
     type_prefix: str = ""
+    """How the TPU API's accelerator type begins."""
     type_unit: int = 1
+    """What the number in that accelerator type counts for each chip."""
     runtime_version: str = ""
+    """The TPU API's software version."""
 
 
-TPUS = {
+TpuKind = Literal["v4", "v5e", "v5p", "v6e", "tpu7x"]
+TPUS: dict[str, Tpu] = {
     "v4": Tpu({}, 4, 4, 3, "v4", 2, "tpu-ubuntu2204-base"),
     "v5e": Tpu({}, 4, 8, 2, "v5litepod", 1, "v2-alpha-tpuv5-lite"),
     "v5p": Tpu({1: "ct5p-hightpu-1t", 2: "ct5p-hightpu-2t", 4: "ct5p-hightpu-4t"}, 4, 4, 3),
     "v6e": Tpu({1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"}, 4, 8, 2),
     "tpu7x": Tpu({1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"}, 4, 4, 3),
 }
-GPU_FAMILIES = ("g2", "a2", "a3", "a4")
 GPUS = {
     **{f"g2-standard-{cpus}": ("nvidia-l4", 1) for cpus in (4, 8, 12, 16, 32)},
     "g2-standard-24": ("nvidia-l4", 2),
@@ -51,20 +57,63 @@ GPUS = {
     "a4-highgpu-8g": ("nvidia-b200", 8),
 }
 """Accelerator type and how many, of each machine type: docs.cloud.google.com/compute/docs/gpus"""
-DATA_DISKS = {
-    "v4": ("pd-balanced",),
-    "v5e": ("pd-balanced", "hyperdisk-ml"),
-    "v5p": ("pd-balanced", "hyperdisk-ml"),
-    "v6e": ("hyperdisk-ml",),
-    "tpu7x": ("hyperdisk-ml",),
-    "g2": ("hyperdisk-ml", "pd-balanced", "pd-ssd"),
-    "a3": ("hyperdisk-ml", "pd-balanced", "pd-ssd"),
-    "a4": ("hyperdisk-ml",),
-    **dict.fromkeys(("n1", "n2", "n2d", "e2"), ("pd-balanced", "pd-ssd", "pd-standard")),
-}
-"""Types that can be attached read-only to many hosts; hosts that are not named here take any of `SHARED_DISKS`:
-docs.cloud.google.com/tpu/docs/attach-durable-block-storage, …/compute/docs/disks/hyperdisks"""
+TPU_MACHINES = {machine: (kind, size) for kind, tpu in TPUS.items() for size, machine in tpu.machines.items()}
+"""Kind of TPU and chips of each machine type that has them."""
+
 SHARED_DISKS = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
+"""Types of disk that many hosts can read at once."""
+CONTAINER_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
+TPU_IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+TPU7X_IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2404-amd64-tpu-tpu7x"
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the machine types of one family have in common."""
+
+    data_disks: tuple[str, ...] = SHARED_DISKS
+    """Types of disk that its machines can attach to read."""
+    boot_disk: str = "pd-balanced"
+    """Type of the disk that its machines boot from."""
+    accelerator: Literal["tpu", "gpu"] | None = None
+    """What its machines compute on besides their CPUs."""
+    image: str = CONTAINER_IMAGE
+    """Boot image of its hosts, unless the YAML names another."""
+
+
+ONLY_ML, ML_OR_BALANCED = ("hyperdisk-ml",), ("pd-balanced", "hyperdisk-ml")
+ML_OR_SSD, NO_HYPERDISK = ("hyperdisk-ml", "pd-balanced", "pd-ssd"), ("pd-balanced", "pd-ssd", "pd-standard")
+HYPERDISK_ONLY = Family(ONLY_ML, "hyperdisk-balanced")
+FAMILIES = {
+    "v4": Family(("pd-balanced",), accelerator="tpu"),
+    "v5litepod": Family(ML_OR_BALANCED, accelerator="tpu"),
+    "ct5p": Family(ML_OR_BALANCED, accelerator="tpu", image=TPU_IMAGE),
+    "ct6e": Family(ONLY_ML, "hyperdisk-balanced", "tpu", TPU_IMAGE),
+    "tpu7x": Family(ONLY_ML, "hyperdisk-balanced", "tpu", TPU7X_IMAGE),
+    "g2": Family(ML_OR_SSD, accelerator="gpu"),
+    "g4": Family(accelerator="gpu"),
+    "a2": Family(accelerator="gpu"),
+    "a3": Family(ML_OR_SSD, accelerator="gpu"),
+    "a3-ultragpu": Family(ONLY_ML, "hyperdisk-balanced", "gpu"),
+    "a4": Family(ONLY_ML, "hyperdisk-balanced", "gpu"),
+    **dict.fromkeys(("n1", "n2", "n2d", "e2"), Family(NO_HYPERDISK)),
+    **dict.fromkeys(("c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"), HYPERDISK_ONLY),
+}
+"""By the beginning of a machine type, or of the TPU API's accelerator type. Families that are not named here take any
+of `SHARED_DISKS`: docs.cloud.google.com/tpu/docs/attach-durable-block-storage, …/compute/docs/disks/hyperdisks and
+…/compute/docs/accelerator-optimized-machines. Unverified: Hyperdisk ML on a3-ultragpu and a4, which the documentation
+of 2025 left out."""
+
+
+def family_of(machine_type: str) -> Family:
+    first, *rest = machine_type.split("-")
+    return FAMILIES.get(f"{first}-{rest[0]}" if rest else first) or FAMILIES.get(first) or Family()
+
+
+def machine_of(kind: str) -> str:
+    """A machine type of the TPU, or its accelerator type in the TPU API: either names its family."""
+    tpu = TPUS[kind]
+    return next(iter(tpu.machines.values()), tpu.type_prefix)
 
 
 def chips(topology: str) -> int:
@@ -104,19 +153,3 @@ def accelerator_type(kind: str, topology: str) -> str:
     """The TPU API's name, as v5litepod-16 (chips) or v4-32 (cores, two a chip)."""
     tpu = TPUS[kind]
     return f"{tpu.type_prefix}-{chips(topology) * tpu.type_unit}"
-
-
-def family(machine_type: str) -> str:
-    return machine_type.partition("-")[0]
-
-
-IMAGES = {
-    "ct6e": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
-    "ct5p": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
-    "tpu7x": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2404-amd64-tpu-tpu7x",
-}
-OTHER_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
-
-
-def image(machine_type: str) -> str:
-    return IMAGES.get(family(machine_type), OTHER_IMAGE)

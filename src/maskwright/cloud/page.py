@@ -12,17 +12,17 @@ INTRODUCTION = """\
 
 <!-- Made by `maskwright env schema --markdown > docs/google-cloud-environment.md`; a test compares the two. -->
 
-One YAML file describes one environment on Google Cloud. What is `null`, or left out, does not exist; taking the section
-`slice:` away and running `maskwright env up` takes the slice away. Unknown keys and wrong values are refused.
+One YAML file describes one environment on Google Cloud. What is `null` or left out does not exist: remove the section
+`slice:` and run `maskwright env up`, and the slice is removed. Unknown keys and wrong values are refused.
 """
 TABLE = "| key | type | default | meaning |\n|---|---|---|---|"
 TITLES = {
-    "network": "Always there.",
-    "nfs": "A Filestore share, mounted on every host as MOUNT_POINT/nfs_share.",
-    "disk": "Seeded once from a bucket, then attached read-only to every host as MOUNT_POINT/shared_pd.",
-    "slice": "TPUs.",
-    "group": "Machines with GPUs, or without.",
-    "host": "What every host runs.",
+    "network": "The network always exists.",
+    "nfs": "A Filestore share. Every host mounts it as MOUNT_POINT/nfs_share.",
+    "disk": "A disk, seeded once from a bucket and then attached read-only to every host as MOUNT_POINT/shared_pd.",
+    "slice": "The hosts of one TPU slice.",
+    "group": "A group of machines with GPUs, or without.",
+    "host": "This section says what every host runs.",
 }
 
 
@@ -32,7 +32,7 @@ def markdown() -> str:
     for name, section in SECTIONS.items():
         parts.append(f"## {name}\n\n{TITLES[name]}\n\n" + "\n".join([TABLE, *rows(section, f"{name}.")]) + "\n")
     entry = "\n".join([TABLE, *rows(Fallback, "fallbacks[].")])
-    parts.append(f"Each of `fallbacks`, of a slice or a group:\n\n{entry}\n")
+    parts.append(f"Each entry of `fallbacks`, of a slice or a group, has these keys:\n\n{entry}\n")
     return "\n".join(parts)
 
 

@@ -15,16 +15,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from maskwright.cloud.environment import Environment, Group, Slice, region_of
-from maskwright.cloud.machines import TPUS, family
+from maskwright.cloud.machines import TPUS, family_of
 from maskwright.core.errors import ConfigError
-from maskwright.core.settings import Section, explain, read_yaml
+from maskwright.core.settings import Guide, Refused, Section, read_yaml
 
 HOURS_A_MONTH = 730
 TABLE = os.path.join(os.path.dirname(__file__), "prices.yaml")
 KEYS = {"STANDARD": "on_demand", "SPOT": "spot", "FLEX_START": "flex_start", "RESERVATION_BOUND": "reserved"}
 BOOT_DISK_GIB = 200
-BOOT_FROM_HYPERDISK = ("ct6e", "tpu7x", "a4", "c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4")
-"""Both as in deploy/terraform/modules/hosts. The TPU API's machines have theirs for nothing."""
+"""As in deploy/terraform/modules/hosts. The TPU API's machines have theirs for nothing."""
 MOST_NAT_MACHINES = 32
 """Google charges a gateway by machine up to so many: cloud.google.com/nat/pricing"""
 UNIT_WORDS = {"chip-hour": "chip", "machine-hour": "machine", "GiB-month": "GiB"}
@@ -56,7 +55,8 @@ class Price(Section):
     def _is_of_its_unit(self) -> Price:
         """Prices are multiplied by as many as there are of it: one by another unit would be off by a factor."""
         if self.unit != (wanted := unit_of(self.what)):
-            raise ValueError(f"{self.what} in {self.region} is by the {self.unit}, and counted by the {wanted}")
+            what = f"{self.what} in {self.region} is by the {self.unit}, and counted by the {wanted}"
+            raise Refused(what, fix=f"give its price by the {wanted}")
         return self
 
 
@@ -74,11 +74,10 @@ class Prices(Section):
         seen = set()
         for price in self.prices:
             if price.source not in self.sources:
-                raise ValueError(
-                    f"{price.what} in {price.region} is from {price.source!r}, which sources does not have"
-                )
+                what = f"{price.what} in {price.region} is from {price.source!r}, which sources does not have"
+                raise Refused(what, fix=f"add {price.source} to sources, with its address and date")
             if (price.what, price.region) in seen:
-                raise ValueError(f"{price.what} in {price.region} is given twice")
+                raise Refused(f"{price.what} in {price.region} is given twice", fix="take one of the two out")
             seen.add((price.what, price.region))
         return self
 
@@ -143,8 +142,7 @@ def read_prices(location: str | None = None) -> Prices:
     try:
         return Prices.model_validate(values)
     except ValidationError as error:
-        keys, known = ["currency", "sources", "prices"], "compare it with `maskwright env prices`"
-        raise explain(error, where, whole="the table", keys=keys, sections=keys, known=known) from None
+        raise Guide(Prices, "the table", "compare it with `maskwright env prices`").explain(error, where) from None
 
 
 def estimate(environment: Environment, prices: Prices, placement: dict[str, int] | None = None) -> Estimate:
@@ -177,7 +175,8 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
         what, count = (hosts.accelerator, hosts.chips) if isinstance(hosts, Slice) else (hosts.machine(), hosts.size)
         asked.append((part, what, home, place.provisioning_model, count))
         if not (isinstance(hosts, Slice) and hosts.queued):
-            asked.append((f"{part}'s boot", boot_disk(hosts.machine()), home, "STANDARD", hosts.hosts * BOOT_DISK_GIB))
+            boot = family_of(hosts.machine()).boot_disk
+            asked.append((f"{part}'s boot", boot, home, "STANDARD", hosts.hosts * BOOT_DISK_GIB))
         machines += hosts.hosts
     if environment.disk is not None:
         asked.append(("disk", environment.disk.type, region, "STANDARD", environment.disk.size_gb))
@@ -186,11 +185,6 @@ def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[st
     if environment.nat and machines:
         asked.append(("nat", "nat", region, "STANDARD", min(machines, MOST_NAT_MACHINES)))
     return asked
-
-
-def boot_disk(machine: str) -> str:
-    only = family(machine) in BOOT_FROM_HYPERDISK or machine.startswith("a3-ultragpu")
-    return "hyperdisk-balanced" if only else "pd-balanced"
 
 
 def table(costs: Estimate) -> str:

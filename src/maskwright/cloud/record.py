@@ -11,7 +11,7 @@ from typing import Any
 
 from maskwright.cloud.environment import Environment
 from maskwright.core.errors import MaskwrightError
-from maskwright.launch.folder import Folder
+from maskwright.core.folder import Folder
 
 FORMAT = 1
 NAME = "record.json"

@@ -25,7 +25,7 @@ from maskwright.cloud.prices import Estimate, Prices, estimate
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import JobError, StoppedEarly
-from maskwright.launch.folder import Folder
+from maskwright.core.folder import Folder
 
 Kind = Literal["vm", "tpu"]
 RUN_HOURS = 0.5
@@ -83,12 +83,12 @@ class Smoke:
 
     def after(self, image: bool) -> list[list[str]]:
         """From there to the end of a job."""
-        hours = ["--max-hours", str(RUN_HOURS / 2)]
+        hours = ["--stop-after-hours", str(RUN_HOURS / 2)]
         return [
             *([["env", "image", self.yaml]] if image else []),
             ["env", "seed", self.yaml, "--yes"],
             ["env", "up", self.yaml, "--yes"],
-            ["submit", self.path("run.yaml"), "--run", "smoke", "--on", self.yaml, *hours],
+            ["submit", "env", self.yaml, self.path("run.yaml"), "--run", "smoke", *hours],
             ["env", "status", self.yaml],
         ]
 

@@ -1,20 +1,25 @@
 """Every key of a run's configuration, on one page.
 
-One YAML file describes one run. Keys are strict: an unknown key names its nearest neighbour, a wrong type names its
-dotted path. Units are in the names. Numbers that follow from others are functions, never keys.
-A key marked `resumable` may change between two starts of the same run; any other change is refused on resume.
+One YAML file describes one run. Keys are strict: the error for an unknown key names its nearest neighbour, and the
+error for a wrong type names the dotted path. Units are in the names. Numbers that follow from others are functions,
+never keys. A key marked `resumable` may change between two starts of the same run; any other change is refused on
+resume.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
-from maskwright.core.settings import Section, explain, parse_yaml, read_yaml
+from maskwright.core.foreign import FOREIGN
+from maskwright.core.recipes import find_config
+from maskwright.core.settings import Guide, Refused, Section, keys_of, parse_yaml, read_yaml
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -25,172 +30,185 @@ Resumable = Field(json_schema_extra={"resumable": True})
 
 class Data(Section):
     store: Annotated[str, Resumable]
-    """Folder that `maskwright data prepare` wrote. May move: its fingerprint is what must stay."""
+    """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
     seq_len: Annotated[int, Field(ge=8, le=8192)] = 512
-    """Tokens in a row, `<s>` and `</s>` included."""
+    """Tokens in a row, which is also the longest sequence; `<s>` and `</s>` are included."""
     packing: Literal["documents", "full_sentences"] = "documents"
-    """documents: chunks of documents, best-fit packed, attention inside a chunk. full_sentences: RoBERTa's original."""
+    """documents: each chunk of a document is a sequence; sequences are best-fit packed into rows, and attention stays
+    inside each. full_sentences: RoBERTa's original."""
 
 
 class Masking(Section):
     kind: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together: a token, a word (Ġ rule), a run of words."""
+    """What is masked together: one token, a whole word (Ġ rule), or a run of words."""
     rate: Share = 0.15
-    """Share of a row's text tokens to predict: 0.15 in RoBERTa, 0.30 in ModernBERT."""
+    """Share of a row's text tokens that are predicted: 0.15 in RoBERTa, 0.30 in ModernBERT."""
     final_rate: Share | None = None
-    """When set, the rate moves in a straight line from `rate` at the first step to this at the last."""
+    """When set, the rate moves linearly from `rate` at the first step to this value at the last."""
     mask_share: Fraction = 0.8
-    """Share of predicted tokens shown as `<mask>`."""
+    """Share of predicted tokens that are shown as `<mask>`."""
     random_share: Fraction = 0.1
-    """Share shown as a random token; the rest is shown unchanged."""
+    """Share of predicted tokens that are shown as a random token; the rest is shown unchanged."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Masking:
         if self.mask_share + self.random_share > 1.0:
-            raise ValueError("mask_share + random_share is above 1")
+            shares = f"mask_share {self.mask_share:g} and random_share {self.random_share:g}"
+            raise Refused(f"{shares} are above 1 together", fix="lower one of them; RoBERTa's are 0.8 and 0.1")
         return self
+
+    @property
+    def highest_rate(self) -> float:
+        return max(self.rate, self.final_rate or 0.0)
 
 
 class Model(Section):
     architecture: Literal["roberta", "modernbert"] = "roberta"
-    """roberta: learned positions, LayerNorm after each sub-layer. modernbert: rotary positions, LayerNorm before, gated
-    inner layer, no biases; each exports to its class in transformers."""
+    """roberta: learned positions, LayerNorm after each sub-layer. modernbert: rotary positions, LayerNorm before each
+    sub-layer, gated inner layer, no biases, full attention in every layer. Each exports to its class in
+    transformers."""
     size: Literal["nano", "mini", "small", "base", "large"] = "base"
     """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
     hidden_size: Width | None = None
-    """Width; with the next three, another shape than `size` names."""
+    """Width. Together with the next three keys, it sets a shape other than `size`'s."""
     num_hidden_layers: Annotated[int, Field(ge=1, le=1_000)] | None = None
-    """Layers."""
+    """Number of layers."""
     num_attention_heads: Width | None = None
-    """Heads; they divide the width."""
+    """Number of attention heads; must divide the width."""
     intermediate_size: Annotated[int, Field(ge=1, le=262_144)] | None = None
-    """Inner width of a layer; when not set, 4 times the width, or 8/3 of it in modernbert, whose inner layer has two
-    halves."""
+    """Inner width of a layer. When not set, it is 4 times the width, or 8/3 of it in modernbert, whose inner layer has
+    two halves."""
     max_seq_len: Annotated[int, Field(ge=8, le=65_536)] | None = None
-    """Longest row that the model can ever take; data.seq_len when not set."""
+    """Longest sequence that the model can ever take; data.seq_len when not set."""
     init_from: str | None = None
-    """Hugging Face folder to continue from (safetensors); its shape replaces the keys above."""
+    """Hugging Face folder to continue from (safetensors). Its shape replaces the keys above."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """After the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert, after the embeddings and inside the
-    inner layer."""
+    """Dropout after the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert it is after the embeddings and
+    inside the inner layer."""
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Of attention probabilities; 0.1 in RoBERTa. In modernbert, of attention's output as well."""
+    """Dropout of the attention probabilities; 0.1 in RoBERTa. In modernbert it also applies to attention's output."""
 
 
 class Optimizer(Section):
     kind: Literal["adamw", "muon"] = "adamw"
-    """AdamW, or Muon for the hidden matrices with AdamW for the rest."""
+    """adamw: AdamW for all weights. muon: Muon for the hidden matrices and AdamW for the rest."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 5e-4
-    """At the schedule's peak."""
+    """Learning rate at the schedule's peak."""
     beta1: Share = 0.9
     """Decay of the first moment."""
     beta2: Share = 0.98
     """Decay of the second moment."""
     momentum: Share = 0.95
-    """Only for muon: decay of its momentum."""
+    """Only for muon: decay of the momentum."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-6
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """On matrices only: biases and LayerNorms are not decayed."""
+    """Weight decay of matrices. Biases and LayerNorms are not decayed."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
-    """Longer gradients are scaled to this norm; null clips nothing, as RoBERTa did."""
+    """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
 
 
 class Schedule(Section):
     kind: Literal["linear", "cosine", "wsd"] = "linear"
-    """Warm-up, then a straight line down · half a cosine down · flat and then 1-sqrt down (warmup-stable-decay)."""
+    """Each starts with a warm-up. linear: then a straight line down. cosine: then half a cosine down. wsd: then flat,
+    then 1-sqrt down (warmup-stable-decay)."""
     steps: Count
-    """Optimizer updates in the whole run."""
+    """Number of optimizer updates in the whole run."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which the rate rises in a straight line to its peak."""
+    """Steps in which the learning rate rises linearly to its peak."""
     decay_steps: Count | None = None
-    """Only for wsd: length of its last phase; a fifth of the run when not set."""
+    """Only for wsd: length of the decay phase; a fifth of the run when not set."""
     final_lr_share: Fraction = 0.0
-    """Where the learning rate ends, just after the last step, as a share of the peak."""
+    """Learning rate just after the last step, as a share of the peak."""
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Schedule:
         if self.decay_steps is not None and self.kind != "wsd":
-            raise ValueError("decay_steps belongs to kind: wsd")
+            raise Refused(f"kind {self.kind} has no decay_steps", fix="take kind: wsd, or leave decay_steps out")
         if self.warmup_steps + (self.decay_steps or 0) >= self.steps:
-            raise ValueError(f"warm-up and decay leave no other step of the {self.steps}: the run would never peak")
+            raise Refused(
+                f"warm-up and decay leave no other step of the {self.steps}: the run would never peak",
+                fix="raise steps, or lower warmup_steps or decay_steps",
+            )
         return self
 
 
 class Batch(Section):
     micro_batch_rows: Count = 8
-    """Rows in one forward and backward pass of one worker."""
+    """Rows in one micro-batch, which is one forward and backward pass."""
     virtual_workers: Count = 1
-    """Micro-batches in one update, on however many devices there are. Global batch = this x micro_batch_rows."""
+    """Micro-batches in one update, on any number of devices: data-parallel degree x gradient accumulation steps. Global
+    batch size = virtual_workers x micro_batch_rows."""
 
 
 class Engine(Section):
     kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
-    """Which framework computes: torch on CPU and CUDA, jax on TPU and also on those. A run may change it on the way:
-    the numbers go on within rounding."""
+    """Framework that computes: torch on CPU and CUDA, jax on TPU, CPU and CUDA. A run may change it on the way; the
+    numbers then continue within rounding."""
     device: Annotated[Literal["auto", "cpu", "cuda", "tpu"], Resumable] = "auto"
-    """auto takes a TPU (jax) or a CUDA device when there is one, and says so. A device that is asked for and absent is
-    an error."""
+    """auto takes a TPU (jax) or a CUDA device when there is one, and says so. It is an error to ask for a device that
+    is absent."""
     devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
-    """How many of them, on all hosts together; they divide batch.virtual_workers. torch has a process for each, so many
-    as `--processes` says; jax takes all when not set, and 1 on a CPU, where more are virtual: for trying out."""
+    """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
+    (`--processes`). jax: all devices by default, one on a CPU (more are simulated, for tests)."""
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
-    """data: each device holds the whole model. fsdp: each holds a part of every weight, gradient and moment, and
-    gathers a layer when it is computed; with torch, only for adamw and reproducibility: fast."""
+    """data: each device holds the whole model. fsdp: each device holds a part of every weight, gradient and moment, and
+    gathers a layer when it is computed. With torch, fsdp needs adamw and reproducibility: fast."""
     dtype: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of the multiplications; weights and optimizer state are kept in fp32. auto: bf16 where the hardware is faster
-    at it."""
+    """Precision of the multiplications; weights and optimizer state are kept in fp32. auto takes bf16 where the
+    hardware is faster at it."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Only for torch: torch.compile of the layers. auto: on a CUDA device in runs long enough to win back the
+    """Only for torch: torch.compile of the layers. auto compiles on a CUDA device, in runs long enough to win back the
     compiler's time."""
     reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
-    """Only for torch. exact: gradients are summed in one order, so that weights are the same bit by bit on any number
-    of processes that divides batch.virtual_workers. fast: in whatever order is fastest."""
+    """Only for torch. exact: gradients are summed in one order, so weights are the same bit by bit at any world size
+    that divides batch.virtual_workers. fast: gradients are summed in whatever order is fastest."""
     threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
-    """CPU threads; 0 = one on each physical core that this process may use. Another number gives other low bits."""
+    """CPU threads. 0 means one on each physical core that this process may use. Another number gives other low bits."""
 
 
 class Checkpoint(Section):
     save_every_steps: Annotated[Count | None, Resumable] = None
-    """Besides the save at the end, and when asked to stop."""
+    """Steps between saves. The run also saves at the end and when asked to stop."""
     save_every_seconds: Annotated[Annotated[float, Field(gt=0.0)] | None, Resumable] = 600.0
-    """At most this much work is lost to a kill."""
+    """Seconds between saves: a kill loses at most this much work."""
     keep: Annotated[Count, Resumable] = 2
-    """Newest checkpoints to keep."""
+    """Number of newest checkpoints to keep."""
     keep_every_steps: Annotated[Count | None, Resumable] = None
-    """Checkpoints at multiples of this are kept for good. They are made by save_every_steps."""
+    """Checkpoints at multiples of this step are kept for good. save_every_steps must make them."""
     copy_to: Annotated[str | None, Resumable] = None
-    """URL of a folder of this run's own on an object store (gs://, s3://): each checkpoint is copied there, and a new
-    machine with an empty run directory continues from it."""
+    """URL of a folder on an object store (gs://, s3://) that is this run's own. Each checkpoint is copied there, and a
+    new machine with an empty run directory continues from the copy."""
     grace_seconds: Annotated[Annotated[float, Field(gt=0.0, le=86_400.0)], Resumable] = 25.0
-    """Time from SIGTERM or SIGINT to the end of the process. A step too long for it is given up."""
+    """Time from SIGTERM or SIGINT to the end of the process. A step that takes longer is given up."""
 
 
 class Health(Section):
     on_spike: Annotated[Literal["warn", "rollback"], Resumable] = "warn"
-    """What follows when the loss of a log line lies far above those before it: a warning, or the last checkpoint of
-    checkpoint.save_every_steps again and the data since then left out."""
+    """What to do when the loss of a log line lies far above those before it: `warn`, or `rollback` to the last
+    checkpoint of checkpoint.save_every_steps and skip the data since."""
     max_rollbacks: Annotated[Count, Resumable] = 3
-    """After so many the run stops with exit code 3."""
+    """After this many rollbacks the run stops with exit code 3."""
 
 
 class Evaluation(Section):
     every_steps: Annotated[Count | None, Resumable] = None
-    """Validation on held-out rows with fixed 15 % masks; at the start and the end in any case."""
+    """Steps between validations, on held-out rows with fixed 15 % masks. The run also validates at the start and the
+    end."""
     max_rows: Annotated[Count, Resumable] = 512
-    """Held-out rows to use, a fixed sample."""
+    """Number of held-out rows to use, a fixed sample."""
 
 
 class Logging(Section):
     every_steps: Annotated[Count, Resumable] = 10
     """Steps between lines in metrics.jsonl."""
     tensorboard: Annotated[bool, Resumable] = True
-    """Write events/ as well."""
+    """Whether to write TensorBoard's events/ as well."""
 
 
 class RunConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Of initial weights, order, masks and dropout."""
+    """Random seed for initial weights, data order, masking and dropout."""
     data: Data
     masking: Masking = Masking()
     model: Model = Model()
@@ -207,7 +225,10 @@ class RunConfig(Section):
     def _lengths_fit(self) -> RunConfig:
         longest = self.model.max_seq_len
         if self.model.init_from is None and longest is not None and longest < self.data.seq_len:
-            raise ValueError(f"model.max_seq_len {longest} is below data.seq_len {self.data.seq_len}")
+            raise Refused(
+                f"model.max_seq_len {longest} is below data.seq_len {self.data.seq_len}",
+                fix="lower data.seq_len, or raise model.max_seq_len",
+            )
         return self
 
     @model_validator(mode="after")
@@ -220,17 +241,64 @@ class RunConfig(Section):
     def rows_per_step(self) -> int:
         return self.batch.micro_batch_rows * self.batch.virtual_workers
 
+    def learning_rate_at(self, step: int) -> float:
+        """Learning rate of update `step`, from 0. It is 0 only if asked for: warm-up starts at the peak / warmup_steps.
+
+        linear   straight down from the peak to `final_lr_share`, reached just after the last step (RoBERTa)
+        cosine   half a cosine between the same ends (Loshchilov and Hutter 2017)
+        wsd      the peak until the last `decay_steps` (a fifth of the run when not set), then down as 1 - sqrt
+                 (warmup-stable-decay; the shape is Hägele et al. 2024)
+        """
+        schedule, peak = self.schedule, self.optimizer.learning_rate
+        begin, steps = schedule.warmup_steps, schedule.steps
+        if step < begin:
+            return peak * (step + 1) / begin
+        if schedule.kind == "wsd":
+            begin = steps - min(steps - begin, schedule.decay_steps or max(1, steps // 5))
+        progress = max(0.0, (step - begin) / (steps - begin))
+        if schedule.kind == "linear":
+            share = 1.0 - progress
+        elif schedule.kind == "cosine":
+            share = 0.5 * (1.0 + math.cos(math.pi * progress))
+        else:
+            share = 1.0 - math.sqrt(progress)
+        return peak * (schedule.final_lr_share + (1.0 - schedule.final_lr_share) * share)
+
+    def masking_at(self, step: int) -> Masking:
+        """The masking of update `step`. Its rate moves in a straight line from `rate` at step 0 to `final_rate` at the
+        last step."""
+        masking = self.masking
+        if masking.final_rate is None:
+            return masking
+        rate = masking.rate + (masking.final_rate - masking.rate) * step / max(self.schedule.steps - 1, 1)
+        return masking.model_copy(update={"rate": rate, "final_rate": None})
+
     def digest(self) -> str:
-        """Of every key that decides the numbers; resumable keys do not count."""
+        """sha256 of every key that decides the numbers; resumable keys do not count."""
         return storage.sha256_of({key: value for key, value in flat(self).items() if key not in RESUMABLE_KEYS})
 
 
+def shared_out(virtual_workers: int, parts: int, what: str) -> int:
+    """How many virtual workers each of `parts` processes, devices or chips (`what`) computes.
+
+    Raises `ConfigError` if they cannot be shared out evenly."""
+    each, rest = divmod(virtual_workers, parts)
+    if rest:
+        raise ConfigError(
+            f"{virtual_workers} virtual workers cannot be shared out evenly over {parts} {what}",
+            where="batch.virtual_workers",
+            fix=f"take a multiple of {parts}, with fewer batch.micro_batch_rows for the same batch; or fewer {what}",
+        )
+    return each
+
+
 def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
-    """Reads a run's YAML and applies `--set a.b=value` overrides. Raises `ConfigError` (exit 2)."""
+    """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
+    location = find_config(location)
     values = read_yaml(location, "start with `data:` and `schedule:`")
     for override in overrides or []:
         _apply(values, override)
-    return build_config(values, location)
+    return build_config(values, location, [override.partition("=")[0].strip() for override in overrides or []])
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -249,13 +317,15 @@ def _apply(values: dict[str, Any], override: str) -> None:
     values[key] = parse_yaml(text, f"--set {dotted}")
 
 
-def build_config(values: dict[str, Any], where: str) -> RunConfig:
+GUIDE = Guide(RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN)
+
+
+def build_config(values: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """`overrides`: dotted keys of `values` that the command line gave, not the file."""
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        known = "`maskwright schema --markdown` lists the keys and what each takes"
-        keys = {"keys": ALL_KEYS, "sections": list(RunConfig.model_fields)}
-        raise explain(error, where, whole="the run", known=known, **keys) from None
+        raise GUIDE.explain(error, where, overrides) from None
 
 
 def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
@@ -270,26 +340,15 @@ def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def _keys(section: type[BaseModel], *, only_resumable: bool, prefix: str = "") -> list[str]:
-    names: list[str] = []
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            names += _keys(field.annotation, only_resumable=only_resumable, prefix=f"{prefix}{name}.")
-        elif not only_resumable or (
-            isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("resumable")
-        ):
-            names.append(prefix + name)
-    return names
-
-
-ALL_KEYS: list[str] = _keys(RunConfig, only_resumable=False)
-RESUMABLE_KEYS: frozenset[str] = frozenset(_keys(RunConfig, only_resumable=True))
+KEYS = keys_of(RunConfig)
+ALL_KEYS: list[str] = list(KEYS)
+RESUMABLE_KEYS: frozenset[str] = frozenset(name for name, key in KEYS.items() if key.field.json_schema_extra)
 
 
 def refuse_changes(old: dict[str, Any], new: dict[str, Any], where: str) -> list[str]:
-    """Differences between two flat configurations that a resumed run may have, as `key: old -> new`.
+    """Returns the allowed differences between two flat configurations, as `key: old -> new`.
 
-    Raises `ConfigError` listing the others: they would make another run in the same folder.
+    Raises `ConfigError` listing the others, since they would make another run in the same folder.
     """
     changed = [key for key in ALL_KEYS if old.get(key) != new.get(key)]
     refused = [key for key in changed if key not in RESUMABLE_KEYS]

@@ -6,22 +6,31 @@
     │   ├── SourceError          2     raw text: encoding, missing column, truncated archive
     │   ├── StoreError           2     a token store: truncated, altered, made with another tokenizer
     │   ├── TokenizerError       2     a tokenizer file: missing mask token, other layout
-    │   └── ModelError           2     a model folder: missing file, unknown shape, pickled weights
+    │   ├── ModelError           2     a model folder: missing file, unknown shape, pickled weights
+    │   └── Locked               2     a folder or environment that somebody else holds: later, it may be free
     ├── CheckpointError          1   no usable checkpoint where one was needed
     ├── VerificationError        1   an exported model does not give the same numbers
     ├── CloudError               1   Google Cloud refused or failed; `reason` says which way
     ├── JobError                 —   a job on other machines: what its host that failed first ended with
     ├── TerraformError           —   Terraform's own exit code
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
-    └── StoppedEarly            75   stopped on request; running the same command again continues
-        └── ProcessLost         75     another process of the run is gone
+    └── StoppedEarly            75   running the same command again continues; `reason` says why it stopped
 
-A message is one line: where (file, line, byte or key), what, and how to fix it. It carries no secret.
+A message is one line: where (file, line, byte or key), what, and how to fix it. Several mistakes in one YAML are a line
+each. It carries no secret.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 from maskwright.core.secrets import redact
+
+INTERRUPTED = 130
+"""Exit code of a command that only watches, after Ctrl-C: 128 + SIGINT, as shells have it."""
+StopReason = Literal["", "asked", "limit", "signal", "grace", "agreed", "lost"]
+"""Why a run stopped before its last step; docs/run-directory.md says what each means. Empty for what is no run."""
 
 
 class MaskwrightError(Exception):
@@ -44,7 +53,14 @@ class InputError(MaskwrightError):
 
 
 class ConfigError(InputError):
-    pass
+    """`lines`: where one file has several mistakes, each with its own fix; they are printed below the first line."""
+
+    def __init__(self, what: str, *, fix: str | None, where: str | None = None, lines: Sequence[str] = ()) -> None:
+        self.lines = tuple(lines)
+        super().__init__(what, where=where, fix=fix)
+
+    def __str__(self) -> str:
+        return "\n  ".join([super().__str__(), *self.lines])
 
 
 class SourceError(InputError):
@@ -63,6 +79,10 @@ class ModelError(InputError):
     pass
 
 
+class Locked(InputError):
+    pass
+
+
 class CheckpointError(MaskwrightError):
     pass
 
@@ -72,7 +92,8 @@ class VerificationError(MaskwrightError):
 
 
 class CloudError(MaskwrightError):
-    """`reason`: permission | quota | capacity | missing | exists | disabled (the API, or billing) | other."""
+    """`reason`: credentials (none, or not accepted) | permission | quota | capacity | missing | exists | disabled (the
+    API, or billing) | unreached (no answer) | failed (Google's service did) | other."""
 
     def __init__(self, what: str, *, reason: str, where: str | None = None, fix: str | None = None) -> None:
         self.reason = reason
@@ -102,6 +123,6 @@ class HealthError(MaskwrightError):
 class StoppedEarly(MaskwrightError):
     exit_code = 75
 
-
-class ProcessLost(StoppedEarly):
-    pass
+    def __init__(self, what: str, *, reason: StopReason = "", where: str | None = None, fix: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(what, where=where, fix=fix)

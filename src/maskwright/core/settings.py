@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
@@ -15,6 +19,14 @@ from maskwright.core.errors import ConfigError
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Refused(ValueError):
+    """What a section's validator raises: `what` is wrong, and the `fix`."""
+
+    def __init__(self, what: str, *, fix: str) -> None:
+        self.fix = fix
+        super().__init__(what)
 
 
 BOOL = "tag:yaml.org,2002:bool"
@@ -82,28 +94,211 @@ def read_yaml(location: str, begin: str) -> dict[str, Any]:
     return values
 
 
-def explain(
-    error: ValidationError, where: str, *, whole: str, keys: list[str], sections: list[str], known: str
-) -> ConfigError:
-    """One line of pydantic's many: the first key that is wrong. `known` says where all `keys` are listed."""
-    first = error.errors()[0]
-    dotted = ".".join(str(part) for part in first["loc"])
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] == "extra_forbidden":
-        nearest = _nearest(dotted, keys, sections)
-        return ConfigError(
-            f"unknown key {dotted}{more}", where=where, fix=f"did you mean {nearest}?" if nearest else known
-        )
-    if first["type"] == "missing":
-        return ConfigError(f"key {dotted} is missing{more}", where=where, fix=f"add it; {known}")
-    message = first["msg"].removeprefix("Value error, ")
-    given = f", not {first['input']!r}" if not isinstance(first["input"], dict | BaseModel) else ""
-    return ConfigError(f"{dotted or whole}: {message}{given}{more}", where=where, fix=f"correct it; {known}")
+# ---- keys ----------------------------------------------------------------------------------------------------------
 
 
-def _nearest(dotted: str, keys: list[str], sections: list[str]) -> str | None:
-    """The same name in another section, or else the most similar section or dotted name."""
-    leaf = dotted.rsplit(".", 1)[-1]
-    elsewhere = [key for key in keys if key.rsplit(".", 1)[-1] == leaf]
-    similar = difflib.get_close_matches(dotted, [*sections, *keys], n=1, cutoff=0.6)
-    return next(iter([*elsewhere, *similar]), None)
+class Key(NamedTuple):
+    """A value that a section takes."""
+
+    section: type[BaseModel]
+    name: str
+
+    @property
+    def field(self) -> FieldInfo:
+        return self.section.model_fields[self.name]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of what it may be, null aside."""
+        return next(choice for choice in self._choices() if choice.get("type") != "null")
+
+    def allowed(self) -> str:
+        """What it takes, as in "a number > 0 and < 1; the default is 0.15"."""
+        schema, field = self.schema, self.field
+        words = choices(schema)
+        kind = NAMES.get(schema.get("type", ""), "a value")
+        text = f"one of {', '.join(words)}" if words else f"{kind} {' and '.join(bounds(schema))}".rstrip()
+        text += f" such as {schema['examples'][0]}" if "examples" in schema else ""
+        text += f", by the pattern {schema['pattern']}" if "pattern" in schema else ""
+        text += ", or null" if len(self._choices()) > 1 else ""
+        known = not field.is_required() and field.default not in (None, ...) and field.default_factory is None
+        return f"{text}; the default is {field.default}" if known else text
+
+    def _choices(self) -> list[dict[str, Any]]:
+        schema: dict[str, Any] = self.section.model_json_schema()["properties"][self.name]
+        return [schema | choice for choice in schema.get("anyOf", [schema])]
+
+
+NAMES = {
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a string",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+def choices(schema: dict[str, Any]) -> list[str]:
+    """The words of a key that takes a few; none for another key."""
+    return [str(value) for value in schema.get("enum", [schema["const"]] if "const" in schema else [])]
+
+
+def bounds(schema: dict[str, Any]) -> list[str]:
+    """As in ["> 0", "< 1"]."""
+    return [f"{sign} {_number(schema[key])}" for key, sign in LIMITS.items() if key in schema]
+
+
+def _number(value: float) -> str:
+    return re.sub(r"\.0$", "", str(value)) if value < 2**40 else f"2^{int(value).bit_length() - 1}"
+
+
+def keys_of(section: type[BaseModel], prefix: str = "") -> dict[str, Key]:
+    """Every key below a section by its dotted name, in the order of the source."""
+    found: dict[str, Key] = {}
+    for name, field in section.model_fields.items():
+        inner = _section_in(field.annotation)
+        if inner is None or typing.get_origin(field.annotation) in (list, dict):
+            found[prefix + name] = Key(section, name)
+        else:
+            found |= keys_of(inner, f"{prefix}{name}.")
+    return found
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """Of `Nfs`, `Nfs | None` and `list[Nfs]`: Nfs."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return annotation if issubclass(annotation, BaseModel) else None
+    return next(filter(None, map(_section_in, typing.get_args(annotation))), None)
+
+
+# ---- what a user is told -------------------------------------------------------------------------------------------
+
+
+class _Mistake(NamedTuple):
+    what: str
+    fix: str
+    where: str = ""
+    """Where it was typed, when that is not the file."""
+    meant: str = ""
+    """Key or section that was meant by an unknown one, so that it is not missing as well."""
+
+
+class Guide(NamedTuple):
+    """What is said about mistakes in one kind of YAML."""
+
+    section: type[BaseModel]
+    whole: str
+    """What the YAML describes, as in "the run"."""
+    known: str
+    """Where all keys are listed."""
+    foreign: Mapping[str, str] = {}
+    """What other programs call a key -> the key, KEY=VALUE, or a sentence (see `core.foreign`)."""
+
+    def explain(self, error: ValidationError, where: str, overrides: Collection[str] = ()) -> ConfigError:
+        """All that pydantic found; several mistakes are a line each below the first. `overrides`: dotted keys that came
+        from the command line, which is then blamed instead of the file."""
+        found: dict[_Mistake, None] = {}
+        errors = sorted(error.errors(), key=lambda one: one["type"] == "missing")  # after what may be its misspelling
+        for one in errors:
+            meant = {mistake.meant for mistake in found}
+            found |= dict.fromkeys(self._mistakes(one, overrides, meant))
+        if len(found) == 1:
+            only = next(iter(found))
+            return ConfigError(only.what, where=only.where or where, fix=only.fix)
+        lines = [str(ConfigError(each.what, where=each.where or None, fix=each.fix)) for each in found]
+        what = f"has {len(lines)} mistakes; each line below says how to mend one"
+        return ConfigError(what, where=where, fix=None, lines=lines)
+
+    def _mistakes(self, error: Any, overrides: Collection[str], meant: Collection[str]) -> list[_Mistake]:
+        loc, given = error["loc"], error["input"]
+        dotted = ".".join(map(str, loc))
+        if error["type"] == "extra_forbidden":
+            typed = [key for key in overrides if key == dotted or key.startswith(f"{dotted}.")]
+            return [self._unknown(*each) for each in _spread(dotted, given, typed, self._sections())]
+        if error["type"] == "missing":
+            return [] if dotted in meant else [self._missing(key) for key in self._required(dotted) if key not in meant]
+        where = f"--set {dotted}" if dotted in overrides else ""
+        if isinstance(refused := error.get("ctx", {}).get("error"), ValueError):
+            fix = refused.fix if isinstance(refused, Refused) else self.known
+            return [_Mistake(f"{dotted or self.whole}: {refused}", fix, where)]
+        section = self._section_at(loc[:-1])
+        field = section.model_fields.get(str(loc[-1])) if section else None
+        if section is None or field is None:
+            return [_Mistake(f"{dotted or self.whole}: {error['msg']}, not {given!r:.80}", self.known, where)]
+        inner = _section_in(field.annotation)
+        if inner is None:
+            return [_Mistake(f"{dotted} is {given!r:.80}", f"give {Key(section, str(loc[-1])).allowed()}", where)]
+        keys = f"give it keys: {', '.join(inner.model_fields)}"
+        if given is None:
+            return [_Mistake(f"section {dotted} is empty", f"take it out, or {keys}", where)]
+        return [_Mistake(f"{dotted} is {given!r:.80}, but it is a section", keys, where)]
+
+    def _unknown(self, dotted: str, is_section: bool, where: str) -> _Mistake:
+        what, advice = f"unknown key {dotted}", self.nearest(dotted, is_section)
+        if advice is None:
+            return _Mistake(what, self.known, where)
+        if " " in advice:
+            return _Mistake(what, advice, where)
+        key, _, value = advice.partition("=")
+        return _Mistake(what, f"did you mean {f'{key}: {value}' if value else key}?", where, key)
+
+    def nearest(self, dotted: str, is_section: bool = False) -> str | None:
+        """The key that an unknown one most likely means, KEY=VALUE, or a sentence on how it is said here. A section
+        is named only for a section."""
+        if is_section:
+            return next(iter(difflib.get_close_matches(dotted, self._sections(), n=1)), None)
+        leaf = dotted.rpartition(".")[2]
+        for name in (dotted.replace(".", "_"), leaf):
+            if advice := self.foreign.get(name.lower().replace("-", "_")):
+                return advice
+        scored = sorted(((_likeness(dotted, key), key) for key in keys_of(self.section)), reverse=True)
+        return scored[0][1] if scored and scored[0][0] >= LEAST_LIKENESS else None
+
+    def _missing(self, dotted: str) -> _Mistake:
+        path = dotted.split(".")
+        section = self._section_at(path[:-1]) or self.section
+        key = Key(section, path[-1])
+        meaning = " ".join((key.field.description or "").split()).partition(". ")[0].rstrip(".")
+        return _Mistake(f"key {dotted} is missing", f"add it, {key.allowed()}" + f": {meaning}" * bool(meaning))
+
+    def _required(self, dotted: str) -> list[str]:
+        """Itself, or the keys that a section cannot do without."""
+        below = {name: key for name, key in keys_of(self.section).items() if name.startswith(f"{dotted}.")}
+        return [name for name, key in below.items() if key.field.is_required()] if below else [dotted]
+
+    def _sections(self) -> list[str]:
+        return [name for name, field in self.section.model_fields.items() if _section_in(field.annotation)]
+
+    def _section_at(self, loc: Collection[str | int]) -> type[BaseModel] | None:
+        """None below what is no section. Numbers count the entries of a list."""
+        section: type[BaseModel] | None = self.section
+        for word in loc:
+            if section is not None and not isinstance(word, int):
+                field = section.model_fields.get(word)
+                section = _section_in(field.annotation) if field else None
+        return section
+
+
+LEAST_LIKENESS = 0.6
+"""Of `difflib`, as in `get_close_matches`."""
+
+
+def _likeness(dotted: str, key: str) -> float:
+    """1 for the same last word; the section decides between equals."""
+    (section, _, leaf), (other, _, name) = dotted.rpartition("."), key.rpartition(".")
+    whole = difflib.SequenceMatcher(None, dotted, key).ratio()
+    return difflib.SequenceMatcher(None, leaf, name).ratio() + 0.1 * (section == other) + 0.01 * whole
+
+
+def _spread(dotted: str, given: Any, typed: list[str], sections: list[str]) -> Iterator[tuple[str, bool, str]]:
+    """(name, whether it is a section's, where it was typed) of an unknown key; of an unknown section that is like none
+    of `sections`, each key in it."""
+    if typed:
+        yield from ((key, False, f"--set {key}") for key in typed)
+    elif isinstance(given, dict) and given and not difflib.get_close_matches(dotted, sections):
+        for name, value in given.items():
+            yield from _spread(f"{dotted}.{name}", value, [], [])
+    else:
+        yield dotted, bool(difflib.get_close_matches(dotted, sections)) and isinstance(given, dict | types.NoneType), ""

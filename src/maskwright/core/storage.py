@@ -19,7 +19,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
-from maskwright.core.errors import InputError
+from maskwright.core import remote
+from maskwright.core.errors import InputError, Locked
 
 READ_BYTES = 1 << 20
 
@@ -39,11 +40,13 @@ def without_query(location: str) -> str:
 
 def open_binary(location: str) -> BinaryIO:
     """Opens for reading. Raises `InputError` naming the location when it is absent or unreadable."""
+    if is_url(location):
+        files, path = remote.filesystem(location)
+        try:
+            return cast(BinaryIO, files.open(path, "rb"))
+        except Exception as error:  # each file system has errors of its own
+            raise remote.fault(error, "read", location) from error
     try:
-        if is_url(location):
-            import fsspec
-
-            return cast(BinaryIO, fsspec.open(location, "rb").open())
         return open(location, "rb")
     except FileNotFoundError:
         raise InputError("no such file", where=location, fix="check the path") from None
@@ -53,12 +56,8 @@ def open_binary(location: str) -> BinaryIO:
         raise InputError(
             "cannot be read: permission denied", where=location, fix="check the file's permissions"
         ) from None
-    except (OSError, ImportError, ValueError) as error:
-        raise InputError(
-            f"cannot be read: {error}",
-            where=location,
-            fix="check the location, and that the package for its file system is installed",
-        ) from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", where=location, fix="check the path and the disk") from error
 
 
 def expand(patterns: list[str]) -> list[str]:
@@ -77,9 +76,18 @@ def expand(patterns: list[str]) -> list[str]:
         else:
             matches = [pattern] if os.path.exists(pattern) else []
         if not matches:
-            raise InputError("matches no file", where=pattern, fix="check the path; quote globs in the shell")
+            raise InputError("matches no file", where=pattern, fix=_how_to_get(pattern))
         found.update(matches)
     return sorted(found)
+
+
+def _how_to_get(pattern: str) -> str:
+    """A data set's name on the Hugging Face Hub is taken for a path."""
+    fix = "check the path; quote globs in the shell"
+    if re.fullmatch(r"[\w-]+(/[\w.-]+)?", pattern) is None:
+        return fix
+    name = pattern if "/" in pattern else f"OWNER/{pattern}"
+    return f"{fix}. For a data set of the Hugging Face Hub: hf download {name} --repo-type dataset --local-dir DIR"
 
 
 def _glob(pattern: str) -> list[str]:
@@ -110,22 +118,16 @@ def _files_below(root: str) -> list[str]:
 
 
 def _expand_url(pattern: str) -> list[str]:
-    import fsspec
-
+    filesystem, path = remote.filesystem(pattern)
     try:
-        filesystem, path = fsspec.core.url_to_fs(pattern)
         if glob.has_magic(without_query(path)):
             names = filesystem.glob(path)
         elif filesystem.isdir(path):
             names = filesystem.find(path)
         else:
             names = [path] if filesystem.exists(path) else []
-    except (OSError, ImportError, ValueError) as error:
-        raise InputError(
-            f"cannot be listed: {error}",
-            where=pattern,
-            fix="check the location, and that the package for its file system is installed",
-        ) from error
+    except Exception as error:  # each file system has errors of its own
+        raise remote.fault(error, "listed", pattern) from error
     return [filesystem.unstrip_protocol(name) for name in names]
 
 
@@ -241,7 +243,7 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
     """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end.
 
     `flock` rather than a file's existence: the kernel lets go when the process dies, however it dies. A file, not its
-    folder: network file systems lock only what is open for writing. Raises `InputError` naming the holder.
+    folder: network file systems lock only what is open for writing. Raises `Locked` naming the holder.
     """
     folder = os.path.dirname(path)
     try:
@@ -255,7 +257,7 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-            raise InputError(f"is in use by {holder}", where=folder, fix="wait for it, or stop it") from None
+            raise Locked(f"is in use by {holder}", where=folder, fix="wait for it, or stop it") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
         try:

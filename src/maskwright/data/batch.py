@@ -1,4 +1,4 @@
-"""What an engine is fed: one micro-batch, in numpy, with shapes that never change during a run."""
+"""One micro-batch as an engine takes it: in numpy, with shapes that never change during a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Batch:
         return float(self.weights.sum())
 
     def part(self, begin: int, end: int) -> Batch:
-        """Its rows `begin` to `end`, which have an equal share of the predicted positions each."""
+        """Rows `begin` to `end`. Each row has an equal share of the predicted positions."""
         (M, T), K = self.input_ids.shape, len(self.labels)
         rows, slots = slice(begin, end), slice(begin * K // M, end * K // M)
         weights = self.weights[slots]

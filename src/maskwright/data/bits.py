@@ -1,7 +1,7 @@
 """Random numbers without a stream: 64 well-mixed bits as a pure function of integers, vectorised.
 
-The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014; constants of Stafford's variant 13). Nothing is
-drawn, so there is no state to save: restarts, workers and world size cannot change a number.
+The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014; constants of Stafford's variant 13). There is no stream
+and so no state to save: restarts, virtual workers and world size cannot change a number.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def mix(x: Bits) -> Bits:
-    """A bijection on 64 bits in which each input bit flips about half of the output bits. Overwrites nothing."""
-    x = (x ^ (x >> _30)) * _FIRST  # arrays of unsigned integers wrap around, which is meant
+    """A bijection on 64 bits in which each input bit flips about half of the output bits. `x` stays as it is."""
+    x = (x ^ (x >> _30)) * _FIRST  # unsigned integers wrap around on purpose
     x ^= x >> _27
     x *= _SECOND
     x ^= x >> _31
@@ -27,7 +27,7 @@ def mix(x: Bits) -> Bits:
 
 
 def key(*numbers: int) -> np.uint64:
-    """One 64-bit key of some non-negative integers, such as (seed, epoch, purpose)."""
+    """A 64-bit key from non-negative integers, such as (seed, epoch, purpose)."""
     result = np.zeros(1, np.uint64)
     for number in numbers:
         result = extend(result, np.array([number & 0xFFFFFFFFFFFFFFFF], np.uint64))

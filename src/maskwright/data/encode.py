@@ -1,4 +1,5 @@
-"""Documents to ids, with where their sentences end: encoded by sentence or found in whole documents, as is faster."""
+"""Documents to ids and sentence ends: encoded by sentence, or by document with sentence ends found after, as is
+faster."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Encoded:
-    """Ids of documents one after the other, and how many each sentence and each document has."""
+    """Ids of documents one after the other, and the number of ids in each sentence and each document."""
 
     ids: NDArray[np.uint32]
     sentence_sizes: Int64
@@ -24,12 +25,12 @@ class Encoded:
 
 
 def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_length: NDArray[np.int32]) -> Encoded:
-    """`byte_length` [vocabulary]: the bytes of text that each id stands for, -1 where that is unknown.
+    """`byte_length` [vocabulary]: the bytes of text that each id stands for, -1 if unknown.
 
-    A document without sentences counts as one sentence. Sentences are encoded by themselves, with the space before
-    them, or, where the encoder is faster so, found in whole documents: a token does not cross the space between two
-    sentences, so its place is found by counting bytes. A document where it does (a tokenizer with splitting rules of
-    its own) is encoded by sentence.
+    A document without sentences counts as one sentence. Sentences are encoded one by one, each with the space before
+    it. If the encoder is faster with documents, it encodes documents: no token crosses the space between two sentences,
+    so counting bytes finds where sentences end. A document in which a token does cross (the tokenizer has splitting
+    rules of its own) is encoded by sentence.
     """
     counts = np.array([len(document.parts) for document in documents])
     first_of_document = np.cumsum(counts) - counts
@@ -54,16 +55,16 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
 
 
 def _spaced(document: Document) -> list[str]:
-    """Its sentences, each but the first with the space that joins it to the one before."""
+    """The document's sentences. Each but the first has the space that joins it to the sentence before."""
     first, *others = document.parts
     return [first, *(f" {sentence}" for sentence in others)]
 
 
 def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | None:
-    """How many tokens each sentence has; None when some sentence does not end where a token does."""
+    """The number of tokens in each sentence; None if some sentence does not end where a token does."""
     if not len(token_bytes) or token_bytes.min() < 0:
         return None
-    # In 4 bytes it takes half the time; of one type, or searchsorted converts the longer side.
+    # 4 bytes take half the time. Both sides have one type, or searchsorted would convert the longer one.
     kind = np.int32 if sentence_bytes.sum() < 1 << 31 else np.int64
     ends, borders = np.cumsum(token_bytes, dtype=kind), np.cumsum(sentence_bytes, dtype=kind)
     last = np.searchsorted(ends, borders)
@@ -73,7 +74,7 @@ def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | Non
 
 
 def _byte_lengths(documents: Sequence[Document]) -> Int64:
-    """Of each sentence in UTF-8, with the space that joins it to the one before."""
+    """Bytes of each sentence in UTF-8, with the space that joins it to the sentence before."""
     if all(document.has_sentences for document in documents):
         text = b"\n".join(document.utf8_lines for document in documents) + b"\n"
         lengths = np.diff(np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")), prepend=-1)

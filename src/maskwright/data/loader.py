@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.config import RunConfig
+from maskwright.core.config import Masking, RunConfig
 from maskwright.core.errors import StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.masking import Masker, mask_rows, slots_per_row
@@ -19,7 +19,7 @@ from maskwright.data.store import Split, SplitName, TokenStore
 Int64 = NDArray[np.int64]
 ORDER_BLOCK = 8192
 """Rows whose order is computed at once: the permutation costs 6 microseconds a row alone, 0.1 in such a block."""
-VALIDATION_SEED, VALIDATION_RATE = 20_190_726, 0.15
+VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.15)
 """Held-out masks are the same in every run, at RoBERTa's rate, whatever the training rate is."""
 
 
@@ -37,7 +37,7 @@ class Rows:
 
     def materialize(self, rows: Int64) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
         """(input_ids, position_ids, segment_ids), each int32 [len(rows), T], before masking. Raises `StoreError` for
-        an id that the vocabulary does not have.
+        an id that is not in the vocabulary.
 
         A row number of -1 gives a row of padding, which fills the last micro-batch of an evaluation.
         """
@@ -74,8 +74,8 @@ class Rows:
         return ids.reshape(M, T), positions.reshape(M, T), segments.reshape(M, T)
 
     def work(self, rows: Int64) -> tuple[int, float]:
-        """Of rows >= 0, from the plan alone: positions that are not padding, and (query, key) pairs inside segments,
-        the sum of their squared lengths."""
+        """(positions that are not padding, (query, key) pairs inside segments) of rows >= 0, from the plan alone. The
+        pairs are the sum of the segments' squared lengths."""
         layout = self.plan
         counts = layout.first[rows + 1] - layout.first[rows]
         begins = np.cumsum(counts) - counts
@@ -85,14 +85,14 @@ class Rows:
         return int(sizes.sum()), float(np.square(segments.astype(np.float64)).sum())
 
     def documents(self, row: int) -> list[int]:
-        """Numbers in the split of the documents that a row holds something of."""
+        """Numbers of the documents in a row, within the split."""
         pieces = slice(int(self.plan.first[row]), int(self.plan.first[row + 1]))
         start, length = self.plan.start[pieces], self.plan.length[pieces]
         found = np.searchsorted(self.split.document_ends, start[length > 0], side="right")
         return [int(number) for number in np.unique(found)]
 
     def _require_ids(self, ids: NDArray[np.int32]) -> None:
-        """Opening a store does not read its tokens, so a damaged id shows here, before anything is computed from it."""
+        """Opening a store does not read its tokens, so a damaged id shows here, before it is used."""
         largest = int(ids.view(np.uint32).max())  # uint32 ids above 2^31 would be negative
         if largest >= self.vocab_size:
             raise StoreError(
@@ -111,8 +111,7 @@ class Loader:
         self.rows = open_rows(store, "train", config.data.seq_len, config.data.packing)
         self.masker = Masker.of(store.vocabulary)
         self._block: tuple[int, int, Int64] | None = None
-        masking = config.masking
-        self.slots = slots_per_row(masking.kind, max(masking.rate, masking.final_rate or 0.0), config.data.seq_len)
+        self.slots = slots_per_row(config.masking.kind, config.masking.highest_rate, config.data.seq_len)
         if self.rows.plan.rows < config.rows_per_step:
             raise StoreError(
                 f"has {self.rows.plan.rows:,} rows of {config.data.seq_len} tokens, "
@@ -121,18 +120,11 @@ class Loader:
                 fix="prepare more text, or lower batch.micro_batch_rows, batch.virtual_workers or data.seq_len",
             )
 
-    def masking_rate(self, step: int) -> float:
-        """A straight line from `rate` at step 0 to `final_rate` at the last step."""
-        masking = self.config.masking
-        if masking.final_rate is None:
-            return masking.rate
-        return masking.rate + (masking.final_rate - masking.rate) * step / max(self.config.schedule.steps - 1, 1)
-
     def epoch(self, step: int) -> float:
         return step * self.config.rows_per_step / self.rows.plan.rows
 
     def _rows_at(self, seen: Int64) -> tuple[Int64, Int64]:
-        """Epoch and row of each of the numbers of a run's rows, from blocks of the order that are computed at once."""
+        """(epochs, rows) of the run's rows with numbers `seen`, from blocks of the order that are computed at once."""
         size = self.rows.plan.rows
         epochs, index = np.divmod(seen, size)
         rows = np.empty(len(seen), np.int64)
@@ -143,45 +135,35 @@ class Loader:
         return epochs, rows
 
     def _order_block(self, epoch: int, begin: int) -> Int64:
-        """The order from `begin` on. Only the last one is kept: it is a cache of a pure function, not a state."""
+        """The order from `begin` on. Only the last block is kept: a cache of a pure function, not a state."""
         if self._block is None or self._block[:2] != (epoch, begin):
             size = self.rows.plan.rows
             index = np.arange(begin, min(begin + ORDER_BLOCK, size), dtype=np.int64)
             self._block = (epoch, begin, order(self.config.seed, epoch, index, size))
         return self._block[2]
 
-    def batches(self, step: int, data_step: int | None = None, workers: Sequence[int] | None = None) -> list[Batch]:
-        """The micro-batches of update `step`, one for each virtual worker, or for those of `workers` alone;
-        `data_step` when some data was left out."""
-        wanted = range(self.config.batch.virtual_workers) if workers is None else workers
-        return [self.batch(step, worker, data_step) for worker in wanted]
+    def batches(
+        self, step: int, data_step: int | None = None, virtual_workers: Sequence[int] | None = None
+    ) -> list[Batch]:
+        """The micro-batches of update `step`, one for each of `virtual_workers` (all when not given). `data_step` is
+        another step when some data was left out."""
+        wanted = range(self.config.batch.virtual_workers) if virtual_workers is None else virtual_workers
+        return [self.batch(step, virtual_worker, data_step) for virtual_worker in wanted]
 
     def work(self, data_step: int) -> tuple[int, float]:
-        """Of a whole update, whoever computes what of it: see `Rows.work`."""
+        """What an update of all ranks computes: see `Rows.work`."""
         rows = self.config.rows_per_step
         return self.rows.work(self._rows_at(data_step * rows + np.arange(rows, dtype=np.int64))[1])
 
-    def row_numbers(self, data_step: int, worker: int) -> tuple[Int64, Int64]:
-        """Epoch and row of each of a micro-batch's rows."""
+    def row_numbers(self, data_step: int, virtual_worker: int) -> tuple[Int64, Int64]:
+        """(epochs, rows) of a micro-batch's rows."""
         config, M = self.config, self.config.batch.micro_batch_rows
-        return self._rows_at(data_step * config.rows_per_step + worker * M + np.arange(M, dtype=np.int64))
+        return self._rows_at(data_step * config.rows_per_step + virtual_worker * M + np.arange(M, dtype=np.int64))
 
-    def batch(self, step: int, worker: int, data_step: int | None = None) -> Batch:
-        config = self.config
-        epochs, rows = self.row_numbers(step if data_step is None else data_step, worker)
-        masking = config.masking
-        return _masked(
-            self.rows,
-            self.masker,
-            rows,
-            epochs,
-            seed=config.seed,
-            kind=masking.kind,
-            rate=self.masking_rate(step),
-            slots=self.slots,
-            mask_share=masking.mask_share,
-            random_share=masking.random_share,
-        )
+    def batch(self, step: int, virtual_worker: int, data_step: int | None = None) -> Batch:
+        epochs, rows = self.row_numbers(step if data_step is None else data_step, virtual_worker)
+        masking, seed = self.config.masking_at(step), self.config.seed
+        return _masked(self.rows, self.masker, masking, rows, epochs, seed=seed, slots=self.slots)
 
 
 def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
@@ -200,7 +182,7 @@ def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing
 def validation_batches(
     store: TokenStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
 ) -> list[Batch]:
-    """Held-out batches with fixed masks: a fixed sample of rows, 15 % of tokens, the last batch filled with padding."""
+    """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, the last batch filled with padding."""
     rows = open_rows(store, "valid", seq_len, packing)
     count = min(max_rows, rows.plan.rows)
     chosen = order(VALIDATION_SEED, 0, np.arange(count, dtype=np.int64), rows.plan.rows)
@@ -211,25 +193,21 @@ def validation_batches(
         _masked(
             rows,
             masker,
+            VALIDATION_MASKING,
             padded[begin : begin + micro_batch_rows],
             np.zeros(micro_batch_rows, np.int64),
             seed=VALIDATION_SEED,
-            kind="token",
-            rate=VALIDATION_RATE,
-            slots=slots_per_row("token", VALIDATION_RATE, seq_len),
+            slots=slots_per_row(VALIDATION_MASKING.kind, VALIDATION_MASKING.rate, seq_len),
         )
         for begin in range(0, len(padded), micro_batch_rows)
     ]
 
 
-def _masked(rows: Rows, masker: Masker, chosen: Int64, epochs: Int64, **options: object) -> Batch:
+def _masked(
+    rows: Rows, masker: Masker, masking: Masking, chosen: Int64, epochs: Int64, *, seed: int, slots: int
+) -> Batch:
     input_ids, position_ids, segment_ids = rows.materialize(chosen)
     masked, index, labels, weights = mask_rows(
-        masker,
-        input_ids,
-        segment_ids,
-        epochs=epochs,
-        rows=chosen,
-        **options,  # type: ignore[arg-type]
+        masker, input_ids, segment_ids, masking, seed=seed, epochs=epochs, rows=chosen, slots=slots
     )
     return Batch(masked, position_ids, segment_ids, index, labels, weights)

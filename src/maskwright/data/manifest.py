@@ -1,7 +1,7 @@
-"""A store's `manifest.json`, believed only as far as it agrees with itself: shapes, names, counts, sizes, totals.
+"""A store's `manifest.json`, trusted only as far as it agrees with itself: shapes, names, counts, sizes, totals.
 
-Nothing but the manifest is read here. A name is a plain file name of one fixed form, so none can lead out of the
-folder. Whether the files are what it says is for `TokenStore` to find out.
+This module reads nothing but the manifest. A file name has one fixed form, so none can lead out of the folder.
+`TokenStore` checks whether the files are what the manifest says.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, Any]]) -> str:
-    """Digest of what decides the ids and their order; where the store or its sources lie does not count."""
+    """Digest of what decides the ids and their order. The place of the store and its sources does not count."""
     files = [
         [shard["split"], [file["sha256"] for role, file in shard["files"].items() if role != "origins"]]
         for shard in shards
@@ -78,17 +78,17 @@ def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, A
 
 
 def read_manifest(folder: str) -> dict[str, Any]:
-    """Raises `StoreError` when the folder is no finished store, is of another format, or its manifest was edited."""
+    """Raises `StoreError` if the folder is no finished store, has another format, or its manifest was edited."""
     path = os.path.join(folder, "manifest.json")
     if storage.is_url(folder):
         raise StoreError("a token store must be a local folder", where=folder, fix="copy it to this machine first")
     if not os.path.isfile(path):
-        unfinished = os.path.exists(os.path.join(folder, "prepare.json"))
-        raise StoreError(
-            "its preparation never finished" if unfinished else "is not a token store (no manifest.json)",
-            where=folder,
-            fix="run `maskwright data prepare` again" + (": it continues" if unfinished else ""),
-        )
+        if os.path.exists(os.path.join(folder, "prepare.json")):
+            fix = "run `maskwright data prepare` again: it continues"
+            raise StoreError("its preparation never finished", where=folder, fix=fix)
+        what = "it has no manifest.json" if os.path.isdir(folder) else "there is no such folder"
+        fix = "correct the path, or make one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
+        raise StoreError(f"is not a token store: {what}", where=folder, fix=fix)
     try:
         manifest = storage.read_json(path)
     except InputError as error:
@@ -112,7 +112,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
 
 
 def require_shards(shards: Any, dtype: str, where: str) -> None:
-    """Raises `StoreError` unless `shards` (of the note that a stopped preparation left) could be a manifest's."""
+    """Raises `StoreError` unless `shards`, from the notes of a stopped preparation, could be a manifest's."""
     _require_shape(TypeAdapter(list[_Shard]), shards, where)
     _require_agreement(shards, dtype, where)
 
@@ -128,7 +128,7 @@ def _require_shape(kind: TypeAdapter[Any], value: Any, where: str) -> None:
 
 
 def _require_agreement(shards: list[dict[str, Any]], dtype: str, where: str) -> None:
-    """Raises `StoreError` where a shard's names, counts and sizes do not belong together."""
+    """Raises `StoreError` if a shard's names, counts and sizes do not fit together."""
     seen: set[str] = set()
     for number, shard in enumerate(shards):
         files, what = shard["files"], ""

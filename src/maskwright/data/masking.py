@@ -1,15 +1,15 @@
 """Masked-LM masking, dynamic and yet exactly repeatable: a pure function of (seed, epoch, row, position).
 
-Every kind is one algorithm. Tokens form groups that are taken whole; a group is named by where it begins, and its key
-is random bits above that place, so no two groups have one key. Groups are taken in order of key until the row's budget
-(rate x its text tokens) is met. The group that crosses the budget is taken with the probability that makes the expected
-count exact.
+Every kind is one algorithm. Tokens form groups that are masked together. A group is named by where it begins, and its
+key is random bits above that place, so no two groups share a key. Groups are taken in order of key until the row's
+budget (rate x its text tokens) is met. The group that crosses the budget is taken with the probability that makes the
+expected count exact.
   token       every token its own group (RoBERTa)
   whole_word  the tokens of a word: one that starts with white space (Ġ) and those after it that do not
   span        runs of words, length geometric(0.2) cut at 10 (SpanBERT, Joshi et al. 2020)
 A word of more than 8 tokens (text without spaces is one word) and a span of more than 16 are cut into groups of that
-size, so that a group always fits a row's slots and the expected count stays exact. One 80/10/10 draw is made for each
-group (fairseq's rule for words). Special tokens are never taken nor drawn as replacements. A row has at most `slots`
+size, so that a group always fits a row's slots and the expected count stays exact. Each group makes one 80/10/10 choice
+(fairseq's rule for words). Special tokens are neither masked nor used as replacements. A row has at most `slots`
 predictions, so that shapes are static.
 """
 
@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.core.config import Masking
 from maskwright.data import bits
 from maskwright.data.batch import Int32
 from maskwright.text.vocabulary import Vocabulary
@@ -31,20 +32,21 @@ Kind = Literal["token", "whole_word", "span"]
 SPAN_STOP_PROBABILITY, LONGEST_SPAN_WORDS = 0.2, 10
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE = 2
-# What is drawn once for a row, group or token must not meet the draws of its positions, so these lie above them all.
+# Random numbers of a row, group or token must not meet those of its positions, so these purposes lie above them all.
 EDGE_PURPOSE, ACTION_PURPOSE, REPLACEMENT_PURPOSE, LENGTH_PURPOSE = 2**32, 2**33, 2**34, 2**35
 NEVER = np.uint32(0xFFFFFFFF)
-"""Key of what is not to be taken; every real key is below 2^31."""
+"""Key of a token that is never taken; every real key is below 2^31."""
 FEW = 4
 
 
 @dataclass(frozen=True)
 class Masker:
-    """The vocabulary's tables, ready for use. `ordinary`: ids that may replace a token."""
+    """The vocabulary's tables, by id."""
 
     special: NDArray[np.bool_]
     word_start: NDArray[np.bool_]
     ordinary: Int32
+    """Ids that may replace a token."""
     mask_id: int
 
     @staticmethod
@@ -63,7 +65,7 @@ class Masker:
         return [index for index in np.flatnonzero(self.special).tolist() if index > self._first_ordinary]
 
     def may_be_predicted(self, input_ids: Int32) -> NDArray[np.bool_]:
-        """Where no special token stands. Comparing with a few ids costs a fifth of looking each token up."""
+        """True where no special token stands. Comparing with a few ids costs a fifth of looking each token up."""
         if len(self._other_special) > FEW:
             return ~self.special[input_ids]
         result = input_ids >= self._first_ordinary
@@ -73,7 +75,7 @@ class Masker:
 
 
 def slots_per_row(kind: Kind, rate: float, seq_len: int) -> int:
-    """Static room for predictions in a row: the budget of a full row, and the longest group that may cross it."""
+    """Static number of predictions in a row: the budget of a full row, and the longest group that may cross it."""
     return min(seq_len, math.ceil(rate * (seq_len - 1)) + LONGEST_GROUP_TOKENS[kind])
 
 
@@ -81,21 +83,19 @@ def mask_rows(
     masker: Masker,
     input_ids: Int32,
     segment_ids: Int32,
+    masking: Masking,
     *,
     seed: int,
     epochs: NDArray[np.int64],
     rows: NDArray[np.int64],
-    kind: Kind,
-    rate: float,
     slots: int,
-    mask_share: float = 0.8,
-    random_share: float = 0.1,
 ) -> tuple[Int32, Int32, Int32, NDArray[np.float32]]:
-    """Masks `input_ids` [M, T] and returns (input_ids, predict_index [M*slots], labels, weights) as in `Batch`.
+    """Masks `input_ids` [M, T] at `masking.rate`. Returns (input_ids, predict_index [M*slots], labels, weights) as in
+    `Batch`.
 
     `epochs` and `rows` [M] name each row; the result for a row does not depend on the other rows.
     """
-    M, T = input_ids.shape
+    (M, T), kind = input_ids.shape, masking.kind
     row_keys = bits.extend(bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64))
     candidate = masker.may_be_predicted(input_ids)
     draws = _position_keys(row_keys, T)
@@ -104,7 +104,7 @@ def mask_rows(
     )
     keys = draws if begins is None else np.take_along_axis(draws, begins, axis=1)
     keys[~candidate] = NEVER
-    budget = rate * np.count_nonzero(candidate, axis=1)
+    budget = masking.rate * np.count_nonzero(candidate, axis=1)
     edge = bits.uniform(bits.extend(row_keys, _number(EDGE_PURPOSE)))
     flat, count = _choose(keys, budget, edge, slots, alone=begins is None)
 
@@ -115,12 +115,13 @@ def mask_rows(
     action = bits.uniform(bits.extend(keys_of_rows, begin.astype(np.uint64) + np.uint64(ACTION_PURPOSE)))
     masked = input_ids.copy()
     shown = masked.ravel()
-    shown[flat[action < mask_share]] = masker.mask_id
-    replaced = np.flatnonzero((action >= mask_share) & (action < mask_share + random_share))
+    shown[flat[action < masking.mask_share]] = masker.mask_id
+    below = masking.mask_share + masking.random_share
+    replaced = np.flatnonzero((action >= masking.mask_share) & (action < below))
     draw = bits.extend(keys_of_rows[replaced], place[replaced].astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
     shown[flat[replaced]] = masker.ordinary[(draw % np.uint64(len(masker.ordinary))).astype(np.int64)]
 
-    # Each row's predictions at the beginning of its slots; the rest are fillers.
+    # Each row's predictions fill its first slots; the rest stay empty.
     slot = np.flatnonzero(np.arange(slots) < count[:, None])
     index, padded_labels = np.zeros(M * slots, np.int32), np.zeros(M * slots, np.int32)
     weights = np.zeros(M * slots, np.float32)
@@ -171,10 +172,8 @@ def _span_begins(
     draws: NDArray[np.uint32],
     row_keys: bits.Bits,
 ) -> NDArray[np.intp]:
-    """Each word starts a span of random length, whose priority is its key; a word joins the best span that covers it.
-
-    [M, T] where the span of each token's word begins.
-    """
+    """[M, T] where the span of each token's word begins. Each word starts a span of random length, whose priority is
+    its key; a word joins the best span that covers it."""
     M = len(start)
     row, column = np.nonzero(start)
     words = np.bincount(row, minlength=M)
@@ -203,8 +202,8 @@ def _choose(
     """Places of the taken tokens in the flattened rows, ascending, and how many each row has. `alone`: every token is
     a group.
 
-    Whatever is taken lies among a row's `slots` smallest keys, so only those are sorted: a group that starts within the
-    budget is no longer than the slots beyond it, and one that starts later is not taken, however long it is.
+    All taken tokens lie among a row's `slots` smallest keys, so only those are sorted: a group that starts within the
+    budget is no longer than the slots beyond it, and a group that starts later is never taken.
     """
     M = len(keys)
     smallest = np.partition(keys, slots - 1, axis=1)[:, :slots]

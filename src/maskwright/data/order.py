@@ -1,8 +1,8 @@
-"""The order in which rows are seen: a keyed permutation that is a function, so resuming is a seek.
+"""The order of rows: a keyed permutation that is a function, so resuming is a seek.
 
-A generalised Feistel network over a x b, the smallest near-square that holds `size`; results outside are walked on
-(cycle walking) until they fall inside, which keeps it a bijection (Black and Rogaway 2002). The idea of using it for
-data order is levanter's.
+It is a generalised Feistel network over a x b, the smallest near-square that holds `size`. Results outside `size` are
+permuted again until they fall inside (cycle walking), which keeps it a bijection (Black and Rogaway 2002). The idea of
+using it for data order is levanter's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ORDER_PURPOSE = 1
 
 
 def order(seed: int, epoch: int, index: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Row seen at each `index` (0 <= index < size) of an epoch; O(1) each. Shape and dtype of `index` are kept."""
+    """The row at each `index` (0 <= index < size) of an epoch, in O(1) each. Keeps the shape and dtype of `index`."""
     if size < 1 or (index.size and (index.min() < 0 or index.max() >= size)):
         raise ValueError(f"index outside 0..{size - 1}")
     high = math.isqrt(size - 1) + 1

@@ -1,11 +1,11 @@
 """Which text goes into which row: a plan of pieces, computed once from document (and sentence) ends.
 
-`documents`       documents are cut into chunks of at most T-2 tokens, each framed `<s> … </s>`, best-fit packed into
-                  rows of T. A chunk is a segment: attention and positions stay inside it. Measured on books: 0.1 % of
-                  the positions stay empty.
-`full_sentences`  RoBERTa's original (fairseq's `complete` blocks of T-1 after one `<s>`): whole sentences, each with
+`documents`       Documents are cut into chunks of at most T-2 tokens. Each is framed `<s> … </s>` and best-fit packed
+                  into rows of T. A chunk is a segment: attention and positions stay inside it. Measured on books, 0.1 %
+                  of the positions stay empty.
+`full_sentences`  RoBERTa's original (fairseq's `complete` blocks of T-1 after one `<s>`): full sentences, each with
                   `</s>`, an extra `</s>` between documents, until the next would not fit. A row is one segment and may
-                  cross documents. A sentence that is longer than a row by itself is cut (fairseq would drop it).
+                  cross documents. A sentence longer than a row is cut (fairseq would drop it).
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ Packing = Literal["documents", "full_sentences"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows as runs of pieces. Piece p takes `length[p]` tokens from `start[p]`, after `bos[p]` `<s>` and before
-    `eos[p]` `</s>`.
-
-    Row r has pieces `first[r]` to `first[r + 1]`. With `segments`, each piece is a segment; otherwise the row is one.
-    """
+    """Rows as runs of pieces p, each some tokens of the split between frame tokens."""
 
     seq_len: int
     start: Int64
+    """[p], the first token in the split."""
     length: NDArray[np.int32]
+    """[p], tokens."""
     bos: NDArray[np.int8]
+    """[p], how many `<s>` come before."""
     eos: NDArray[np.int8]
+    """[p], how many `</s>` come after."""
     first: Int64
+    """[rows + 1]: row r has pieces `first[r]` to `first[r + 1]`."""
     segments: bool
+    """Whether each piece is a segment; otherwise the row is one."""
 
     @property
     def rows(self) -> int:
@@ -48,13 +50,13 @@ class Plan:
 
     @property
     def waste(self) -> float:
-        """Share of positions that carry neither text nor frame."""
+        """Share of positions with neither text nor frame."""
         used = self.text_tokens + int(self.bos.sum()) + int(self.eos.sum())
         return 1.0 - used / max(self.rows * self.seq_len, 1)
 
 
 def plan(document_ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
-    """`document_ends`, `sentence_ends`: ascending token offsets. Raises `StoreError` where sentences are needed and
+    """`document_ends`, `sentence_ends`: ascending token offsets. Raises `StoreError` if sentences are needed and
     absent."""
     if packing == "documents":
         return plan_documents(document_ends, seq_len)
@@ -91,8 +93,9 @@ def plan_documents(document_ends: Int64, seq_len: int) -> Plan:
 def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
     """Best-fit decreasing: (items in row order, first item of each row).
 
-    Items are placed by falling size, each into the fullest row that takes it. Items of one size, and rows with equal
-    room, are interchangeable, so they are moved in bulk: work grows with the number of different sizes, not of items.
+    Items are placed by falling size, each into the fullest row that has room. Items of one size are interchangeable,
+    and so are rows with equal room. They are moved in bulk: the work grows with the number of different sizes, not of
+    items.
     """
     by_size = np.argsort(-sizes, kind="stable")
     counts = np.bincount(sizes, minlength=capacity + 1)
@@ -103,7 +106,7 @@ def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
         left = int(counts[size])
         while left:
             room = next((free for free in range(size, capacity) if open_rows[free]), capacity)
-            fit = room // size  # best fit goes on with the same row while it still takes another
+            fit = room // size  # best fit continues with the same row while it has room
             wanted = -(-left // fit)
             if room < capacity:
                 run = open_rows[room].pop()
@@ -148,8 +151,8 @@ def plan_full_sentences(document_ends: Int64, sentence_ends: Int64, seq_len: int
 
 
 def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int) -> tuple[Int64, Int64, Int64]:
-    """(start, length, `</s>` after) of sentences, of the pieces of over-long ones, and of empty units between
-    documents."""
+    """(start, length, number of `</s>` after) of sentences, of the pieces of over-long sentences, and of empty units
+    between documents."""
     starts = np.concatenate([[0], sentence_ends[:-1]]).astype(np.int64)
     sizes = sentence_ends - starts
     room = block - 1
@@ -159,7 +162,7 @@ def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int) -> t
     start = starts[of_sentence] + number * room
     length = np.minimum(room, sentence_ends[of_sentence] - start)
     eos = (number == pieces[of_sentence] - 1).astype(np.int64)
-    # A separator follows each document but the last: an empty unit that is one `</s>`.
+    # A separator follows each document but the last: an empty unit with one `</s>`.
     last_units = np.cumsum(pieces)[np.searchsorted(sentence_ends, document_ends[:-1])]
     return (
         np.insert(start, last_units, document_ends[:-1]),

@@ -1,8 +1,8 @@
 """`maskwright data prepare`: documents to a token store, resumable and with the same bytes for the same input.
 
-Work goes in blocks of whole documents. A block's shards (train and valid) are written under temporary names, synced and
-renamed, then noted in `prepare.json`; a run that was cut goes on after the last noted block. Passed-over documents
-are only hashed, not encoded. `manifest.json` is written last: without it the folder is no store.
+Work goes in blocks of full documents. A block's shards (train and valid) are written under temporary names, synced and
+renamed, then noted in `prepare.json`. A preparation that was cut goes on after the last noted block: the documents
+before it are only hashed, not encoded. `manifest.json` is written last; without it the folder is no store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCK = "prepare.lock"
 ENCODE_CHARACTERS = 4_000_000
 """Text handed to the tokenizer's threads at once: large enough that they never wait, small enough for a laptop."""
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 32, 500
-"""Of the text's beginning, on which a fast encoder is compared with the reference one: 5 milliseconds."""
+"""The sample from the text's beginning on which a fast encoder is compared with the reference one: 5 milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class PrepareOptions:
     shard_tokens: int = 64_000_000
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.valid_fraction < 1.0:
+        if not 0.0 <= self.valid_fraction <= 1.0:
             raise InputError(
-                f"--valid-fraction {self.valid_fraction} is not in 0 … 1",
-                fix="0.01 holds one document in a hundred out",
+                f"--valid-fraction {self.valid_fraction} is not from 0 to 1",
+                fix="0.01 holds one document in a hundred out, 1 makes a store that is a test set only",
             )
         if self.shard_tokens < 1 or self.min_characters < 1:
             raise InputError("--shard-tokens and --min-characters must be at least 1", fix="raise them")
@@ -55,7 +55,7 @@ class PrepareOptions:
 
 @dataclass
 class Counts:
-    """Documents met so far, by what became of them."""
+    """Documents so far, by what became of them."""
 
     read: int = 0
     kept: int = 0
@@ -119,13 +119,13 @@ class _Preparation:
             self._resume()
             try:
                 self._note()
-                gc.freeze()  # what imports have made is not looked through again and again: a twelfth of the time
+                gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time
                 try:
                     self._work()
                 finally:
                     gc.unfreeze()
             except Exception as error:
-                # What is noted is worth keeping for the next try, unless the input itself was bad.
+                # The noted blocks are kept for the next try, unless the input itself was bad.
                 if isinstance(error, InputError) or not self.shards:
                     self._clean()
                 raise
@@ -201,7 +201,7 @@ class _Preparation:
         self._finish()
 
     def _sort(self, document: Document) -> str | None:
-        """The split of a document that is kept, and the counting."""
+        """Counts a document. Returns its split, or None if it is not kept."""
         self.counts.read += 1
         options, size = self.options, document.characters
         if size < options.min_characters:
@@ -253,7 +253,7 @@ class _Preparation:
             "sentences": np.cumsum(np.concatenate(pending.sentence_sizes), dtype="<u8"),
             "origins": np.array(pending.origins, "<u8").reshape(-1),
         }
-        # `<unk>` may be meant: a vocabulary without all bytes spells what it lacks so.
+        # `<unk>` may be right: a vocabulary without all bytes has it for the bytes that it lacks.
         if any((content["tokens"] == index).any() for index in self.vocabulary.special - {self.vocabulary.unk}):
             raise TokenizerError(
                 "turned text into special ids", where=self.tokenizer_location, fix="mark its special tokens as special"
@@ -323,7 +323,7 @@ class _Preparation:
 
 
 class _Pending:
-    """Encoded documents that are not yet in a shard: 2 or 4 bytes a token, as they will lie on disk."""
+    """Encoded documents that are not yet in a shard: 2 or 4 bytes a token, as on disk."""
 
     def __init__(self) -> None:
         self.ids: list[np.ndarray] = []
@@ -347,7 +347,7 @@ class _Pending:
 
 
 def _read_note(path: str, dtype: str) -> dict[str, Any]:
-    """`prepare.json`. Raises `InputError` where it is not what `_note` writes."""
+    """The contents of `prepare.json`. Raises `InputError` unless `_note` could have written them."""
     noted, fix = storage.read_json(path), f"delete {os.path.dirname(path)}, and prepare again"
     counts = noted.get("counts") if isinstance(noted, dict) else None
     numbers = [counts.get("read"), noted.get("blocks")] if isinstance(counts, dict) else []
@@ -358,12 +358,12 @@ def _read_note(path: str, dtype: str) -> dict[str, Any]:
 
 
 def _placeless(origin: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sources without their folders: the same files in another place are the same input."""
+    """The sources without their folders: the same files in another place are the same input."""
     return [{**record, "location": os.path.basename(record["location"])} for record in origin]
 
 
 def report(ready: store.TokenStore) -> str:
-    """A page for a person about a store."""
+    """Describes a store for a person."""
     manifest = ready.manifest
     counts = manifest["counts"]
     lines = [

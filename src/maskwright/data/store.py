@@ -1,15 +1,15 @@
-"""The token store: flat little-endian shards of text ids, and where documents (and sentences) end.
+"""The token store: flat little-endian shards of text ids, and the ends of documents (and sentences).
 
     STORE/
       manifest.json                    format, dtype, counts, sha256 and crc32 of each file, tokenizer, sources, options
       tokenizer/tokenizer.json …       the tokenizer that made the ids
       train-00000.tokens.u16           text ids only: no special tokens, no row length, no masks
       train-00000.documents.u64        token offset in the shard after each document
-      train-00000.sentences.u64        the same for sentences, when the source marks them
-      train-00000.origins.u64          of each document, its file's number in the manifest's sources, and its first line
-      valid-00000.…                    held-out documents, chosen by hash of their text
+      train-00000.sentences.u64        the same for sentences, if the source marks them
+      train-00000.origins.u64          for each document: its file's number in the manifest's sources, and its first
+      line valid-00000.…                    held-out documents, chosen by hash of their text
 
-`docs/token-store.md` is the contract. Loading reads the manifest and the ends; tokens are mapped.
+`docs/token-store.md` is the contract. Loading reads the manifest and the ends; tokens are memory-mapped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def shard_names(split: str, number: int, dtype: str, sentences: bool) -> dict[str, str]:
-    """File names of a shard by role, in the order in which they are listed in the manifest."""
+    """File names of a shard by role, in the order of the manifest."""
     stem = f"{split}-{number:05d}"
     names = {"tokens": f"{stem}.tokens.u{8 * np.dtype(dtype).itemsize}"}
     roles = ["documents", *(["sentences"] if sentences else []), "origins"]
@@ -67,9 +67,9 @@ class Split:
     def gather(
         self, start: Int64, length: Int64, before: NDArray[Any] | int = 0, after: NDArray[Any] | int = 0
     ) -> NDArray[np.int32]:
-        """The tokens of many spans, one after the other, as [sum(before + length + after)]. No span may cross a shard.
+        """The tokens of many spans, one after the other: [sum(before + length + after)]. No span may cross a shard.
 
-        `before` and `after` leave room around each span for its frame; what stands there is some token of the shard.
+        `before` and `after` leave room around each span for its frame; until then any token of the shard stands there.
         """
         if len(start) == 0:
             return np.empty(0, np.int32)
@@ -90,17 +90,19 @@ class Split:
         return out
 
     def _copy(self, shard: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
-        """Span by span: twice as fast as `gather`'s way for long ones, slower for short ones."""
+        """Copies span by span: twice as fast as `gather`'s way for long spans, slower for short ones."""
         out = np.zeros(int(size.sum()), np.int32)
         place = 0
         for number, first, count in zip(shard.tolist(), begin.tolist(), size.tolist(), strict=True):
             tokens = self.shards[number][first : first + count]
-            out[place : place + len(tokens)] = tokens  # fewer at a shard's very end, where only room is asked for
+            out[place : place + len(tokens)] = (
+                tokens  # fewer at the very end of a shard, where only the frame is missing
+            )
             place += count
         return out
 
     def counts(self, vocab_size: int) -> Int64:
-        """[vocab_size] how often each id occurs."""
+        """[vocab_size]: how often each id occurs."""
         total = np.zeros(vocab_size, np.int64)
         for shard in self.shards:
             for begin in range(0, len(shard), 1 << 24):
@@ -112,8 +114,7 @@ class TokenStore:
     """An opened store. Opening checks the manifest and each file's size; `verify` checks every byte."""
 
     def __init__(self, location: str) -> None:
-        """Raises `StoreError` when the folder is no finished store, is of a newer format, or a file is cut or
-        missing."""
+        """Raises `StoreError` if the folder is no finished store, has a newer format, or a file is cut or missing."""
         self.location = location
         self.manifest = read_manifest(location)
         self.dtype: str = self.manifest["dtype"]
@@ -140,7 +141,7 @@ class TokenStore:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Raises `StoreError` when the tokenizer beside the shards is not the one that made them."""
+        """Raises `StoreError` if the tokenizer beside the shards is not the one that made them."""
         vocabulary = read_vocabulary(self.tokenizer_folder)
         self.require_tokenizer(vocabulary, self.tokenizer_folder)
         return vocabulary
@@ -150,7 +151,7 @@ class TokenStore:
         return os.path.join(self.location, "tokenizer")
 
     def require_tokenizer(self, vocabulary: Vocabulary, where: str) -> None:
-        """Raises `StoreError` when `vocabulary` (read from `where`) gives other ids than the store holds."""
+        """Raises `StoreError` if `vocabulary` (read from `where`) gives other ids than the store holds."""
         made_with = self.manifest["tokenizer"]["fingerprint"]
         if vocabulary.fingerprint != made_with:
             raise StoreError(
@@ -172,7 +173,7 @@ class TokenStore:
         )
 
     def _map(self, shard: dict[str, Any]) -> NDArray[Any]:
-        # As a plain array: slices of a memmap object take three times as long.
+        # A plain array, because slices of a memmap object take three times as long.
         dtype = np.dtype(self.dtype).newbyteorder("<")
         return np.asarray(np.memmap(self._path(shard, "tokens"), dtype=dtype, mode="r"))
 
@@ -181,7 +182,7 @@ class TokenStore:
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def _ends_of(self, shard: dict[str, Any], role: Role) -> Int64:
-        """Small and read whole whenever they are used, so every byte of them is checked each time."""
+        """The ends are small and read in full whenever they are used, so every byte is checked each time."""
         path = self._path(shard, role)
         with storage.open_binary(path) as file:
             content = file.read()
@@ -194,7 +195,7 @@ class TokenStore:
         return ends.astype(np.int64)
 
     def origin(self, split: SplitName, document: int) -> str:
-        """`file:line` where a document of the split begins in what the store was made from."""
+        """`file:line` where a document of the split begins in the text that the store was made from."""
         for shard in (shard for shard in self.shards if shard["split"] == split):
             if document < shard["documents"]:
                 pairs = np.memmap(self._path(shard, "origins"), dtype="<u8", mode="r")
@@ -204,7 +205,7 @@ class TokenStore:
         raise IndexError(document)
 
     def verify(self) -> None:
-        """Reads every byte. Raises `StoreError` naming the first file that is not what was written, or an id too
+        """Reads every byte. Raises `StoreError` with the first file that is not what was written, or an id that is too
         large."""
         with progress("verify", sum(record["bytes"] for _, record in self._files()), "bytes") as bar:
             for path, record in self._files():

@@ -10,30 +10,27 @@ from typing import Protocol, SupportsFloat
 from maskwright.core.errors import HealthError, MaskwrightError
 from maskwright.data.batch import Batch
 from maskwright.engines.processes import Processes
-from maskwright.model.hf_names import Parameters
+from maskwright.model.hf.names import Parameters
 
 DROPOUT_PURPOSE = 7
-"""Of the keys that dropout is drawn by."""
+"""Purpose in the keys of dropout's random numbers (`data.bits.key`)."""
 
 
 @dataclass(frozen=True)
 class StepStats:
-    """Of one optimizer update: sum of the losses, their weight, and the gradient's norm before clipping.
-
-    What a device that runs ahead has yet to compute is a number only when `float()` asks for it, and waits then.
-    """
+    """Sums over all ranks of one optimizer update. Lazy: `float()` blocks until the device has the value."""
 
     loss_sum: SupportsFloat
     weight: SupportsFloat
     grad_norm: SupportsFloat
-    wish: int = 0
-    """What all processes now know that one of them wished: that of this step where there is one process, else of the
-    step before."""
+    """L2 norm before clipping."""
+    vote: int = 0
+    """The highest vote that all ranks know of: this step's on a single rank, else that of the step before."""
 
 
 @dataclass(frozen=True)
 class EvalStats:
-    """Sum of the losses, weight, and how many were predicted right; those of several batches add up."""
+    """Sums over predicted positions. Those of several batches add up."""
 
     loss_sum: float = 0.0
     weight: float = 0.0
@@ -53,12 +50,14 @@ class EvalStats:
 
 @dataclass
 class TrainState:
-    """All that training depends on besides the configuration and the data: `step` finished updates, parameters and
-    optimizer moments as fp32 arrays under Hugging Face names. `moments` maps a kind (`exp_avg`) to such arrays."""
+    """All that training depends on besides the configuration and the data."""
 
     step: int
+    """Finished updates."""
     parameters: Parameters
+    """fp32 arrays under Hugging Face names."""
     moments: dict[str, Parameters] = field(default_factory=dict)
+    """The optimizer's, by kind (`exp_avg`), in the same form."""
 
 
 class Engine(Protocol):
@@ -71,71 +70,82 @@ class Engine(Protocol):
 
     processes: Processes
 
-    spread: int
-    """Devices that each compute a micro-batch at the same time, in all processes together."""
+    dp_degree: int
+    """Data-parallel degree: devices of all ranks that each compute a micro-batch at the same time."""
 
     reads_alone: bool
-    """Whether process 0 has all of the state itself, so that it can `read` when others are gone."""
+    """Whether rank 0 holds all of the state itself, so that it can `read` when other ranks are gone."""
 
     rows_at_once: int | None
-    """Of a micro-batch; None for all. Smaller after running out of memory, and kept by checkpoints: it decides low
-    bits."""
+    """Rows of a micro-batch computed at once; None for all. It shrinks when memory runs out. Checkpoints keep it,
+    because it decides low bits."""
 
-    def workers(self, virtual_workers: int) -> list[int]:
-        """Which of an update's virtual workers this process computes, in the order that `step` takes their batches.
+    waiting: Callable[[], AbstractContextManager[object]] | None
+    """The engine enters this context while it waits for other ranks. None: it cannot tell waiting from computing."""
 
-        Raises `ConfigError` when they cannot be shared out evenly."""
+    def local_virtual_workers(self, virtual_workers: int) -> list[int]:
+        """Which of an update's virtual workers this rank computes, in the order in which `step` takes their batches.
+
+        Raises `ConfigError` if they cannot be shared out evenly."""
+        ...
+
+    def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
+        """Tries the shapes of `step(batches)` and `evaluate(held_out)`, so that both are compiled, and memory that runs
+        out has halved `rows_at_once`. All ranks take part.
+
+        Changes no parameter and no moment; no later number depends on it. `held_out` may be empty.
+        """
         ...
 
     def step(
-        self, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool], wish: int = 0
+        self, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool], vote: int = 0
     ) -> StepStats | None:
-        """One optimizer update. The loss is the sum over all predicted positions divided once by their weight.
+        """One optimizer update. The loss is the sum over all predicted positions, divided once by their weight.
 
-        `give_up` is asked before each micro-batch; once it says so, None is returned and nothing has changed. A
-        process among several does not give up alone. Of their wishes, each process is told the largest.
+        `give_up` is asked before each micro-batch. Once it is true, None is returned and nothing has changed; one of
+        several ranks does not give up alone. Every rank learns the highest `vote`.
 
         When the loss or the gradient is not finite, nothing changes, now or in later steps: `HealthError` is raised
-        here, or by `check` where the device runs ahead of the host.
+        here, or by `check` if the device runs ahead of the host.
         """
         ...
 
     def check(self) -> None:
-        """Waits for the device, and raises `HealthError` when a step was not finite."""
+        """Waits for the device. Raises `HealthError` if a step was not finite."""
         ...
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
-        """Sums over all of them; every process is given all. Best as many as `spread`."""
+        """Sums over all `batches`, of which every rank is given all. A multiple of `dp_degree` keeps all devices
+        busy."""
         ...
 
     def read(self) -> TrainState:
-        """A copy: later steps do not change it. All processes take part, process 0 gets it."""
+        """A copy that later steps do not change. All ranks take part; rank 0 gets it."""
         ...
 
     def write(self, state: TrainState) -> None:
-        """Process 0 gives it to all; what the others bring does not matter."""
+        """Sets the state of all ranks to rank 0's `state`. What other ranks pass does not matter."""
         ...
 
     def ceiling(self) -> float:
         """Measured FLOP/s of plain matrix multiplication, on all devices together."""
         ...
 
+    @property
     def report(self) -> dict[str, object]:
         """What was compiled, and memory: for `engine.json` of the run directory."""
         ...
 
     def profile(self, folder: str) -> AbstractContextManager[object]:
-        """Inside it, what host and device do is traced; at its end the trace is in `folder`."""
+        """Traces host and device inside the context, and writes the trace to `folder` at its end."""
         ...
 
-    def close(self) -> None: ...
 
-
-# ---- what engines say alike ------------------------------------------------------------------------------------------
+# ---- shared error messages ----------------------------------------------------------------------------------------
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """CUDA's error has a type in torch; that of torch's CPU allocator, and all of XLA's, only a text."""
+    """In torch, CUDA's error has a type of its own; torch's CPU allocator and XLA give only a text."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or any(sign in str(error) for sign in ("can't allocate memory", "RESOURCE_EXHAUSTED"))
 
@@ -159,7 +169,7 @@ def one_row_too_long(tokens: int, device: str) -> MaskwrightError:
 
 def fewer_at_once(before: int, now: int, tokens: int) -> str:
     return (
-        f"out of memory with {before} rows of {tokens} tokens at once: computing {now} at a time from here on, "
-        "which changes the last bits only, and with dropout what is dropped. To have it so from the start, lower "
-        "batch.micro_batch_rows and raise batch.virtual_workers"
+        f"out of memory with {before} rows of {tokens} tokens at once: computing {now} at a time from here on. That "
+        "changes only the last bits and, with dropout, what is dropped. Lower batch.micro_batch_rows and raise "
+        "batch.virtual_workers to have it so from the start"
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 from maskwright.core import config as run
-from maskwright.core.errors import ConfigError
+from maskwright.core.extras import require
 from maskwright.engines.base import Engine
 from maskwright.engines.processes import Alone, Processes
 from maskwright.model.config import ModelConfig
@@ -18,10 +17,10 @@ def make_engine(
     """`run_flops`: see `TorchEngine`. Raises `ConfigError` where a device or a framework is absent."""
     if engine.kind == "jax":
         require_jax()
-        from maskwright.engines.jax_engine import JaxEngine
+        from maskwright.engines.jax.engine import JaxEngine
 
         return JaxEngine(model, optimizer, engine, seed)
-    from maskwright.engines.torch_engine import TorchEngine
+    from maskwright.engines.torch.engine import TorchEngine
 
     return TorchEngine(model, optimizer, engine, seed, run_flops=run_flops)
 
@@ -30,16 +29,18 @@ def find_processes(engine: run.Engine) -> Processes:
     """The others that train this run, on all hosts. With jax, what must come before anything else that uses it."""
     if engine.kind == "jax":
         require_jax()
-        from maskwright.engines.jax_processes import connect
+        from maskwright.engines.jax.processes import connect
 
         return connect(engine)[2]
     if "WORLD_SIZE" not in os.environ:
         return Alone()
-    from maskwright.engines import torch_engine
+    # torch warns of each lost connection with a C++ stack of thirty lines; what matters comes as an error.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from maskwright.engines.torch.prepare import choose_device
+    from maskwright.engines.torch.processes import connect as connect_torch
 
-    return torch_engine.connect(engine, torch_engine.choose_device(engine.device))
+    return connect_torch(engine, choose_device(engine.device))
 
 
 def require_jax() -> None:
-    if importlib.util.find_spec("jax") is None:
-        raise ConfigError("JAX is not installed", where="engine.kind", fix="install maskwright[jax], on a TPU [tpu]")
+    require("jax", "engine.kind")

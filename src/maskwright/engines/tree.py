@@ -1,9 +1,9 @@
 """The one order in which the gradients of an update's micro-batches are summed, whoever computes them.
 
-Floating-point sums depend on their order. Here it is a binary tree over the V virtual workers: the left half of `n`
-leaves is the largest power of two below n, the right half the rest. Each of W processes computes V/W neighbouring
-leaves, sums what is a whole node of the tree, and the rest is summed, in the tree's order, from those nodes. So any W
-that divides V gives the same bits. Where V and V/W are powers of two, a process has one node to give away.
+Floating-point sums depend on their order. Here the order is a binary tree over the V virtual workers: the left half of
+`n` leaves is the largest power of two below n, the right half is the rest. Each of W ranks computes V/W neighbouring
+leaves and sums those that form complete nodes of the tree. The rest is summed from these nodes, in the tree's order. So
+any W that divides V gives the same bits. If V and V/W are powers of two, each rank sends one node.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ def children(node: Node) -> tuple[Node, Node]:
     return (first, left), (first + left, leaves - left)
 
 
-def whole_nodes(begin: int, end: int, root: Node) -> list[Node]:
-    """The largest nodes that lie in leaves `begin` to `end`, from left to right."""
+def complete_nodes(begin: int, end: int, root: Node) -> list[Node]:
+    """The largest nodes within leaves `begin` to `end`, from left to right."""
     first, leaves = root
     if begin <= first and first + leaves <= end:
         return [root]
     if first + leaves <= begin or end <= first:
         return []
     left, right = children(root)
-    return whole_nodes(begin, end, left) + whole_nodes(begin, end, right)
+    return complete_nodes(begin, end, left) + complete_nodes(begin, end, right)
 
 
 def sums_after(leaf: int, node: Node) -> int:
-    """How many sums `leaf` completes within `node`, when leaves come from left to right."""
+    """How many sums within `node` are complete after `leaf`, and not before. Leaves come from left to right."""
     first, leaves = node
     if leaves == 1 or not first <= leaf < first + leaves:
         return 0
@@ -42,12 +42,12 @@ def sums_after(leaf: int, node: Node) -> int:
     return int(last) + sum(sums_after(leaf, child) for child in children(node))
 
 
-def most_kept(leaves: int, virtual_workers: int) -> int:
-    """How many sums the first process keeps at a time, which computes so many leaves one after the other. A leaf that
-    completes a sum is added where that is."""
-    nodes = whole_nodes(0, leaves, (0, virtual_workers))
+def most_kept(leaves: int, virtual_workers: int, first: int = 0) -> int:
+    """The most sums that a rank holds at a time while it computes `leaves` leaves from `first` on, one after the other.
+    A leaf that completes a sum is added to it in place."""
+    nodes = complete_nodes(first, first + leaves, (0, virtual_workers))
     kept = most = 0
-    for leaf in range(leaves):
+    for leaf in range(first, first + leaves):
         sums = sum(sums_after(leaf, node) for node in nodes)
         most = max(most, kept + (sums == 0))
         kept += 1 - sums
@@ -55,7 +55,7 @@ def most_kept(leaves: int, virtual_workers: int) -> int:
 
 
 def summed(node: Node, given: dict[Node, T], add: Callable[[T, T], T]) -> T:
-    """The sum of `node` from those of the nodes that are given."""
+    """The sum of `node`, added up from the sums in `given`."""
     if node in given:
         return given[node]
     left, right = children(node)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig
+from maskwright.core.config import RunConfig, shared_out
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
 
@@ -50,7 +50,7 @@ def choose(
     Raises `ConfigError` when there are fewer GPUs than that, or when they cannot share out the batch."""
     if "WORLD_SIZE" in os.environ:
         if processes is not None or nodes > 1:
-            fix = "leave --processes and --nodes to it, or unset WORLD_SIZE"
+            fix = "leave --processes and --num-nodes to it, or unset WORLD_SIZE"
             raise ConfigError("another launcher has started this as one of several", where="WORLD_SIZE", fix=fix)
         return None
     V, engine = config.batch.virtual_workers, config.engine
@@ -62,7 +62,7 @@ def choose(
         fix = "give the same --processes on every machine"
         raise ConfigError("machines may have different numbers of GPUs", where="--processes", fix=fix)
     if nodes > 1 and not (rendezvous and rendezvous.rpartition(":")[2].isdigit() and rendezvous.rpartition(":")[0]):
-        fix = "give the same HOST:PORT of node 0 on every machine"
+        fix = "give the same HOST:PORT of node 0 on every machine; on a Ray cluster, `maskwright submit ray`"
         raise ConfigError(f"{nodes} nodes need an address to meet at", where="--rendezvous", fix=fix)
     if engine.kind == "torch" and engine.devices and engine.devices % nodes == 0:
         processes = processes or engine.devices // nodes
@@ -81,12 +81,8 @@ def choose(
             fix=f"take {max(there, 1)}, or say engine.device: cpu",
         )
     total = nodes * processes
-    if engine.kind == "torch" and V % total:
-        raise ConfigError(
-            f"{V} virtual workers cannot be shared out evenly over {total} processes",
-            where="batch.virtual_workers",
-            fix=f"take a multiple of {total}, with fewer batch.micro_batch_rows for the same batch; or fewer processes",
-        )
+    if engine.kind == "torch":
+        shared_out(V, total, "processes")
     if engine.kind == "torch" and engine.devices not in (None, total):
         raise ConfigError(
             f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix="leave it out"

@@ -11,32 +11,33 @@ together: whoever started the command on all of them does it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from types import FrameType
 
-from maskwright.core.beat import local_beats, states_here
+from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError
-from maskwright.core.judge import hung, missing, stale_after
-from maskwright.core.run_directory import RunDirectory, Status, step_of
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
 from maskwright.core.secrets import redact
-from maskwright.launch.group import Group
+from maskwright.launch.group import Group, choose
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
+from maskwright.launch.ray import gang as ray_gang
+from maskwright.launch.target import Pretrain
+from maskwright.run.directory import RunDirectory, Status, step_of
+from maskwright.run.heartbeat import local_beats, states_here
+from maskwright.run.liveness import hung, missing, stale_after
 
 COMMAND = [sys.executable, "-m", "maskwright"]
-PARENT = "MASKWRIGHT_PARENT"
-LISTENER = "MASKWRIGHT_LISTENER"
 OTHERS_SECONDS = 20.0
 """For the others to notice that one is gone, by their own connections, before they are told."""
 ANSWER_SECONDS = 10.0
@@ -45,30 +46,6 @@ RESTARTS, LONGEST_WAIT_SECONDS = 5, 30.0
 """In a row without a new checkpoint in between: what is lost every time would be lost for ever."""
 LOOK_EVERY_SECONDS, HUNG_SECONDS = 5.0, 60.0
 """How long a process may be seen to hang: someone may have stopped it, and may let it go on."""
-TAIL_LINES = 20
-ECHOES = ("error: process ", "stopped: process ", "stopped: another ")
-"""How lines begin in which a process says what became of another one, which says it itself."""
-PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent() -> None:
-    """Called by a process that `supervise` started: from here on it does not outlive it."""
-    parent = os.environ.pop(PARENT, None)
-    if parent is None:
-        return
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
-    if os.getppid() != int(parent):
-        os._exit(EARLY)
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
-
 
 # ---- one attempt ----------------------------------------------------------------------------------------------------
 
@@ -77,7 +54,6 @@ def _watch(parent: int) -> None:
 class Member:
     number: int
     process: subprocess.Popen[bytes]
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     reader: threading.Thread | None = None
     told_at: float | None = None
     end: End | None = None
@@ -101,6 +77,7 @@ class Attempt:
         self._shown: set[str] = set()
         self.ends: list[End] = []
         self.members: list[Member] = []
+        self._reasons = tempfile.TemporaryDirectory(prefix="maskwright-")
         listener = _listen() if group.rendezvous is None else None
         port = listener.getsockname()[1] if listener else 0
         if listener and not group.takes_listener:
@@ -119,6 +96,7 @@ class Attempt:
 
     def _start(self, words: list[str], group: Group, number: int, port: int, listener: socket.socket | None) -> Member:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
+        variables[REASON_FILE] = self._reason_file(int(variables["RANK"]))
         first, passed = variables["RANK"] == "0", []
         if first and listener and group.takes_listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
@@ -137,14 +115,16 @@ class Attempt:
             member.reader.start()
         return member
 
+    def _reason_file(self, rank: int) -> str:
+        return os.path.join(self._reasons.name, str(rank))
+
     def _relay(self, member: Member) -> None:
         """What a process other than 0 says, once where several say the same."""
         assert member.process.stderr
         with member.process.stderr as stream:
             for raw in stream:
                 line = redact(raw.decode(errors="replace").rstrip())
-                member.tail.append(line)
-                if line and line not in self._shown and not line.startswith(ECHOES):
+                if line and line not in self._shown:
                     self._shown.add(line)
                     say(f"process {member.number} | {line}")
 
@@ -160,7 +140,8 @@ class Attempt:
                 if member.reader:
                     member.reader.join(1.0)
                 code = 128 - code if code < 0 else code
-                member.end = End(member.number, code, told=member.told_at is not None, tail=tuple(member.tail))
+                reason = read_reason(self._reason_file(member.number))
+                member.end = End(member.number, code, member.told_at is not None, reason)
                 self.ends.append(member.end)
                 if code and not self._failed_at:
                     self._failed_at = now
@@ -178,6 +159,7 @@ class Attempt:
         for member in self.members:
             member.send(signal.SIGKILL)
             member.process.wait()
+        self._reasons.cleanup()
 
 
 class Watch:
@@ -253,36 +235,28 @@ class Signals:
                 signal.signal(number, handler)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """`--max-hours` and `--max-steps` of all attempts together, `--profile-steps` of the first."""
-
-    max_hours: float | None = None
-    max_steps: int | None = None
-    profile_steps: int = 0
-    begun_at: float = field(default_factory=time.monotonic)
-
-    def words(self, steps_done: int, first: bool) -> list[str]:
-        """What is left of them."""
-        words = ["--profile-steps", str(self.profile_steps)] if first and self.profile_steps else []
-        if self.max_hours is not None:
-            left = max(0.0, self.max_hours - (time.monotonic() - self.begun_at) / 3600.0)
-            words += ["--max-hours", f"{left:.6f}"]
-        if self.max_steps is not None:
-            words += ["--max-steps", str(max(1, self.max_steps - steps_done))]
-        return words
+def _what_is_left(command: Pretrain, seconds: float, steps: int) -> Pretrain:
+    """Of the limits, which count over all attempts together. The first attempt alone is profiled."""
+    hours, limit = command.stop_after_hours, command.stop_after_steps
+    return replace(
+        command,
+        stop_after_hours=None if hours is None else max(0.0, hours - seconds / 3600.0),
+        stop_after_steps=None if limit is None else max(1, limit - steps),
+        profile_steps=0,
+    )
 
 
-def supervise(words: list[str], group: Group, run: str, limits: Limits, grace_seconds: float) -> None:
-    """Runs `maskwright` with `words` in each process until the run is done. Raises `StoppedEarly` (75) when it can be
-    continued, `JobError` with the code of the process that failed first."""
-    directory, failures, saved = RunDirectory(run), 0, newest_step(run)
-    first, attempts = saved, 0
+def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
+    """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) when it can be continued,
+    `JobError` with the code of the process that failed first."""
+    directory, failures, saved = RunDirectory(command.run), 0, newest_step(command.run)
+    first, attempts, began = saved, 0, time.monotonic()
     where = f"{group.processes} processes"
     with Signals().heard() as signals:
         while True:
-            now, begun = [*words, *limits.words(saved - first, attempts == 0)], time.time()
-            verdict, newest = _attempt(now, group, directory, signals, grace_seconds), newest_step(run)
+            now = _what_is_left(command, time.monotonic() - began, saved - first) if attempts else command
+            begun = time.time()
+            verdict, newest = _attempt(now, group, directory, signals, grace_seconds), newest_step(command.run)
             if attempts == 0 and (status := _status_since(directory, begun)):
                 first = status.began  # a copy of the run may have been fetched
             failures, saved = (failures + 1 if newest == saved else 1), newest
@@ -299,18 +273,18 @@ def supervise(words: list[str], group: Group, run: str, limits: Limits, grace_se
                 break
     # Of several machines, the launcher of all begins them again.
     resumable = verdict.restart and (group.nodes > 1 or signals.asked)
-    conclude(EARLY if resumable else verdict.code, _named(verdict), where)
+    code = EARLY if resumable else verdict.code
+    conclude(code, _named(verdict), where, "signal" if signals.asked else verdict.reason)
 
 
 def _named(verdict: Verdict) -> str:
-    return verdict.cause.describe().replace("worker", "process") if verdict.cause else ""
+    return verdict.cause.describe("process") if verdict.cause else ""
 
 
 def _attempt(
-    words: list[str], group: Group, directory: RunDirectory, signals: Signals, grace_seconds: float
+    command: Pretrain, group: Group, directory: RunDirectory, signals: Signals, grace_seconds: float
 ) -> Verdict:
-    begun = time.time()
-    attempt = signals.attempt = Attempt(words, group, grace_seconds)
+    attempt = signals.attempt = Attempt(command.words(), group, grace_seconds)
     try:
         if signals.asked:  # while they were started
             attempt.tell_all()
@@ -321,7 +295,7 @@ def _attempt(
     finally:
         signals.attempt = None
         attempt.close()
-    return judge(_with_last_words(attempt.ends, _status_since(directory, begun)), group.processes, asked=signals.asked)
+    return judge(attempt.ends, group.processes, asked=signals.asked)
 
 
 def _status_since(directory: RunDirectory, begun: float) -> Status | None:
@@ -330,18 +304,41 @@ def _status_since(directory: RunDirectory, begun: float) -> Status | None:
     return status if status and status.heartbeat >= begun else None
 
 
-def _with_last_words(ends: list[End], status: Status | None) -> list[End]:
-    """Process 0 speaks on the terminal itself; why it stopped is in its status."""
-    said = f"stopped: {status.message}" if status and status.phase == "stopped" else ""
-    return [
-        End(end.worker, end.code, end.told, end.reason, (said,) if end.worker == 0 else end.tail, end.time)
-        for end in ends
-    ]
-
-
 def newest_step(run: str) -> int:
     """Of the whole checkpoints in a run directory; 0 when there is none."""
     folder = RunDirectory(run).checkpoints
     names = os.listdir(folder) if os.path.isdir(folder) else []
     whole = (name for name in names if os.path.exists(os.path.join(folder, name, "MANIFEST.json")))
     return max((step for name in whole if (step := step_of(name)) is not None), default=0)
+
+
+# ---- which launcher trains ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Who trains, as far as `pretrain` was told; None is for the launcher to choose."""
+
+    processes: int | None = None
+    num_nodes: int | None = None
+    gpus_per_node: int | None = None
+    """For a Ray job alone."""
+    node_rank: int = 0
+    rendezvous: str | None = None
+
+
+def train_elsewhere(command: Pretrain, config: RunConfig, machines: Machines, *, dry_run: bool = False) -> bool:
+    """Trains as the gang of a Ray job whose driver this is, or in processes of this machine. False where neither is
+    needed: then the caller computes by itself. `dry_run` only checks what was asked for."""
+    if ray_gang.job_id() is not None:
+        if not dry_run:
+            ray_gang.train_as_a_job(command, config, machines.num_nodes, machines.gpus_per_node)
+        return not dry_run
+    if machines.gpus_per_node is not None:
+        fix = "start it with `maskwright submit ray …`, or `ray job submit … -- maskwright pretrain …`"
+        raise InputError("is for a Ray job, and this is none", where="--gpus-per-node", fix=fix)
+    group = choose(config, machines.processes, machines.num_nodes or 1, machines.node_rank, machines.rendezvous)
+    if group is None or dry_run:
+        return False
+    supervise(command, group, config.checkpoint.grace_seconds)
+    return True

@@ -8,17 +8,15 @@ all that came later may be its consequence. A few moments are no order of time: 
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import time as clock
 
-from maskwright.core.errors import JobError, StoppedEarly
+from maskwright.core.errors import JobError, StoppedEarly, StopReason
+from maskwright.core.parent import WISHES
 
 EARLY = StoppedEarly.exit_code
-ASKED = re.compile(r"^stopped: (maskwright stop|--max-(hours|steps))\b")
-"""How a run that someone asked to stop says so in its last lines; such a one is not begun again."""
 MOMENTS_SECONDS = 2.0
 """Ends so close have no order: the others abort within milliseconds of one host's error, and each end is seen some
 0.1 s late (`tail` in `script.py`), or more over a slow network. Of two so close an error says more than a kill."""
@@ -26,13 +24,14 @@ MOMENTS_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class End:
-    """`code`: None when the host was lost, so that nobody knows. `told`: the launcher ended it. `reason`: what is known
-    besides `tail`, the last lines of its output. `time`: when it was seen."""
+    """`code`: None when the host was lost, so that nobody knows. `told`: the launcher ended it. `reason`: the command's
+    own, with a 75. `why`: what is known besides `tail`, the last lines of its output. `time`: when it was seen."""
 
-    worker: int
+    host: int
     code: int | None
     told: bool = False
-    reason: str = ""
+    reason: StopReason = ""
+    why: str = ""
     tail: tuple[str, ...] = ()
     time: float = field(default_factory=clock, compare=False)
 
@@ -45,25 +44,27 @@ class End:
         """Ended with a code that says that trying again gives the same."""
         return self.code not in (None, 0, EARLY) and not self.killed
 
-    def describe(self) -> str:
+    def describe(self, who: str = "host") -> str:
         if self.code is None:
             words = "lost"
         elif self.killed:
             words = f"killed by {_signal(self.code - 128)}"
         else:
             words = {0: "done", EARLY: f"exit {EARLY}, stopped early"}.get(self.code, f"exit {self.code}")
-        return f"worker {self.worker}: {words}{', told to end' if self.told else ''}" + (
-            f" ({self.reason})" if self.reason else ""
+        return f"{who} {self.host}: {words}{', told to end' if self.told else ''}" + (
+            f" ({self.why})" if self.why else ""
         )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`code` is the job's exit code when it is not begun again. `cause` is the host to look at first."""
+    """`code` is the job's exit code when it is not begun again; `reason` goes with a 75. `cause` is the host to look at
+    first."""
 
     code: int
     restart: bool
     cause: End | None
+    reason: StopReason = "lost"
 
 
 def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> Verdict:
@@ -72,7 +73,7 @@ def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> Verdict:
     done = len(ends) == hosts and all(end.code == 0 for end in ends)
     if asked:
         cause = next((end for end in ends if end.failed), None)
-        return Verdict(_code(cause) if cause else 0 if done else EARLY, False, cause)
+        return Verdict(_code(cause) if cause else 0 if done else EARLY, False, cause, "signal")
     own = [end for end in ends if not end.told]
     cause = next((end for end in own if end.code not in (0, EARLY)), None)
     if cause is not None and not cause.failed:
@@ -83,9 +84,10 @@ def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> Verdict:
     early = [end for end in own if end.code == EARLY] or [end for end in ends if end.code != 0]
     if not early:
         return Verdict(0 if done else EARLY, not done, None)
-    wished = next((end for end in early if any(ASKED.match(line) for line in end.tail)), None)
+    wished = next((end for end in early if end.reason in WISHES), None)
     silent = next((end for end in ends if end.code is None), None)  # told to end, and did not answer: died before
-    return Verdict(EARLY, wished is None, wished or silent or early[0])
+    first = wished or silent or early[0]
+    return Verdict(EARLY, wished is None, first, first.reason)
 
 
 def report(ends: Sequence[End], verdict: Verdict) -> list[str]:
@@ -93,14 +95,14 @@ def report(ends: Sequence[End], verdict: Verdict) -> list[str]:
     first = verdict.cause
     lines = []
     if first is not None:
-        lines = [f"first: {first.describe()}", *(f"worker {first.worker} | {line}" for line in first.tail)]
-    return lines + [end.describe() for end in sorted(ends, key=lambda end: end.worker) if end is not first]
+        lines = [f"first: {first.describe()}", *(f"host {first.host} | {line}" for line in first.tail)]
+    return lines + [end.describe() for end in sorted(ends, key=lambda end: end.host) if end is not first]
 
 
-def conclude(code: int, cause: str, where: str) -> None:
+def conclude(code: int, cause: str, where: str, reason: StopReason = "") -> None:
     """Returns when the job is done; raises what gives the process the job's exit code."""
     if code == EARLY:
-        raise StoppedEarly("the same command continues the run", where=where)
+        raise StoppedEarly("the same command continues the run", reason=reason, where=where)
     if code:
         raise JobError(f"the job failed: {cause or f'exit {code}'}", code, where=where)
 

@@ -1,4 +1,4 @@
-"""The shape of an encoder, its named sizes, and how many multiplications it takes. Neither torch nor jax."""
+"""The shape of an encoder, its named sizes and its FLOPs. Neither torch nor jax is needed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from maskwright.core.errors import ConfigError, InputError
 POSITION_OFFSET = 2
 """RoBERTa numbers positions from pad id + 1 = 2, so a model for 512 tokens has 514 positions."""
 VOCABULARY_MULTIPLE = 64
-"""The embedding matrix is padded to this inside, so that its multiplications have even shapes; cut on export."""
+"""Inside, the embedding matrix is padded to a multiple of this, so that its products have even shapes. Export cuts
+it."""
 NEVER_PREDICTED = -1e9
-"""Bias of the padded ids: exp(-1e9) is exactly 0, so they get neither probability nor gradient."""
+"""Bias of the padded ids: exp(-1e9) is exactly 0, so they have neither probability nor gradient."""
 
 #        layers, width, heads
 SIZES = {
@@ -71,14 +72,14 @@ class ModelConfig:
 
     @property
     def body_parameters(self) -> int:
-        """In the layers' matrices: what every token is multiplied by."""
+        """Numbers in the layers' matrices, by which every token is multiplied."""
         width, inner = self.hidden_size, self.intermediate_size
         inner_matrices = 2 if self.architecture == "roberta" else 3
         return self.num_hidden_layers * (4 * width * width + inner_matrices * width * inner)
 
     @property
     def parameters(self) -> int:
-        """All trainable numbers, tied weights once."""
+        """All trainable numbers; tied weights count once."""
         width, inner, layers = self.hidden_size, self.intermediate_size, self.num_hidden_layers
         if self.architecture == "modernbert":
             norms = 2 * layers + 2  # the first layer has one less; embeddings, end and head have one each
@@ -90,7 +91,7 @@ class ModelConfig:
 
 
 def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
-    """The shape that a run's own record holds. Raises `InputError` where it is none."""
+    """The shape in a run's own record. Raises `InputError` if it is none."""
     fields = ModelConfig.__dataclass_fields__
     whole = set(values) == set(fields) and all(
         isinstance(value, str if name == "architecture" else int | float) for name, value in values.items()
@@ -101,7 +102,7 @@ def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
 
 
 def model_config(section: run.Model, vocab_size: int, seq_len: int) -> ModelConfig:
-    """The shape that a run's `model:` section names, for training from scratch."""
+    """The shape that a run's `model:` section describes, for training from scratch."""
     layers, width, heads = SIZES[section.size]
     width = section.hidden_size or width
     roberta = section.architecture == "roberta"
@@ -119,14 +120,15 @@ def model_config(section: run.Model, vocab_size: int, seq_len: int) -> ModelConf
 
 
 def gated_inner_width(width: int) -> int:
-    """Three matrices of it multiply as much as two of 4 times the width; a multiple of 64 (of 32 where narrow)."""
+    """With this width, three matrices have as many numbers as two of 4 times the width. It is a multiple of 64 (of 32
+    in narrow models)."""
     step = 64 if width >= 256 else 32
     return round(8 * width / 3 / step) * step
 
 
 def training_flops(model: ModelConfig, tokens: float, attended_pairs: float, predicted: float) -> float:
-    """Model FLOPs of forward and backward: 6 a weight and token, attention over `attended_pairs` of (query, key), and
-    the head at the predicted positions only. Padding, recomputation and the optimizer do not count (PaLM's MFU rule).
+    """Model FLOPs of forward and backward: 6 per weight and token, attention over `attended_pairs` of (query, key), and
+    the head at the `predicted` positions only. Padding, recomputation and the optimizer do not count (PaLM's MFU rule).
     """
     width = model.hidden_size
     body = 6.0 * model.body_parameters * tokens

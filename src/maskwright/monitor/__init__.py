@@ -1,1 +1,1 @@
-"""Watching runs: all of it reads the run directory, and none of it writes there."""
+"""Watching runs: all of it reads the run directory. It writes nothing there but a request to stop."""

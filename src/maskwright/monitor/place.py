@@ -6,9 +6,9 @@ import json
 import os
 from typing import Any
 
-from maskwright.core import storage
-from maskwright.core.beat import read_local
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core import remote, storage
+from maskwright.core.errors import MaskwrightError
+from maskwright.run.heartbeat import read_local
 
 SIGNS = ("config.resolved.json", "status.json", "log.txt", "lock", "checkpoints")
 """Of a run directory, from its first second on."""
@@ -23,13 +23,7 @@ class Place:
         if self.local:
             self.location = os.path.abspath(location)
             return
-        try:
-            import fsspec
-
-            self._files, self._root = fsspec.core.url_to_fs(self.location)
-        except Exception as error:  # whatever a file system makes of a strange address
-            fix = "write it as gs://bucket/runs/one; its file system may need a package, such as gcsfs"
-            raise InputError(f"cannot be opened: {error}", where=location, fix=fix) from None
+        self._files, self._root = remote.filesystem(self.location)
 
     def read(self, name: str) -> bytes | None:
         """None when there is no such file."""

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from maskwright.core.beat import FOLDER, Beat, State, read_beats, state_of, states_here
 from maskwright.core.console import human_count, human_seconds
 from maskwright.core.errors import InputError
-from maskwright.core.judge import GONE, Judgement, judge, missing
-from maskwright.core.lease import this_machine
-from maskwright.core.run_directory import Status, parse_status, step_of
 from maskwright.monitor.place import SIGNS, Place
+from maskwright.run.directory import Status, parse_status, step_of
+from maskwright.run.heartbeat import FOLDER, Beat, State, read_beats, state_of, states_here
+from maskwright.run.lease import this_machine
+from maskwright.run.liveness import Judgement, judge, missing
 
 Whole = Literal[
     "never started", "starting", "running", "hung", "lost", "silent", "done", "stopped", "failed", "only checkpoints"
@@ -60,9 +60,9 @@ class Report:
 
     @property
     def restartable(self) -> bool:
-        """Ended by a process's death, after which a launcher begins again, rather than by somebody's wish."""
-        asked = self.status is not None and GONE not in self.status.message
-        return self.state == "lost" or (self.state == "stopped" and not asked)
+        """Ended by a process's death, after which a launcher begins again, rather than by somebody's request."""
+        lost = self.status is not None and self.status.reason == "lost"
+        return self.state == "lost" or (self.state == "stopped" and lost)
 
     def to_json(self) -> dict[str, Any]:
         ranks = [
@@ -137,7 +137,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
     """Raises `InputError` where there is no run."""
     place = Place(location)
     names = place.names()
-    checkpoint = _newest_checkpoint(place, names)
+    checkpoint = newest_checkpoint(place, names)
     if not set(SIGNS) & set(names) and checkpoint is None:
         raise InputError(
             "is not a run directory" if names else "is not there, or empty",
@@ -172,16 +172,11 @@ def whole(
             return "only checkpoints", "", "a copy for `pretrain` to continue from: checkpoint.copy_to in its config"
         return "never started", "no process has come to its first step here", "start it, or look at what it printed"
     if status.phase in OVER:
-        fix = "" if status.phase == "done" else _after(status)
+        mend = f"log.txt and the rank's own output say more; when it is mended, {AGAIN}"
+        fix = mend if status.phase == "failed" else ""  # what stopped says itself what the same command does
         code = f" (exit {status.exit})" if status.exit else ""
         return OVER[status.phase], status.message + code, fix
     return _going_on(status, ranks, held_by, now)
-
-
-def _after(status: Status) -> str:
-    if status.phase == "stopped":
-        return "" if "same command" in status.message else AGAIN
-    return "log.txt and the rank's own output say more; when it is mended, " + AGAIN
 
 
 def _going_on(status: Status, ranks: list[Judgement], held_by: int | None, now: float) -> tuple[Whole, str, str]:
@@ -218,7 +213,7 @@ def _holder(place: Place) -> int | None:
     return int(lease["pid"]) if state_of(lease["pid"], 0) != "gone" else None
 
 
-def _newest_checkpoint(place: Place, names: list[str]) -> Checkpoint | None:
+def newest_checkpoint(place: Place, names: list[str]) -> Checkpoint | None:
     """A run has them in `checkpoints/`, a copy of one (checkpoint.copy_to) right there."""
     folder = "checkpoints/" if "checkpoints" in names else ""
     found = place.names("checkpoints") if folder else names

@@ -12,7 +12,7 @@ from maskwright.core import config as run
 from maskwright.core.console import progress
 from maskwright.data.batch import Batch
 from maskwright.data.loader import validation_batches
-from maskwright.data.store import TokenStore
+from maskwright.data.store import SplitName, TokenStore
 from maskwright.engines.base import EvalStats, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.tasks.models import TrainedModel
@@ -20,16 +20,19 @@ from maskwright.tasks.models import TrainedModel
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Over `predicted` held-out tokens at fixed 15 % masks. Losses are nats a token."""
+    """On held-out text with fixed 15 % masks. Losses are nats a token."""
 
     model: str
     store: str
     predicted: int
+    """Tokens."""
     loss: float
     accuracy: float
     perplexity: float
     unigram_loss: float
     unigram_accuracy: float
+    unigram_of: SplitName
+    """The text whose frequencies the unigram baseline takes."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -42,6 +45,11 @@ class Evaluation:
                 f"{'model':18}{self.loss:8.4f}  {self.accuracy:8.2%}",
                 f"{'unigram baseline':18}{self.unigram_loss:8.4f}  {self.unigram_accuracy:8.2%}",
                 f"perplexity {self.perplexity:,.1f}",
+                *(
+                    ["the baseline has its frequencies from the held-out text itself"]
+                    if self.unigram_of != "train"
+                    else []
+                ),
             ]
         )
 
@@ -54,7 +62,7 @@ def evaluate(
     max_rows: int = 512,
     engine: run.Engine | None = None,
 ) -> Evaluation:
-    """Raises `StoreError` when the store was made with another tokenizer or holds nothing out."""
+    """Raises `StoreError` if the store was made with another tokenizer or holds nothing out."""
     store.require_tokenizer(model.vocabulary, model.location)
     values = model.run["config"] if model.run else {}
     batches = validation_batches(
@@ -71,8 +79,8 @@ def evaluate(
         for batch in batches:
             stats += scorer.evaluate([batch])
             bar.advance()
-    scorer.close()
-    unigram_loss, unigram_accuracy = unigram(store, batches)
+    unigram_of: SplitName = "train" if store.split("train").documents else "valid"
+    unigram_loss, unigram_accuracy = unigram(store, batches, unigram_of)
     return Evaluation(
         model=model.location,
         store=store.location,
@@ -82,12 +90,14 @@ def evaluate(
         perplexity=math.exp(min(stats.loss, 700.0)),
         unigram_loss=unigram_loss,
         unigram_accuracy=unigram_accuracy,
+        unigram_of=unigram_of,
     )
 
 
-def unigram(store: TokenStore, batches: list[Batch]) -> tuple[float, float]:
-    """(loss, accuracy) of guessing by frequency in the training text alone (add-one smoothed)."""
-    counts = store.split("train").counts(store.vocabulary.size).astype(np.float64) + 1.0
+def unigram(store: TokenStore, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
+    """(loss, accuracy) of guessing by frequency in one side of the store alone (add-one smoothed): the training text,
+    or where the store is a test set only, the held-out text itself, which no unigram model can beat."""
+    counts = store.split(side).counts(store.vocabulary.size).astype(np.float64) + 1.0
     labels = np.concatenate([batch.labels[batch.weights > 0] for batch in batches])
     if not len(labels):
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""`maskwright export`: a Hugging Face folder whose numbers are proven equal before it gets its name."""
+"""`maskwright export`: a Hugging Face folder whose numbers are checked before it gets its name."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import os
 import shutil
 from typing import Any
 
-import numpy as np
-import torch
-
 from maskwright.core import storage
+from maskwright.core.config import Model
 from maskwright.core.console import human_count, say
 from maskwright.core.errors import InputError, VerificationError
-from maskwright.core.run_directory import RunDirectory
-from maskwright.model.hf_config import to_hf_config
-from maskwright.model.networks import build
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.torch.compare import largest_difference
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models import TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.training.tensor_file import write_tensors
 
 ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
+SHAPE_KEYS = {f"model.{key}" for key in Model.model_fields if key not in ("hidden_dropout", "attention_dropout")}
+"""What `model.init_from` decides, whatever the configuration says."""
 LARGEST_DIFFERENCE = 1e-4
-"""In fp32 logits, between this model and `transformers` on the exported folder."""
+"""Of fp32 logits, between this model and `transformers` on the exported folder."""
 
 
 def export(model: TrainedModel, folder: str) -> float:
@@ -32,13 +33,11 @@ def export(model: TrainedModel, folder: str) -> float:
     """
     if os.path.exists(folder):
         raise InputError("already exists", where=folder, fix="choose another --to")
-    from safetensors.numpy import save_file
-
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(temporary)
     try:
-        save_file(model.parameters, os.path.join(temporary, "model.safetensors"), {"format": "pt"})
+        write_tensors(os.path.join(temporary, "model.safetensors"), model.parameters, {"format": "pt"})
         config = to_hf_config(model.config) | {"transformers_version": importlib.metadata.version("transformers")}
         storage.write_json(os.path.join(temporary, "config.json"), config)
         _write_tokenizer(model, temporary)
@@ -59,36 +58,12 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
 
 
 def verify(model: TrainedModel, folder: str) -> float:
-    """Largest difference of any logit between this model and what `AutoModelForMaskedLM` makes of `folder`, in fp32.
-
-    On rows of random ids at two lengths, the longest with padding. Also compares the ids of the tokenizer that
-    `transformers` loads. Raises `VerificationError`.
-    """
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(
-        folder, attn_implementation="eager", local_files_only=True, dtype=torch.float32
-    ).eval()
-    ours, generator = build(model.config, model.parameters), np.random.default_rng(0)
-    differences = []
-    for length in (min(24, model.config.max_seq_len), min(128, model.config.max_seq_len)):
-        ids = torch.from_numpy(generator.integers(5, model.config.vocab_size, (2, length)))
-        real = torch.ones_like(ids)
-        real[1, length // 2 :] = 0
-        ids[real == 0] = model.config.pad_token_id
-        positions = torch.arange(length).expand(2, length)
-        with torch.no_grad():
-            # Without position ids: transformers finds them itself, as in users' calls.
-            expected = theirs(ids, attention_mask=real).logits
-            found = ours(ids, positions, real, torch.arange(2 * length)).view(2, length, -1)
-        # Padding's own outputs mean nothing and may differ.
-        differences.append((found[..., : model.config.vocab_size] - expected).abs()[real.bool()].max())
-    largest = float(torch.stack(differences).max())  # NaN stays NaN, and is then refused
-    if not largest <= LARGEST_DIFFERENCE:
+    """Compares logits and token ids with what `transformers` makes of `folder`. Returns the largest difference of a
+    logit. Raises `VerificationError`."""
+    largest = largest_difference(model.config, model.parameters, folder)
+    if not largest <= LARGEST_DIFFERENCE:  # so that NaN is refused
         raise VerificationError(
-            f"logits differ by {largest:.3g} from transformers {transformers.__version__}, "
+            f"logits differ by {largest:.3g} from transformers {importlib.metadata.version('transformers')}, "
             f"more than {LARGEST_DIFFERENCE:g}"
         )
     _verify_tokenizer(model, folder)
@@ -114,48 +89,56 @@ def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
 
 
 def model_card(model: TrainedModel, difference: float) -> str:
-    """README.md from the run's own record: what was trained on what, and how it was checked."""
+    """README.md from the run's own record: what was trained on which text, and how it was checked."""
+    shape, base = model.config, _base_name((model.run or {"config": {}})["config"].get("model.init_from"))
     lines = [
         "---",
+        *([f"base_model: {json.dumps(base)}"] if base else []),
         "library_name: transformers",
         "pipeline_tag: fill-mask",
-        f"tags: [{model.config.architecture}, masked-lm, maskwright]",
+        f"tags: [{shape.architecture}, masked-lm, maskwright]",
         "---",
         "",
         f"# {os.path.basename(os.path.abspath(model.location))}",
         "",
-        f"A {ARCHITECTURE_NAMES[model.config.architecture]} encoder ({model.config.num_hidden_layers} layers x "
-        f"{model.config.hidden_size}, "
-        f"{human_count(model.config.parameters)} parameters, vocabulary {model.config.vocab_size:,}, up to "
-        f"{model.config.max_seq_len} tokens), trained with maskwright.",
+        f"A {ARCHITECTURE_NAMES[shape.architecture]} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
+        f"{shape.num_attention_heads} heads, feed-forward {shape.intermediate_size:,}, "
+        f"{human_count(shape.parameters)} parameters, vocabulary {shape.vocab_size:,}, up to {shape.max_seq_len} "
+        f"tokens), {f'continued from {base}' if base else 'trained'} with maskwright.",
         "",
         f"Exported from {'step ' + format(model.step, ',') if model.step is not None else 'a model folder'}. Loaded "
         f"in transformers {importlib.metadata.version('transformers')}, its fp32 logits differ by at most "
         f"{difference:.2g}.",
     ]
     if model.run:
-        lines += ["", "## Training", "", *_training(model)]
+        lines += ["", "## Training", "", *_training(model, model.run)]
     return "\n".join([*lines, ""])
 
 
-def _training(model: TrainedModel) -> list[str]:
-    assert model.run is not None
-    directory = RunDirectory(model.location)
-    records = [record for record in directory.read_metrics() if "valid_loss" in record]
-    lines = [
-        f"- token store fingerprint `{model.run['store_fingerprint'][:16]}`, configuration `{model.run['digest'][:16]}`"
-    ]
+def _base_name(folder: str | None) -> str | None:
+    """OWNER/NAME of a folder in a hub cache (models--OWNER--NAME/snapshots/…), else the folder's own name: its path is
+    nobody else's business."""
+    if folder is None:
+        return None
+    parts = os.path.abspath(folder).split(os.sep)
+    cached = next((part for part in reversed(parts) if part.startswith("models--")), None)
+    return cached.removeprefix("models--").replace("--", "/", 1) if cached else parts[-1]
+
+
+def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
+    records = [record for record in RunDirectory(model.location).read_metrics() if "valid_loss" in record]
+    lines = [f"- token store fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
+    lines += [f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in run.get("base_weights", {}).items()]
     if records:
         first, last = records[0], records[-1]
         lines.append(
             f"- held-out loss {first['valid_loss']:.4f} -> {last['valid_loss']:.4f}, masked accuracy "
             f"{first['valid_accuracy']:.2%} -> {last['valid_accuracy']:.2%} (15 % masks, step {last['step']:,})"
         )
-    values: dict[str, Any] = {
-        key: value
-        for key, value in model.run["config"].items()
-        if value is not None and key not in ("data.store", "model.init_from")
-    }
+    left_out = {"data.store", "model.init_from"}
+    if run["config"].get("model.init_from"):
+        left_out |= SHAPE_KEYS
+    values = {key: value for key, value in run["config"].items() if value is not None and key not in left_out}
     return [*lines, "", "```json", json.dumps(values, indent=1), "```"]
 
 

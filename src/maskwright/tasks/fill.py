@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from maskwright.core.errors import InputError
-from maskwright.model.networks import build
+from maskwright.model.torch.networks import logits_at
 from maskwright.tasks.models import TrainedModel
 from maskwright.text.tokenizer import load_tokenizer
 
@@ -31,19 +30,13 @@ def fill(model: TrainedModel, text: str, *, top: int = 5) -> list[list[Guess]]:
         raise InputError(
             f"the text has {len(ids)} tokens, the model takes {model.config.max_seq_len}", fix="shorten it"
         )
-    network = build(model.config, model.parameters)
-    row = torch.tensor([ids])
-    with torch.no_grad():
-        logits = network(row, torch.arange(len(ids))[None], torch.ones_like(row), torch.tensor(masked))
-    # Only ids that the tokenizer can write: the matrix is padded, and some tokens are no text.
-    logits = logits[:, : words.size]
+    # Only ids that the tokenizer can write: the vocabulary may be padded, and special tokens are no text.
+    logits = logits_at(model.config, model.parameters, ids, masked)[:, : words.size]
     logits[:, sorted(words.special)] = -np.inf
-    chances = torch.softmax(logits, -1)
-    values, indices = chances.topk(min(top, words.size))
+    chances = np.exp(logits - logits.max(-1, keepdims=True))
+    chances /= chances.sum(-1, keepdims=True)
+    likeliest = np.argsort(-chances, axis=-1, kind="stable")[:, :top]
     return [
-        [
-            Guess(tokenizer.decode([index]), value)
-            for index, value in zip(index_row.tolist(), value_row.tolist(), strict=True)
-        ]
-        for index_row, value_row in zip(indices, values, strict=True)
+        [Guess(tokenizer.decode([index]), float(row[index])) for index in indices.tolist()]
+        for row, indices in zip(chances, likeliest, strict=True)
     ]

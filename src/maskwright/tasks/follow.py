@@ -1,7 +1,6 @@
-"""What processes other than 0 do of a run: compute their share of each step, and write nothing.
+"""What ranks other than 0 do: they compute their share of each step, and write nothing.
 
-Each message from process 0 (`Processes.share`), and each agreement, has its counterpart in `pretrain`, in the same
-order.
+Each broadcast from rank 0, and each agreement, has its counterpart in `pretrain.py`, in the same order.
 """
 
 from __future__ import annotations
@@ -13,47 +12,47 @@ from functools import partial
 from typing import Any
 
 from maskwright.core.config import ALL_KEYS, RunConfig, flat
-from maskwright.core.console import only_warnings, say
-from maskwright.core.errors import ConfigError, StoppedEarly, StoreError
-from maskwright.core.run_directory import RunDirectory
+from maskwright.core.console import only_warnings
+from maskwright.core.errors import ConfigError, StoreError
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Agree, Processes, together
-from maskwright.tasks import pretrain
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks.preflight import Prepared, prepare_run
+from maskwright.tasks.start import BEGIN, make_job, start_engine
 from maskwright.training.beats import Beats
-from maskwright.training.loop import FROM_PROCESS_0, restore, train
-from maskwright.training.stop import StopRequest, stop_on_signals
+from maskwright.training.loop import FROM_RANK_0, restore, train
+from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
 OWN_KEYS = {"data.store", "model.init_from", "engine.threads"}
-"""What a host may have in another place or number than process 0's; what is in those places is compared."""
+"""Keys that may differ from rank 0's; the contents of those places are compared."""
 
 
 def follow(config: RunConfig, run: str, request: StopRequest, processes: Processes, agree: Agree) -> None:
-    """Raises what `pretrain` raises; where another process fails first, what that one said."""
+    """Raises what `pretrain` raises. If another rank fails first, its message."""
     only_warnings()
     agree()
-    told = json.loads(processes.share(b""))
-    before = told["before"]
-    _require_same_keys(config, told["config"])
+    given = json.loads(processes.broadcast(b""))
+    before = given["before"]
+    _require_same_keys(config, given["config"])
     ready = prepare_run(config, before)
-    _require_same_run(ready, told)
+    _require_same_run(ready, given)
     if before is None:
         ready.store.verify()
-    request.max_steps = told["max_steps"]
-    engine = pretrain.start_engine(ready, before, told["threads"])
+    request.stop_after_steps = given["stop_after_steps"]
+    engine = start_engine(ready, before, given["threads"])
     agree()
     directory = RunDirectory(run)
-    mine = Beats(directory, processes.number, processes.count, told["start"])
-    with stop_on_signals(request) as stop, mine as beats:
-        job = pretrain.make_job(ready, directory, engine, {}, saver=None)
+    beats_of_rank = Beats(directory, processes.rank, processes.world_size, given["start"])
+    with stop_on_signals(request) as stop, beats_of_rank as beats:
+        job = make_job(ready, directory, engine, {}, saver=None)
         job.rollbacks.all = []  # a folder of that name on this host is not the run's
         stop.when_grace_ends = partial(_grace_ended, beats)
         job.beats = beats.begin(engine)
         agree(last=True)
-        if processes.share(b"") == pretrain.BEGIN:
+        if processes.broadcast(b"") == BEGIN:
             engine.write(TrainState(0, {}))
         else:
-            restore(job, *FROM_PROCESS_0)
+            restore(job, *FROM_RANK_0)
         with together(processes):
             train(job, stop)
 
@@ -64,25 +63,25 @@ def _require_same_keys(config: RunConfig, theirs: dict[str, Any]) -> None:
     if different:
         listed = ", ".join(f"{key}: {own[key]}, there {theirs[key]}" for key in different)
         raise ConfigError(
-            f"is not the configuration of process 0 ({listed})",
+            f"is not the configuration of rank 0 ({listed})",
             where=different[0],
             fix="start the same command with the same file on every host",
         )
 
 
-def _require_same_run(ready: Prepared, told: dict[str, Any]) -> None:
-    if ready.store.fingerprint != told["store_fingerprint"]:
+def _require_same_run(ready: Prepared, given: dict[str, Any]) -> None:
+    if ready.store.fingerprint != given["store_fingerprint"]:
         raise StoreError(
-            "is not the store that process 0 reads", where=ready.store.location, fix="give every host a copy of one"
+            "is not the store that rank 0 reads", where=ready.store.location, fix="give every host a copy of one"
         )
-    if json.loads(json.dumps(asdict(ready.model))) != told["model"]:
+    if json.loads(json.dumps(asdict(ready.model))) != given["model"]:
         raise ConfigError(
-            "is not the model that process 0 begins with", where="model.init_from", fix="give every host a copy of one"
+            "is not the model that rank 0 begins with", where="model.init_from", fix="give every host a copy of one"
         )
 
 
 def _grace_ended(beats: Beats) -> None:
-    """In a thread, while the main one is in a step: the launcher's SIGKILL is near."""
-    say("stopped: the grace period ended before all processes had come to a stop; process 0 knows what is saved")
-    beats.end(StoppedEarly.exit_code, "the grace period ended before all processes had come to a stop")
-    os._exit(StoppedEarly.exit_code)
+    """Runs in a thread, while the main thread is in a step: the launcher's SIGKILL is near."""
+    error = out_of_time("the grace period ended before all processes had stopped; rank 0 knows what is saved")
+    beats.end(error.exit_code, error.what, error.reason)
+    os._exit(error.exit_code)

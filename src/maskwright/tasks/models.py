@@ -1,4 +1,4 @@
-"""A trained model from wherever it lies: a run directory (newest good checkpoint) or a Hugging Face folder."""
+"""A trained model from a run directory (its newest good checkpoint) or from a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from maskwright.core.errors import CheckpointError, InputError
-from maskwright.core.run_directory import RunDirectory
 from maskwright.model.config import ModelConfig, recorded_config
-from maskwright.model.hf import read_model_folder
-from maskwright.model.hf_names import Parameters
+from maskwright.model.hf.folder import read_model_folder
+from maskwright.model.hf.names import Parameters
+from maskwright.run.directory import RunDirectory
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
 
@@ -29,7 +29,7 @@ class TrainedModel:
 
 
 def load_model(location: str) -> TrainedModel:
-    """Raises `InputError`, `ModelError` or `CheckpointError` when there is no usable model."""
+    """Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model."""
     directory = RunDirectory(location)
     if directory.exists():
         record = directory.read_config()

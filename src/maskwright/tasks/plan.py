@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.metadata
-import importlib.util
+import math
 import os
 import re
 import subprocess
@@ -18,14 +19,15 @@ from typing import Any
 
 import maskwright
 from maskwright.core import storage
-from maskwright.core.config import RunConfig
+from maskwright.core.config import RunConfig, shared_out
 from maskwright.core.console import say
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.core.extras import require
 from maskwright.data.masking import slots_per_row
 from maskwright.data.store import TokenStore
-from maskwright.engines.jax_ahead import SETTINGS, Request, Result
-from maskwright.model.config import ModelConfig, model_config, training_flops
-from maskwright.tasks.preflight import continued_model
+from maskwright.engines.jax.ahead import SETTINGS, Request, Result
+from maskwright.model.config import ModelConfig, model_config
+from maskwright.tasks.preflight import continued_model, run_flops
 
 KINDS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 GIB = 2**30
@@ -39,21 +41,24 @@ MOST_ADVISED = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers are of the update's program at the compiler's own limit: batches that wait, the program that evaluates
-    and the programs themselves are not in them.
-
-    `asked` as configured; `largest` with the most rows of a micro-batch that fit, None where not one does or the search
-    was left out. `rows_per_step` of the configuration; `advice`: keys to set, or why there are none."""
+    """Numbers are those of the update's program at the compiler's own limit. They leave out batches that wait, the
+    program that evaluates, and the programs themselves."""
 
     slice: str
     rows_per_step: int
+    """As configured."""
     micro_batches: int
+    """Micro-batches that each device computes in a step."""
     model_flops_per_step: float
     asked_rows: int
+    """Rows of a micro-batch, as configured."""
     asked: Result
+    """What the compiler says of `asked_rows`."""
     largest_rows: int | None
+    """The most rows of a micro-batch that fit; None if not one does, or the search was left out."""
     largest: Result | None
     advice: list[str]
+    """Keys to set, or why there are none."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -98,16 +103,17 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
     Raises `ConfigError` for a slice or configuration that cannot be, `MaskwrightError` where the compiler fails.
     """
     if re.fullmatch(rf"({'|'.join(KINDS)}):\d+x\d+(x\d+)?", on) is None:
+        kind, _, topology = on.partition(":")
+        near = difflib.get_close_matches(kind, KINDS, n=1) if kind not in KINDS else []
+        fix = f"did you mean {near[0]}:{topology or '4x4'}?" if near else "write KIND:TOPOLOGY, as v6e:4x4."
+        fix += f" Kinds: {', '.join(KINDS)}"
         raise ConfigError(
-            f"'{on}' is no slice", where="--on", fix=f"write KIND:TOPOLOGY, as v6e:4x4; kinds: {', '.join(KINDS)}"
+            f"'{on}' is no slice of a TPU, and `plan` compiles for no other machine", where="--on", fix=fix
         )
-    if importlib.util.find_spec("libtpu") is None or importlib.util.find_spec("jax") is None:
-        raise ConfigError("Google's TPU compiler is not installed", where="--on", fix="install maskwright[tpu]")
+    require("libtpu", "--on")
     model = _model(config, vocab_size)
     tokens = config.data.seq_len
-    masking = config.masking
-    rate = max(masking.rate, masking.final_rate or 0.0)
-    slots = slots_per_row(masking.kind, rate, tokens)
+    slots = slots_per_row(config.masking.kind, config.masking.highest_rate, tokens)
     rows = config.batch.micro_batch_rows
     request = Request(
         slice=on,
@@ -129,12 +135,11 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
 
     asked = attempt(rows)
     largest_rows = largest_that_fits(rows, asked, attempt) if search else None
-    per_step = float(config.rows_per_step) * tokens
     return Plan(
         slice=on,
         rows_per_step=config.rows_per_step,
         micro_batches=request.micro_batches,
-        model_flops_per_step=training_flops(model, per_step, per_step * tokens, per_step * rate),
+        model_flops_per_step=run_flops(config, model) / config.schedule.steps,
         asked_rows=rows,
         asked=asked,
         largest_rows=largest_rows,
@@ -146,14 +151,16 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
 def advice(
     config: RunConfig, asked: Result, largest_rows: int | None, attempt: Callable[[int, int], Result] | None
 ) -> list[str]:
-    """What to change, the batch of a step staying as it is where it can; compiled, so that it does fit. `attempt(rows,
-    micro_batches)`: None where nothing more is to be compiled."""
+    """What to change so that the run fits: compiled, so that it does. The global batch size stays if it can.
+    `attempt(rows, micro_batches)` compiles; None: nothing more may be compiled."""
     V, N, total = config.batch.virtual_workers, asked.devices, config.rows_per_step
     if asked.fits and V % N == 0:
         return []
     why = [] if asked.fits else ["as configured it does not fit"]
-    if V % N:
-        why.append(f"{V} virtual workers cannot be shared out evenly over {N} devices")
+    try:
+        shared_out(V, N, "devices")
+    except ConfigError as error:
+        why.append(error.what)
     head = " and ".join(why)
     if attempt is None:
         return [f"{head}. Without --no-search, what fits is looked for"]
@@ -164,19 +171,20 @@ def advice(
     same = [rows for rows in range(largest_rows, 0, -1) if total % (rows * N) == 0]
     near = min(largest_rows, max(1, round(total / N)))
     for rows in same[:MOST_ADVISED] or sorted({near, near * 3 // 4, near // 2} - {0}, reverse=True):
-        workers = max(N, round(total / (rows * N)) * N)
-        found = attempt(rows, workers // N)
+        virtual_workers = max(N, round(total / (rows * N)) * N)
+        found = attempt(rows, virtual_workers // N)
         if found.fits:
-            kept = "the same" if same else f"{rows * workers:,} instead of {total:,}"
+            kept = "the same" if same else f"{rows * virtual_workers:,} instead of {total:,}"
             return [
-                f"{head}. Set batch.micro_batch_rows: {rows} and batch.virtual_workers: {workers} ({kept} rows a step)",
-                _line(rows, found, workers // N),
+                f"{head}. Set batch.micro_batch_rows: {rows} and batch.virtual_workers: {virtual_workers} "
+                f"({kept} rows a step)",
+                _line(rows, found, virtual_workers // N),
             ]
     return [f"{head}. With several micro-batches in an update less fits than with one: lower batch.micro_batch_rows"]
 
 
 def largest_that_fits(rows: int, first: Result, attempt: Callable[[int], Result]) -> int | None:
-    """By the memory that two compilations take, a straight line says where to look; then it is compiled there."""
+    """A straight line through the memory of two compilations says where to look; then that size is compiled."""
     results = {rows: first}
 
     def fits(candidate: int) -> bool:
@@ -202,7 +210,8 @@ def _closely(rows: int) -> int:
 
 
 def _next(results: dict[int, Result], low: int | None, high: int | None) -> int:
-    """Between `low`, which fits, and `high`, which does not; where the line through the two largest known ones says."""
+    """The next size between `low`, which fits, and `high`, which does not: where the line through the two largest known
+    sizes meets the limit."""
     if low is None:  # as if all of its memory grew with the rows, which is more than true
         least = results[high or 1]
         return max(1, min((high or 2) // 2, int((high or 2) * least.limit_bytes / least.needed_bytes)))
@@ -231,11 +240,8 @@ def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
 
 
 def _devices(request: Request) -> int:
-    """Of the slice, or those of them that the configuration takes."""
-    shape = [int(number) for number in request.slice.partition(":")[2].split("x")]
-    chips = 1
-    for number in shape:
-        chips *= number
+    """How many devices of the slice the run uses. Raises `ConfigError` if it has not as many."""
+    chips = math.prod(int(number) for number in request.slice.partition(":")[2].split("x"))
     there = chips * (2 if request.slice.startswith("tpu7x") else 1)  # both halves of a chip are devices
     if request.devices is not None and request.devices > there:
         raise ConfigError(
@@ -247,11 +253,11 @@ def _devices(request: Request) -> int:
 
 
 def compiled(request: Request) -> Result:
-    """From the cache when this very request was compiled by the same code before."""
+    """Compiles, unless the cache has this very request from the same code."""
     key = storage.sha256_of([asdict(request), _code(), *(os.environ.get(name, "") for name in OPTIONS)])
     place = os.path.join(cache_folder(), f"{key}.json")
     if os.path.exists(place):
-        with suppress(MaskwrightError, TypeError):  # damaged, or not of a result: it is made again
+        with suppress(MaskwrightError, TypeError):  # damaged, or no result: it is compiled again
             return Result(**storage.read_json(place))
     say(f"compiling for {request.slice}: {request.rows} rows of {request.tokens} tokens …")
     result = _compile(request)
@@ -267,9 +273,9 @@ def cache_folder() -> str:
 
 @functools.cache
 def _code() -> str:
-    """Of all that decides what is compiled: our own code, and the compilers."""
+    """Digest of all that decides what is compiled: our own code, and the compilers."""
     package = Path(maskwright.__file__).parent
-    files = sorted([*package.glob("model/*.py"), *package.glob("engines/*.py")])
+    files = sorted([*package.glob("model/**/*.py"), *package.glob("engines/**/*.py")])
     versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
     return storage.sha256_of([*versions, *(file.read_text(encoding="utf-8") for file in files)])
 
@@ -279,7 +285,7 @@ def _compile(request: Request) -> Result:
         wanted, made = (os.path.join(folder, name) for name in ("request.json", "result.json"))
         storage.write_json(wanted, asdict(request))
         ended = subprocess.run(
-            [sys.executable, "-m", "maskwright.engines.jax_ahead", wanted, made],
+            [sys.executable, "-m", "maskwright.engines.jax.ahead", wanted, made],
             env={**os.environ, **SETTINGS},
             capture_output=True,
             text=True,

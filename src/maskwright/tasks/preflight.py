@@ -8,24 +8,25 @@ from typing import Any
 
 from maskwright.core import config as run
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig
+from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, note
 from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
-from maskwright.core.run_directory import RunDirectory
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import is_out_of_memory
 from maskwright.engines.processes import launch_variables
 from maskwright.engines.tree import most_kept
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
-from maskwright.model.hf_config import read_hf_config
+from maskwright.model.hf.config import read_hf_config
+from maskwright.model.hf.folder import read_hf_parameters
+from maskwright.run.directory import RunDirectory
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A configuration whose data and model have been looked at and fit together. Nothing is written yet."""
+    """A configuration whose data and model have been checked and fit together. Nothing is written yet."""
 
     config: RunConfig
     model: ModelConfig
@@ -36,7 +37,7 @@ class Prepared:
 def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prepared:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
-    `before`: the record of the run that is continued; the folder it once began from is then no longer needed.
+    `before`: the record of a run that is continued; the folder that it once began from is then no longer needed.
     """
     store = TokenStore(config.data.store)
     vocabulary = store.vocabulary
@@ -59,6 +60,20 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prep
     return Prepared(config, model, store, Loader(config, store))
 
 
+def dry_run(config: RunConfig, run: str) -> Prepared:
+    """Raises what a start would raise before it makes anything. The store's checksums and the device are left to it."""
+    directory = RunDirectory(run)
+    before = directory.read_config() if directory.exists() else None
+    ready = prepare_run(config, before)
+    if before is not None:
+        refuse_changes(before["config"], flat(config), directory.location)
+        return ready
+    directory.require_fresh()
+    if config.model.init_from is not None:
+        read_hf_parameters(config.model.init_from, ready.model)
+    return ready
+
+
 def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
     folder = config.model.init_from or ""
     model = continued_model(config, folder)
@@ -74,7 +89,7 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
 
 
 def continued_model(config: RunConfig, folder: str) -> ModelConfig:
-    """The model of `folder` with the dropout of the run, which is not the folder's."""
+    """The model of `folder`, with the run's dropout instead of the folder's."""
     model = read_hf_config(folder)
     if config.data.seq_len > model.max_seq_len:
         raise ConfigError(
@@ -86,7 +101,6 @@ def continued_model(config: RunConfig, folder: str) -> ModelConfig:
 
 
 def with_own_dropout(model: ModelConfig, config: RunConfig) -> ModelConfig:
-    """The run says what it drops, whatever the folder that it begins from says."""
     return replace(
         model,
         hidden_dropout_prob=config.model.hidden_dropout,
@@ -95,17 +109,23 @@ def with_own_dropout(model: ModelConfig, config: RunConfig) -> ModelConfig:
 
 
 def state_bytes(ready: Prepared) -> int:
-    """Of one process that holds the whole model: fp32 weights, two moments, and as many gradients as its sums take."""
+    """Bytes in a rank that holds the full model: fp32 weights, two moments, and the gradients that its sums keep."""
     config, launch = ready.config, launch_variables()
-    count, V = launch.count if launch else 1, config.batch.virtual_workers
-    exact = config.engine.kind == "torch" and config.engine.reproducibility == "exact" and V % count == 0
-    return (12 + 4 * (most_kept(V // count, V) if exact else 1)) * ready.model.parameters
+    world_size, V = launch.world_size if launch else 1, config.batch.virtual_workers
+    exact = config.engine.kind == "torch" and config.engine.reproducibility == "exact" and V % world_size == 0
+    return (12 + 4 * (most_kept(V // world_size, V) if exact else 1)) * ready.model.parameters
 
 
-def doubts(config: RunConfig) -> list[str]:
-    """What is allowed and most often a slip."""
-    found = []
-    highest = max(config.masking.rate, config.masking.final_rate or 0.0)
+MOST_EPOCHS = 40
+"""BERT saw its text so often (arXiv:1810.04805, A.2). At RoBERTa's rate a token was then predicted six times."""
+LEAST_HELD_OUT_DOCUMENTS = 100
+"""A share of right predictions lies in 0 … 1, so its spread between documents is 0.5 at most. The error of its mean
+over so many documents is then 5 points at most."""
+
+
+def unusual_settings(config: RunConfig, ready: Prepared | None = None) -> list[str]:
+    """Warnings about values that are allowed, but most often a slip; with `ready`, also about the run's data."""
+    found, highest = _unusual_data(ready) if ready else [], config.masking.highest_rate
     if highest > 0.5:
         found.append(f"masking.rate {highest:g}: rows keep less than half of their tokens, short ones may keep none")
     if config.optimizer.learning_rate > 0.05:
@@ -119,8 +139,24 @@ def doubts(config: RunConfig) -> list[str]:
     return found
 
 
+def _unusual_data(ready: Prepared) -> list[str]:
+    found = []
+    if (epochs := ready.loader.epoch(ready.config.schedule.steps)) > MOST_EPOCHS:
+        found.append(
+            f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
+            "prepare more text, or lower schedule.steps"
+        )
+    held_out = ready.store.manifest["splits"]["valid"]["documents"]
+    if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
+        found.append(
+            f"only {held_out} documents are held out, too few to compare runs by: "
+            "prepare with a larger --valid-fraction"
+        )
+    return found
+
+
 def describe(ready: Prepared) -> str:
-    """What the run will do, for `--dry-run` and the beginning of each run."""
+    """Describes what the run will do, for `--dry-run` and the beginning of each run."""
     config, model, rows = ready.config, ready.model, ready.loader.rows.plan
     per_step = config.rows_per_step
     state = state_bytes(ready)
@@ -140,12 +176,12 @@ def describe(ready: Prepared) -> str:
 
 
 def compiles(config: RunConfig) -> bool:
-    """Whether the run of this configuration compiles its layers, or everything."""
+    """Whether the run compiles its layers (torch) or all of it (JAX)."""
     if config.engine.kind == "jax":
         return True
-    from maskwright.engines.torch_engine import choose_compile, choose_device
+    from maskwright.engines.torch.prepare import choose_compile, choose_device
 
-    flops = run_flops(prepare_run(config))
+    flops = run_flops(config, prepare_run(config).model)
     return choose_compile(config.engine.compile, choose_device(config.engine.device), flops)
 
 
@@ -159,14 +195,14 @@ def engine_config(config: RunConfig, before: dict[str, Any] | None, threads: int
 
 
 def exact_threads(config: RunConfig, before: dict[str, Any] | None) -> int | None:
-    """CPU threads of each process of a run whose sums are exact; None where it does not matter.
+    """CPU threads of each rank of a run whose sums are exact; None if their number does not matter.
 
-    torch sums a tensor in as many parts as there are threads, so that 1, 2 and 4 of them give three results (measured).
-    A run keeps the number that it began with, unless engine.threads gives one.
+    torch sums a tensor in as many parts as there are threads: 1, 2 and 4 threads give three results (measured). A run
+    keeps the number that it began with, unless engine.threads gives one.
     """
     if config.engine.kind != "torch" or config.engine.reproducibility != "exact":
         return None
-    from maskwright.engines.torch_engine import choose_device, cpu_threads
+    from maskwright.engines.torch.prepare import choose_device, cpu_threads
 
     if choose_device(config.engine.device) != "cpu":
         return None
@@ -174,20 +210,23 @@ def exact_threads(config: RunConfig, before: dict[str, Any] | None) -> int | Non
     kept = config.engine.threads or (before or {}).get("threads") or here
     if kept != here and not config.engine.threads:
         note(
-            f"computing with {kept} threads in each process, as this run began, not {here}: another number changes the "
-            f"last bits. engine.threads: {here} takes it all the same"
+            f"computing with {kept} threads in each process, as this run began, instead of {here}: another number "
+            f"changes the last bits. Set engine.threads: {here} to take {here} all the same"
         )
     return int(kept)
 
 
-def run_flops(ready: Prepared) -> float:
-    config, rows = ready.config, ready.loader.rows.plan
-    tokens = float(config.schedule.steps) * config.rows_per_step * rows.seq_len
-    return training_flops(ready.model, tokens, tokens * rows.seq_len, tokens * config.masking.rate)
+def run_flops(config: RunConfig, model: ModelConfig) -> float:
+    """Model FLOPs of the whole run if each row is full, and one segment."""
+    steps, seq_len = config.schedule.steps, config.data.seq_len
+    tokens = float(steps) * config.rows_per_step * seq_len
+    mean_rate = (config.masking_at(0).rate + config.masking_at(steps - 1).rate) / 2.0  # it moves in a straight line
+    return training_flops(model, tokens, tokens * seq_len, tokens * mean_rate)
 
 
 def require_room(ready: Prepared, directory: RunDirectory) -> None:
-    """Memory and disk, before anything is computed: weights and optimizer, and one checkpoint more than are kept."""
+    """Checks memory and disk before anything is computed: room for weights and optimizer, and for one checkpoint more
+    than are kept. Raises `MaskwrightError` or `CheckpointError`."""
     needed, there = state_bytes(ready), hardware.memory_bytes()
     if ready.config.engine.device == "cpu" and there is not None and needed > there:
         raise too_large(ready, MemoryError())
@@ -201,7 +240,7 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
 
 
 def too_large(ready: Prepared, error: Exception) -> Exception:
-    """What to raise when the engine cannot be made; another error than too little memory as it is."""
+    """The error to raise when the engine cannot be made: `error` itself unless memory ran out."""
     if not is_out_of_memory(error):
         return error
     needed = human_bytes(state_bytes(ready))

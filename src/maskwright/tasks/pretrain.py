@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import os
-import subprocess
 import time
-import uuid
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import maskwright
-from maskwright.core import hardware, storage
+from maskwright.core import storage
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import say, warn
 from maskwright.core.errors import (
@@ -23,29 +18,33 @@ from maskwright.core.errors import (
     HealthError,
     InputError,
     MaskwrightError,
-    ProcessLost,
     StoppedEarly,
-    StoreError,
 )
-from maskwright.core.run_directory import FORMAT, RunDirectory, Status, step_folder
+from maskwright.core.recipes import find_config
 from maskwright.core.secrets import redact
-from maskwright.data.loader import validation_batches
-from maskwright.engines.base import Engine, TrainState
-from maskwright.engines.choose import find_processes, make_engine
+from maskwright.engines.base import TrainState
+from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Processes, starting, together
-from maskwright.engines.schedules import learning_rate
-from maskwright.model.hf import read_hf_parameters
-from maskwright.model.hf_names import Parameters, initial_parameters
+from maskwright.model.hf.folder import weight_digests
+from maskwright.model.hf.names import Parameters
+from maskwright.run.directory import FORMAT, RunDirectory, step_folder
+from maskwright.tasks.follow import follow
 from maskwright.tasks.preflight import (
     Prepared,
     describe,
-    doubts,
-    engine_config,
     exact_threads,
     prepare_run,
     require_room,
-    run_flops,
-    too_large,
+    unusual_settings,
+)
+from maskwright.tasks.start import (
+    BEGIN,
+    RESTORE,
+    environment,
+    for_all_ranks,
+    make_job,
+    start_engine,
+    starting_parameters,
 )
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training import checkpoint
@@ -54,32 +53,28 @@ from maskwright.training.copies import Copies
 from maskwright.training.loop import Job, restore, save, train, update_status
 from maskwright.training.replay import write_bundle
 from maskwright.training.saver import Saver
-from maskwright.training.stop import StopRequest, stop_on_signals
-
-BEGIN, RESTORE = b"begin", b"restore"
-"""What process 0 tells the others to do first."""
+from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
 
 def pretrain(
     config: RunConfig, run: str, *, config_file: str | None = None, stop_request: StopRequest | None = None
 ) -> None:
-    """Trains, or continues what is in `run`. Raises `StoppedEarly` (75), `HealthError` (3) or `InputError` kinds
-    (2). `stop_request` may carry limits of this start."""
+    """Trains, or continues the run in `run`. `stop_request` may carry limits of this start.
+
+    Raises `StoppedEarly` (75), `HealthError` (3) or kinds of `InputError` (2)."""
     processes = find_processes(config.engine)
     request = stop_request or StopRequest()
     request.grace_seconds = config.checkpoint.grace_seconds
     with starting(processes) as agree:
-        if processes.number == 0:
+        if processes.rank == 0:
             return _lead(config, run, config_file, request, processes, agree)
-        from maskwright.tasks.follow import follow
-
         return follow(config, run, request, processes, agree)
 
 
 def _lead(
     config: RunConfig, run: str, config_file: str | None, request: StopRequest, processes: Processes, agree: Agree
 ) -> None:
-    """What process 0 does, or the only one."""
+    """What rank 0 does."""
     directory = RunDirectory(run)
     copies = _fetched(config, directory)
     before = directory.read_config() if directory.exists() else None
@@ -89,22 +84,23 @@ def _lead(
         ready.store.verify()
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = starting_parameters(ready)
+    base = _base_weights(config, before)
     require_room(ready, directory)
     threads = exact_threads(config, before)
-    told = {**known_to_all(ready, request, before), "threads": threads}
+    shared = {**for_all_ranks(ready, request, before), "threads": threads}
     agree()
-    processes.share(json.dumps(told).encode())
+    processes.broadcast(json.dumps(shared).encode())
     engine = start_engine(ready, before, threads)
-    record = _record(ready, dtype=engine.dtype_name) | {"threads": threads}
+    record = _record(ready, dtype=engine.dtype_name) | base | {"threads": threads}
     agree()  # before the folder is made
     with (
         stop_on_signals(request) as stop,
         directory.locked(lambda: stop.requested) as lease,
-        Beats(directory, 0, processes.count, told["start"]) as beats,
+        Beats(directory, 0, processes.world_size, shared["start"]) as beats,
     ):
         if directory.exists() != (before is not None):
             raise InputError("another start began here meanwhile", where=run, fix="start the same command again")
-        directory.take_request()  # one that was meant for an earlier start
+        directory.take_request()  # it was meant for an earlier start
         planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
         saver = Saver(directory, config.checkpoint, copies, lease, planned)
         job = make_job(ready, directory, engine, record, saver)
@@ -120,40 +116,16 @@ def _lead(
             _begin(job, beginning, config_file)
         update_status(job, "starting")
         say(describe(ready))
-        for doubt in doubts(config):
-            warn(doubt)
+        for warning in unusual_settings(config, ready):
+            warn(warning)
         say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
         saver.copy_newest()
         _run(job, stop, ready)
 
 
-def known_to_all(ready: Prepared, request: StopRequest, before: dict[str, Any] | None) -> dict[str, Any]:
-    """What process 0 tells the others of the run."""
-    return {
-        "before": before,
-        "config": flat(ready.config),
-        "model": asdict(ready.model),
-        "store_fingerprint": ready.store.fingerprint,
-        "max_steps": request.max_steps,
-        "start": uuid.uuid4().hex,
-    }
-
-
-def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | None) -> Engine:
-    """`threads`: see `exact_threads`."""
-    config = ready.config
-    decided = engine_config(config, before, threads)
-    try:
-        engine = make_engine(ready.model, config.optimizer, decided, config.seed, run_flops=run_flops(ready))
-    except (RuntimeError, MemoryError) as error:
-        raise too_large(ready, error) from None
-    engine.workers(config.batch.virtual_workers)
-    return engine
-
-
 def _fetched(config: RunConfig, directory: RunDirectory) -> Copies | None:
-    """The run's copies, if it has any; the newest is now in the run directory."""
+    """The run's copies, if it has any. Brings the newest into the run directory."""
     if config.checkpoint.copy_to is None:
         return None
     copies = Copies(config.checkpoint.copy_to)
@@ -168,7 +140,7 @@ def _fetched(config: RunConfig, directory: RunDirectory) -> Copies | None:
 
 
 def _require_same(config: RunConfig, directory: RunDirectory, copied: dict[str, Any]) -> None:
-    """Raises `ConfigError` unless a copy is of this run: by its record here, else by the configuration."""
+    """Raises `ConfigError` unless a copy belongs to this run, by the run's record here or else its configuration."""
     own = directory.read_config() if directory.exists() else None
     where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
     refuse_changes(copied["config"], own["config"] if own else flat(config), where)
@@ -178,16 +150,15 @@ def _require_same(config: RunConfig, directory: RunDirectory, copied: dict[str, 
 
 
 def _grace_ended(job: Job) -> None:
-    """In a thread, while the main one is in a step or a compiler: the launcher's SIGKILL is near."""
+    """Runs in a thread, while the main thread is in a step or a compiler: the launcher's SIGKILL is near."""
     try:
         while job.saver and job.saver.busy:
             time.sleep(0.05)
         saved = checkpoint.whole_steps(job.directory.checkpoints)
         again = f"the same command goes on from step {saved[-1]:,}" if saved else "the same command starts again"
-        message = f"the grace period ended before the step did; {again}"
-        say(f"stopped: {message}")
-        update_status(job, "stopped", message, StoppedEarly.exit_code)
-        job.beats.end(StoppedEarly.exit_code, message)
+        error = out_of_time(f"the grace period ended before the step did; {again}")
+        update_status(job, "stopped", error.what, error.exit_code, error.reason)
+        job.beats.end(error.exit_code, error.what, error.reason)
     finally:
         os._exit(StoppedEarly.exit_code)
 
@@ -197,28 +168,26 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         with together(job.engine.processes):
             train(job, stop)
     except StoppedEarly as error:
-        if isinstance(error, ProcessLost):
-            _save_what_is_whole(job)
-        update_status(job, "stopped", str(error), error.exit_code)
+        if error.reason == "lost":
+            _save_finished_steps(job)
+        update_status(job, "stopped", str(error), error.exit_code, error.reason)
         raise
     except BaseException as error:
         code = error.exit_code if isinstance(error, MaskwrightError) else 1
-        if not (job.saver and job.saver.lost):  # else the folder is another's
+        if not (job.saver and job.saver.lost):  # otherwise the folder belongs to another process
             update_status(job, "failed", str(error) or type(error).__name__, code)
             job.directory.log(f"failed: {error}")
         if isinstance(error, HealthError) and error.step is not None:
             _keep_for_replay(job, ready, error.step, error)
         raise
-    finally:
-        job.engine.close()
     update_status(job, "done", "trained to the last step", 0)
     say(f"done: {job.directory.location}")
 
 
-def _save_what_is_whole(job: Job) -> None:
-    """The updates before the one in which another process was lost: that one was not made anywhere."""
+def _save_finished_steps(job: Job) -> None:
+    """Saves the updates before the one in which another rank was lost: no rank has finished that one."""
     if (
-        job.whole
+        job.consistent
         and job.engine.reads_alone
         and job.saver
         and job.step > max(checkpoint.whole_steps(job.directory.checkpoints), default=0)
@@ -226,12 +195,12 @@ def _save_what_is_whole(job: Job) -> None:
         try:
             save(job)
             job.saver.finish()
-        except Exception as failure:  # on a device that waits for the lost one for ever, say
+        except Exception as failure:  # for example, the device waits for the lost rank for ever
             warn(f"step {job.step:,} cannot be saved: {failure}")
 
 
 def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
-    """What goes wrong here must not hide what went wrong before."""
+    """Keeps the batch of a failed step. An error here must not hide the one that came before."""
     try:
         folder = _write_bundle(job, ready, step, error)
     except Exception as failure:
@@ -244,7 +213,7 @@ def _write_bundle(job: Job, ready: Prepared, step: int, error: HealthError) -> s
     saved = [found for found in checkpoint.whole_steps(job.directory.checkpoints) if found <= step]
     details = {
         "error": str(error),
-        "learning_rate": learning_rate(job.config.schedule, job.config.optimizer.learning_rate, step),
+        "learning_rate": job.config.learning_rate_at(step),
         "checkpoint": step_folder(saved[-1]) if saved else None,
         "store": ready.store.location,
     }
@@ -253,7 +222,7 @@ def _write_bundle(job: Job, ready: Prepared, step: int, error: HealthError) -> s
 
 
 def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
-    """What config.resolved.json and each checkpoint say about the run."""
+    """The record of the run in config.resolved.json and in each checkpoint."""
     return {
         "config": flat(ready.config),
         "digest": ready.config.digest(),
@@ -265,41 +234,23 @@ def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:
     }
 
 
-def make_job(
-    ready: Prepared, directory: RunDirectory, engine: Engine, record: dict[str, Any], saver: Saver | None
-) -> Job:
-    return Job(
-        config=ready.config,
-        model=ready.model,
-        directory=directory,
-        engine=engine,
-        loader=ready.loader,
-        validation=_validation(ready),
-        ceiling=engine.ceiling(),
-        record=record,
-        saver=saver,
-        status=Status(of=ready.config.schedule.steps),
-    )
-
-
-def starting_parameters(ready: Prepared) -> Parameters:
-    """Of step 0: read from `model.init_from`, or drawn. Raises `ModelError`."""
-    folder = ready.config.model.init_from
-    if folder is None:
-        return initial_parameters(ready.model, ready.config.seed)
-    parameters = read_hf_parameters(folder, ready.model)
-    say(f"continuing from {folder}")
-    return parameters
+def _base_weights(config: RunConfig, before: dict[str, Any] | None) -> dict[str, Any]:
+    """For the record of a run that began from a folder: the checksums of its weights, as they were then."""
+    if before is not None:
+        return {key: before[key] for key in ("base_weights",) if key in before}
+    folder = config.model.init_from
+    return {} if folder is None else {"base_weights": weight_digests(folder)}
 
 
 def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
     directory = job.directory
-    job.engine.processes.share(BEGIN)
+    job.engine.processes.broadcast(BEGIN)
     job.engine.write(TrainState(0, parameters))
     copy_tokenizer(os.path.join(job.config.data.store, "tokenizer"), directory.path("tokenizer"))
     copy = directory.path("config.yaml")
-    if config_file and not (os.path.exists(copy) and os.path.samefile(config_file, copy)):
-        with storage.open_binary(config_file) as given, storage.atomic_writer(copy) as kept:
+    source = config_file and find_config(config_file)
+    if source and not (os.path.exists(copy) and os.path.samefile(source, copy)):
+        with storage.open_binary(source) as given, storage.atomic_writer(copy) as kept:
             kept.write(redact(given.read().decode()).encode())
     storage.write_json(directory.path("environment.json"), environment())
     # Last: with it, the folder is a run.
@@ -307,7 +258,7 @@ def _begin(job: Job, parameters: Parameters, config_file: str | None) -> None:
 
 
 def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
-    """On a new machine that has fetched the run."""
+    """Adds the files that a new machine lacks after it has fetched the run."""
     if not os.path.exists(directory.path("tokenizer")):
         copy_tokenizer(ready.store.tokenizer_folder, directory.path("tokenizer"))
     if not os.path.exists(directory.path("environment.json")):
@@ -315,7 +266,7 @@ def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
 
 
 def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
-    """The newest checkpoint of the run that is continued; None when it was stopped before its first."""
+    """The newest checkpoint of the run that is continued; None if it was stopped before its first."""
     directory, now = job.directory, job.record
     changes = refuse_changes(before["config"], now["config"], directory.location)
     for key, name in (
@@ -352,7 +303,7 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
 
 
 def _continue(job: Job, state: TrainState, record: dict[str, Any]) -> None:
-    job.engine.processes.share(RESTORE)
+    job.engine.processes.broadcast(RESTORE)
     again = restore(job, state, record)
     if job.step == job.config.schedule.steps:
         say("already trained to the last step")
@@ -362,48 +313,3 @@ def _continue(job: Job, state: TrainState, record: dict[str, Any]) -> None:
 
 def _short(value: Any) -> str:
     return str(value)[:12] if isinstance(value, str) else str(value)
-
-
-def _validation(ready: Prepared) -> list[Any]:
-    config = ready.config
-    try:
-        return validation_batches(
-            ready.store,
-            seq_len=config.data.seq_len,
-            packing=config.data.packing,
-            max_rows=config.evaluation.max_rows,
-            micro_batch_rows=config.batch.micro_batch_rows,
-        )
-    except StoreError as error:
-        if not ready.store.split("valid").documents:
-            warn(f"{error}. This run has no validation")
-            return []
-        raise
-
-
-def environment() -> dict[str, Any]:
-    """Versions, hardware and code revision, for the record."""
-    packages = ["torch", "numpy", "tokenizers", "safetensors", "transformers"]
-    packages += [name for name in ("jax", "jaxlib", "libtpu") if importlib.util.find_spec(name)]
-    return {
-        "maskwright": maskwright.__version__,
-        "revision": _revision(),
-        "packages": {name: importlib.metadata.version(name) for name in packages},
-        "hardware": hardware.describe(),
-    }
-
-
-def _revision() -> str | None:
-    """Commit of the source checkout that runs, if it is one."""
-    folder = os.path.dirname(os.path.abspath(maskwright.__file__))
-    try:
-        result = subprocess.run(
-            ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip() or None

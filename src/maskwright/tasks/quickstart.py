@@ -18,8 +18,8 @@ import yaml
 from maskwright.core import storage
 from maskwright.core.console import human_count, human_seconds, say
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
-from maskwright.core.run_directory import RunDirectory
 from maskwright.core.secrets import redact
+from maskwright.run.directory import RunDirectory
 
 DOCSTRING_BYTES = 8_000_000
 VOCABULARY = 4096
@@ -161,7 +161,7 @@ def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
     from maskwright.core.config import build_config
     from maskwright.engines.base import TrainState
     from maskwright.engines.choose import make_engine
-    from maskwright.model.hf_names import initial_parameters
+    from maskwright.model.initial import initial_parameters
     from maskwright.tasks.preflight import prepare_run
 
     ready = prepare_run(build_config(_config(place, architecture, 1000, rows), place.config))
@@ -172,7 +172,6 @@ def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
         began = time.perf_counter()
         engine.step(ready.loader.batches(len(times)), 1e-6, lambda: False)
         times.append(time.perf_counter() - began)
-    engine.close()
     step_seconds = sorted(times)[len(times) // 20]
     steps = max(20, round(max(minutes * 60 / step_seconds, STEPS_PER_MINUTE * minutes) / 10) * 10)
     say(
@@ -263,7 +262,7 @@ def _summary(place: Place, seconds: float) -> None:
     batches = validation_batches(store, seq_len=SEQ_LEN, packing="documents", max_rows=512, micro_batch_rows=8)
     first, last = held_out[0], held_out[-1]
     rate = sorted(record["tokens_per_second"] for record in training)[len(training) // 2]
-    share = sorted(record["ceiling_share"] for record in training)[len(training) // 2]
+    share = sorted(record["matmul_share"] for record in training)[len(training) // 2]
     print(
         f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {config.schedule.steps:,} steps "
         f"of {config.rows_per_step} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"

@@ -9,13 +9,12 @@ from typing import Any
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
-from maskwright.core.run_directory import RunDirectory, step_folder
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import Engine, TrainState
-from maskwright.engines.schedules import learning_rate
+from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.preflight import exact_threads, prepare_run
-from maskwright.tasks.pretrain import start_engine, starting_parameters
+from maskwright.tasks.start import start_engine, starting_parameters
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training import checkpoint
 from maskwright.training.health import Rollbacks
@@ -26,27 +25,33 @@ ROWS_SHOWN, DOCUMENTS_SHOWN, BEGINNING_TOKENS = 10, 4, 24
 
 @dataclass(frozen=True)
 class RowLoss:
-    """Mean loss a predicted token of one row before the update, without dropout."""
+    """One row before the update."""
 
     origin: RowOrigin
     loss: float
+    """Mean over its predicted tokens, without dropout."""
     text: str
     """How the row begins, before masking."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """`loss` and `grad_norm` are None when the step cannot be computed; `error` then says why."""
-
     step: int
     data_step: int
+    """The step of the undisturbed order whose rows it took; another one after a rollback."""
     start: str
+    """The checkpoint from which it was computed again."""
     again: int
+    """Steps that were computed again before it."""
     loss: float | None
+    """None if the step cannot be computed."""
     grad_norm: float | None
     error: str | None
+    """Why the step cannot be computed."""
     logged_loss: float | None
+    """What the run itself logged for this step, if it logged each step."""
     rows: list[RowLoss]
+    """Highest loss first."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,15 +73,17 @@ class Replay:
             documents = row.origin.documents
             places = ", ".join(f"{found.place} (document {found.document})" for found in documents[:DOCUMENTS_SHOWN])
             more = f" and {len(documents) - DOCUMENTS_SHOWN} more" if len(documents) > DOCUMENTS_SHOWN else ""
-            lines.append(f"  worker {row.origin.worker} row {row.origin.row}: loss {row.loss:.4f}  {places}{more}")
+            where = f"virtual worker {row.origin.virtual_worker} row {row.origin.row}"
+            lines.append(f"  {where}: loss {row.loss:.4f}  {places}{more}")
             lines.append(f"      {row.text}")
         return "\n".join(lines)
 
 
 def replay(run: str, step: int) -> Replay:
-    """Goes from the newest whole checkpoint at or before `step` to it, in this process, and leaves the run as it is.
+    """Computes from the newest complete checkpoint at or before `step` up to it, in this process. The run stays as it
+    is.
 
-    Raises `InputError` when the run has no such step or its store is gone or another.
+    Raises `InputError` if the run has no such step, or its store is gone or another.
     """
     directory = RunDirectory(run)
     before = directory.read_config()
@@ -125,7 +132,7 @@ def _config(values: dict[str, Any]) -> RunConfig:
 
 
 def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None, dict[str, Any]]:
-    """The newest whole checkpoint at or before `step`, and its record."""
+    """The newest complete checkpoint at or before `step`, and its record."""
     for found in reversed(checkpoint.whole_steps(directory.checkpoints)):
         if found <= step:
             try:
@@ -136,27 +143,26 @@ def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None
 
 
 def _step(engine: Engine, config: RunConfig, loader: Loader, step: int, data_step: int) -> tuple[float, float]:
-    rate = learning_rate(config.schedule, config.optimizer.learning_rate, step)
-    stats = engine.step(loader.batches(step, data_step), rate, lambda: False)
+    stats = engine.step(loader.batches(step, data_step), config.learning_rate_at(step), lambda: False)
     assert stats is not None
     return float(stats.loss_sum) / max(float(stats.weight), 1.0), float(stats.grad_norm)
 
 
 def _rows(engine: Engine, loader: Loader, store: TokenStore, step: int, data_step: int) -> list[RowLoss]:
-    """The rows that cannot be computed first, then by falling loss."""
+    """Rows that cannot be computed come first, then the others by falling loss."""
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
     batches, found = loader.batches(step, data_step), []
     for place in origins(loader, store, data_step):
-        _, rows = loader.row_numbers(data_step, place.worker)
+        _, rows = loader.row_numbers(data_step, place.virtual_worker)
         ids = loader.rows.materialize(rows[place.row : place.row + 1])[0][0, :BEGINNING_TOKENS]
         text = " ".join(tokenizer.decode(ids.tolist(), skip_special_tokens=True).split())
-        stats = engine.evaluate([batches[place.worker].part(place.row, place.row + 1)])
+        stats = engine.evaluate([batches[place.virtual_worker].part(place.row, place.row + 1)])
         found.append(RowLoss(place, stats.loss, text))
     return sorted(found, key=lambda row: -row.loss if math.isfinite(row.loss) else -math.inf)
 
 
 def _logged(directory: RunDirectory, config: RunConfig, step: int) -> float | None:
-    """What the run itself wrote for this step, where it wrote a line for each."""
+    """What the run itself logged for this step, if it logged each step."""
     if config.logging.every_steps != 1:
         return None
     lines = (line for line in directory.read_metrics() if line["step"] == step + 1 and "loss" in line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
@@ -11,8 +10,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.core import extras
 from maskwright.core.console import say
-from maskwright.core.errors import InputError, TokenizerError
+from maskwright.core.errors import TokenizerError
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import ordinary_added_tokens, read_tokenizer
 
@@ -98,9 +98,9 @@ def open_encoder(location: str, wanted: EncoderName = "auto") -> tuple[Encoder, 
 
     Raises `InputError` when gigatoken is asked for and cannot be had, `TokenizerError` when it gives other ids.
     """
-    installed = importlib.util.find_spec("gigatoken") is not None
+    installed = extras.installed("gigatoken")
     if wanted == "gigatoken" and not installed:
-        raise InputError("gigatoken is not installed", where="--encoder", fix="pip install 'maskwright[fast]'")
+        raise extras.missing("gigatoken", "--encoder")
     referee = TokenizersEncoder(location)
     if wanted == "tokenizers" or not installed:
         return referee, referee

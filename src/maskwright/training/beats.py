@@ -1,7 +1,7 @@
-"""A process's sign of life in the run directory, written by a thread: training itself only stores numbers.
+"""A rank's heartbeat in the run directory, written by a thread: training itself only stores numbers.
 
-A host that does not see the folder of process 0 writes nothing and makes nothing: a process other than 0 waits until it
-finds the file of process 0 there, with what that one told it of this start.
+A host that does not see rank 0's folder writes nothing and creates nothing. Every other rank waits until it finds rank
+0's file there, with the id of this start that rank 0 broadcast.
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ import platform
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from maskwright.core.beat import (
+from maskwright.core.console import warn
+from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
+from maskwright.engines.base import Engine
+from maskwright.run.directory import RunDirectory
+from maskwright.run.heartbeat import (
     FOLDER,
     Beat,
     Doing,
@@ -26,23 +32,20 @@ from maskwright.core.beat import (
     this_pid_space,
     write_beat,
 )
-from maskwright.core.console import warn
-from maskwright.core.errors import MaskwrightError
-from maskwright.core.run_directory import RunDirectory
 
 EVERY_SECONDS = 5.0
 WRITES_PER_SECOND = 16.0
-"""Of all ranks together: 1,024 of them beat once in 64 seconds, which a network file system does not notice."""
+"""By all ranks together: 1,024 ranks beat once in 64 seconds, which a network file system does not notice."""
 WINDOW_SECONDS, WINDOW_STEPS = 60.0, 20
-"""What times per step are the mean of: at least both. A pause of a second is not a slow rank."""
+"""Times per step are means over at least both. A pause of a second is not a slow rank."""
 JOIN_SECONDS = 5.0
-"""For a write that a dead file system holds: the process ends without its last word then."""
+"""How long the end waits for a write that a dead file system holds; then no last heartbeat is written."""
 
 DOING: dict[str, Doing] = {"starting": "starting", "evaluating": "evaluating", "saving": "saving", "waiting": "waiting"}
 
 
 class Beats:
-    """As a context, it ends with the last word: how the process ended. Until `begin` nothing is written."""
+    """Leaving the context writes the last heartbeat: how the process ended. Nothing is written before `begin`."""
 
     def __init__(self, directory: RunDirectory, rank: int = 0, world_size: int = 1, start: str = "") -> None:
         self.every_seconds = max(EVERY_SECONDS, world_size / WRITES_PER_SECOND)
@@ -57,16 +60,16 @@ class Beats:
         self._totals = (0, 0.0, 0.0)
         self._samples: deque[tuple[float, tuple[int, float, float]]] = deque([(now, self._totals)])
         self._exit: int | None = None
-        self._message = ""
+        self._message, self._reason = "", ""
         self._seen, self._lost, self._warned = False, False, False
         self._over = threading.Event()
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    # ---- what the main thread says: stores only ----------------------------------------------------------------------
+    # ---- called by the main thread: stores only ----------------------------------------------------------------------
 
     def look(self, phase: str, step: int) -> None:
-        """`phase` is one of the run's, or `waiting`."""
+        """Notes that the main thread is alive. `phase` is one of the run's, or `waiting`."""
         self._moved = time.monotonic()
         doing = DOING.get(phase, self._computing)
         if doing != self._doing[0]:
@@ -84,25 +87,25 @@ class Beats:
         steps, seconds, busy = self._totals
         self._totals = (steps + 1, seconds + took, busy + max(took - self._waited, 0.0))
 
-    def waiting(self) -> _Waiting:
-        """`with beats.waiting():` around what ends only when the other processes have come as far."""
-        return _Waiting(self)
-
-    def waited(self, seconds: float) -> None:
-        """Instead, where the engine learns it afterwards: of this step, so long was spent on waiting."""
-        self._waited += seconds
-
-    def tell_by(self, engine: Any) -> None:
-        """An engine whose `waiting` is not None enters it around what it needs the other processes for."""
-        if getattr(engine, "waiting", None) is not None:
-            engine.waiting = self.waiting
-            self._computing = "computing"
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside, this rank waits for other ranks."""
+        before, began = self._doing[0], time.monotonic()
+        self._moved, self._doing = began, ("waiting", began)
+        try:
+            yield
+        finally:
+            self._moved = time.monotonic()
+            self._waited += self._moved - began
+            self._doing = (before, self._moved)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def begin(self, engine: Any, attempt: int = 0) -> Self:
-        """Process 0 says the attempt; the others find it in its file."""
-        self.tell_by(engine)
+    def begin(self, engine: Engine, attempt: int = 0) -> Self:
+        """Starts writing. Rank 0 passes the attempt; the others read it from rank 0's file."""
+        if engine.waiting is not None:
+            engine.waiting = self.waiting
+            self._computing = "computing"
         self._attempt = attempt
         if self._rank == 0:
             self._clear()
@@ -117,16 +120,16 @@ class Beats:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         code = 0 if error is None else error.exit_code if isinstance(error, MaskwrightError) else 1
-        self.end(code, str(error or ""))
+        self.end(code, str(error or ""), error.reason if isinstance(error, StoppedEarly) else "")
 
-    def end(self, code: int, message: str) -> None:
-        """The last word, once."""
+    def end(self, code: int, message: str, reason: StopReason = "") -> None:
+        """Writes the last heartbeat, once."""
         if self._thread is None or self._over.is_set():
             return
         self._over.set()
         self._thread.join(JOIN_SECONDS)
         if not self._thread.is_alive():
-            self._exit, self._message = code, message[:500]
+            self._exit, self._message, self._reason = code, message[:500], reason
             self._doing = ("ended", time.monotonic())
             self._write()
 
@@ -137,23 +140,24 @@ class Beats:
                 return
 
     def _clear(self) -> None:
-        """Files of earlier starts, which may have had more ranks; none of this one writes before process 0 has."""
+        """Removes the files of earlier starts, which may have had more ranks. No other rank of this start writes before
+        rank 0 has."""
         try:
             os.makedirs(self._folder, exist_ok=True)
             for name in os.listdir(self._folder):
                 if rank_of(name.partition(".tmp-")[0]) is not None:
                     os.unlink(os.path.join(self._folder, name))
         except OSError as error:
-            self._say(error)
+            self._warn(error)
 
     def _ours(self) -> bool:
-        """Whether this start's process 0 writes to the folder that this process sees. A later start may have taken it,
-        as after a long suspension of this one."""
+        """Whether rank 0 of this start writes to the folder that this process sees. A later start may have taken the
+        folder, for example after a long suspension of this one."""
         if self._lost or (self._rank == 0 and not self._seen):
             return not self._lost
         first = parse_beat(read_local(os.path.join(self._folder, file_name(0))))
         if first is None:
-            return self._seen  # for a moment, as far as this file system shows
+            return self._seen  # missing for a moment, as far as this file system shows
         self._lost = self._seen and first.start != self._start
         self._attempt = first.attempt
         return first.start == self._start
@@ -166,9 +170,9 @@ class Beats:
                 write_beat(self._folder, self._beat())
                 self._seen = True
             except FileNotFoundError:
-                pass  # the run directory is being removed, or is out of sight
+                pass  # the run directory is being removed, or cannot be seen from here
             except OSError as error:
-                self._say(error)
+                self._warn(error)
 
     def _beat(self) -> Beat:
         now, clock = time.monotonic(), time.time()
@@ -195,6 +199,7 @@ class Beats:
             busy_seconds_per_step=busy if self._computing == "computing" else None,
             exit=self._exit,
             message=self._message,
+            reason=self._reason,
         )
 
     def _means(self, now: float) -> tuple[float | None, float | None]:
@@ -208,7 +213,7 @@ class Beats:
             return (seconds / steps if steps else None), None
         return seconds / steps, busy / steps
 
-    def _say(self, error: OSError) -> None:
+    def _warn(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
             warn(f"{self._folder}: no sign of life can be written ({error.strerror or error}); training goes on")
@@ -216,20 +221,3 @@ class Beats:
 
 def _covers(sample: tuple[float, tuple[int, float, float]], now: float, steps: int) -> bool:
     return now - sample[0] >= WINDOW_SECONDS and steps - sample[1][0] >= WINDOW_STEPS
-
-
-class _Waiting:
-    def __init__(self, beats: Beats) -> None:
-        self._beats = beats
-
-    def __enter__(self) -> None:
-        beats = self._beats
-        self._before = beats._doing[0]
-        beats._moved = time.monotonic()
-        beats._doing = ("waiting", beats._moved)
-
-    def __exit__(self, *error: object) -> None:
-        beats = self._beats
-        now = time.monotonic()
-        beats._waited += now - beats._doing[1]
-        beats._moved, beats._doing = now, (self._before, now)

@@ -1,4 +1,4 @@
-"""Checkpoints: a fresh folder each, safetensors and JSON only, real once its manifest is there.
+"""Checkpoints: a new folder each, of safetensors and JSON only. A checkpoint counts once its manifest is there.
 
     checkpoints/step-00001200/
       model.safetensors       fp32 parameters under Hugging Face names
@@ -6,7 +6,8 @@
       state.json              step, counters, fingerprints, configuration
       MANIFEST.json           size and sha256 of each; written last, synced, renamed: no manifest, no checkpoint
 
-Loading checks every byte. A newest checkpoint that fails is set aside by name and the one before it is used, aloud.
+Loading checks every byte. If the newest checkpoint is damaged, it is renamed, and the one before it is used with a
+warning.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from safetensors.numpy import load_file
 from maskwright.core import hardware, storage
 from maskwright.core.console import human_bytes, warn
 from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
-from maskwright.core.run_directory import step_folder, step_of
 from maskwright.engines.base import TrainState
+from maskwright.run.directory import MANIFEST, step_folder, step_of, whole_steps
 from maskwright.training.tensor_file import write_tensors
 
 FORMAT = 1
 SMALL_FILES_BYTES = 1 << 20
 """Allowed for headers, state.json and the manifest."""
-MANIFEST = "MANIFEST.json"
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
@@ -45,10 +45,10 @@ def save(
     keep_every_steps: int | None = None,
     planned: int | None = None,
 ) -> str:
-    """Writes `folder/step-…` and returns it; then removes all but the `keep` newest whole ones, those at multiples of
-    `keep_every_steps`, and the two newest at multiples of `planned`, to which a rollback may go.
+    """Writes `folder/step-…` and returns it. Then removes older checkpoints, except the `keep` newest, those at
+    multiples of `keep_every_steps`, and the two newest at multiples of `planned`, to which a rollback may go.
 
-    `record` goes into state.json. Raises `CheckpointError` before writing when the disk is too full; the older
+    `record` goes into state.json. Raises `CheckpointError` before writing if the disk is too full; the older
     checkpoints then stay as they are.
     """
     target = os.path.join(folder, step_folder(state.step))
@@ -56,7 +56,7 @@ def save(
         storage.make_folder(folder)
         require_space(folder, size_bytes(state))
         if os.path.exists(target):
-            shutil.rmtree(target)  # left by a kill during this very save: it has no manifest
+            shutil.rmtree(target)  # it has no manifest: a kill during this very save left it
         try:
             _write(target, state, record)
         except OSError as error:
@@ -64,7 +64,7 @@ def save(
             raise _not_written(target, size_bytes(state), error) from None
     try:
         for step in outdated(whole_steps(folder), keep, keep_every_steps, planned):
-            # The manifest goes first, so that a kill in between leaves no half checkpoint that looks whole.
+            # The manifest goes first, so that a kill in between leaves no half checkpoint that looks complete.
             old = os.path.join(folder, step_folder(step))
             os.unlink(os.path.join(old, MANIFEST))
             shutil.rmtree(old)
@@ -75,7 +75,7 @@ def save(
 
 
 def _sweep(folder: str) -> None:
-    """Removes what kills in the middle of a save, a removal or a fetch have left."""
+    """Removes what a kill in the middle of a save, a removal or a fetch has left."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if re.fullmatch(r"step-\d{8,}(\.tmp-\d+)?", name) and not os.path.exists(os.path.join(path, MANIFEST)):
@@ -83,7 +83,7 @@ def _sweep(folder: str) -> None:
 
 
 def outdated(steps: list[int], keep: int, keep_every_steps: int | None, planned: int | None = None) -> list[int]:
-    """Of ascending steps, those that `save` does not keep."""
+    """Those of the ascending `steps` that `save` does not keep."""
     kept = {step for step in steps if keep_every_steps and step % keep_every_steps == 0}
     kept |= set([step for step in steps if planned and step % planned == 0][-2:])
     return [step for step in steps[:-keep] if step not in kept]
@@ -124,7 +124,7 @@ def size_bytes(state: TrainState) -> int:
 
 
 def require_space(folder: str, needed: int) -> None:
-    """Raises `CheckpointError` when the disk has not `needed` bytes free."""
+    """Raises `CheckpointError` if the disk has fewer than `needed` bytes free."""
     free = hardware.free_disk_bytes(folder)
     if free < needed:
         raise CheckpointError(
@@ -134,16 +134,10 @@ def require_space(folder: str, needed: int) -> None:
         )
 
 
-def whole_steps(folder: str) -> list[int]:
-    """Steps that have a manifest, ascending."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    steps = [step for name in names if (step := step_of(name)) is not None]
-    return sorted(s for s in steps if os.path.exists(os.path.join(folder, step_folder(s), MANIFEST)))
-
-
 def set_aside_after(folder: str, step: int, multiple: int, why: str) -> bool:
-    """Makes the newest checkpoint one at or before `step`, at a multiple of `multiple`: a planned save, not one that a
-    clock or a stop made. Later ones are renamed to `WHY-step-…`. False, and nothing renamed, when there is none."""
+    """Makes the newest checkpoint one at or before `step` and at a multiple of `multiple`: a planned save, not one made
+    by a clock or a stop. Later checkpoints are renamed to `WHY-step-…`. Returns False, and renames nothing, if there is
+    no such checkpoint."""
     steps = whole_steps(folder)
     good = [s for s in steps if s <= step and s % multiple == 0]
     if not good:
@@ -157,15 +151,15 @@ def _rename(path: str, why: str) -> None:
     """`step-…` to `WHY-step-…`."""
     folder, name = os.path.split(path)
     aside = os.path.join(folder, f"{why}-{name}")
-    shutil.rmtree(aside, ignore_errors=True)  # an earlier attempt at the same step that ended so too
+    shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that ended in the same way
     os.replace(path, aside)
 
 
 def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, Any]] | None:
-    """Newest checkpoint that is whole, and its state.json; None when there never was one.
+    """The newest undamaged checkpoint, and its state.json; None if there never was a checkpoint.
 
-    A damaged one is named in a warning and, with `set_aside` and once a good one is found, renamed to
-    `damaged-step-…`. Raises `CheckpointError`, and renames nothing, when every one is damaged.
+    A warning names each damaged checkpoint. With `set_aside`, and once a good one is found, they are renamed to
+    `damaged-step-…`. Raises `CheckpointError`, and renames nothing, if every checkpoint is damaged.
     """
     steps = whole_steps(folder)
     damaged = []
@@ -199,7 +193,7 @@ def load(path: str) -> tuple[TrainState, dict[str, Any]]:
     except (OSError, KeyError, TypeError, ValueError, SafetensorError, MaskwrightError) as error:
         what = error.what if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {error}"
         raise CheckpointError(f"is damaged: {what}", where=path, fix="restore a copy") from None
-    # Whole, as far as this version can tell: so no older one is used instead.
+    # As far as this version can tell it is undamaged, so no older one is used instead.
     raise InputError(
         f"has format {str(found)[:20]}, this version reads {FORMAT}", where=path, fix="use the maskwright that wrote it"
     )

@@ -3,9 +3,9 @@
     gs://bucket/runs/one/step-00001200/
       the files of the checkpoint
       config.resolved.json, metrics.jsonl, rollbacks.json     of the run directory at that time
-      MANIFEST.json                                           uploaded last, only where there is none yet
+      MANIFEST.json                                           uploaded last, and only if there is none yet
 
-A new machine with an empty run directory fetches the newest whole copy and goes on from there.
+A new machine with an empty run directory fetches the newest complete copy and continues from there.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ from typing import Any, BinaryIO
 
 from fsspec.implementations.local import LocalFileSystem
 
-from maskwright.core import storage
+from maskwright.core import remote, storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
-from maskwright.core.run_directory import RunDirectory, step_folder, step_of
 from maskwright.core.secrets import redact
+from maskwright.run.directory import RunDirectory, step_folder, step_of
 from maskwright.training import checkpoint
 from maskwright.training.checkpoint import MANIFEST, outdated
 
 TRIES, FIRST_WAIT_SECONDS = 8, 0.5
-"""Waits of 0.5, 1, 2, … seconds, half of each by chance: a minute of an unreachable store is sat out."""
+"""Waits are 0.5, 1, 2, … seconds, half of each random: a store may be out of reach for a minute."""
 FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, TypeError, ValueError, ImportError)
 RESTORE = "restore it, or delete the folder"
 RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json")
 
 
 class Copies:
-    """`location`: any URL that fsspec knows. Raises `InputError` when it cannot be opened."""
+    """`location`: any URL that fsspec knows. Raises `InputError` if it cannot be opened, `MaskwrightError` if its host
+    cannot be reached at the start. Later, `TRIES` are made."""
 
     def __init__(self, location: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        import fsspec
-
         if redact(location) != location:
             raise InputError(
                 "holds a secret",
@@ -51,16 +50,9 @@ class Copies:
                 fix="leave it out: file systems find credentials in the environment or their own configuration",
             )
         self.location, self._sleep = location.rstrip("/"), sleep
-        try:
-            self._files, self._root = fsspec.core.url_to_fs(self.location)
-        except Exception as error:  # whatever a file system makes of a strange address
-            raise InputError(
-                f"cannot be opened: {error}",
-                where=location,
-                fix="write it as gs://bucket/folder; its file system may need a package, such as gcsfs",
-            ) from None
-        if not storage.is_url(self.location) or not self._root.strip("/"):
+        if not location.partition("://")[2].strip("/"):
             raise InputError("names no folder", where="checkpoint.copy_to", fix="write it as gs://bucket/folder")
+        self._files, self._root = remote.filesystem(self.location)
         if isinstance(self._files, LocalFileSystem):
             self._files.auto_mkdir = True
 
@@ -69,17 +61,23 @@ class Copies:
         return isinstance(self._files, LocalFileSystem) and os.path.commonpath([here, root]) == here
 
     def steps(self) -> list[int]:
-        """Of whole copies, ascending."""
+        """Steps of the complete copies, ascending. Raises `InputError` if a bucket of Cloud Storage does not exist."""
 
         def look() -> list[str]:
             self._files.invalidate_cache()
             return [str(name) for name in self._files.glob(f"{self._root}/step-*/{MANIFEST}")]
 
-        steps = [step_of(os.path.basename(os.path.dirname(name))) for name in self._again("list", look)]
+        try:
+            names = self._again("list", look)
+        except FileNotFoundError:  # other stores list nothing then
+            bucket = self._root.partition("/")[0]
+            fix = f"correct the name, or create it: gcloud storage buckets create gs://{bucket}"
+            raise InputError(f"there is no bucket {bucket}", where=self.location, fix=fix) from None
+        steps = [step_of(os.path.basename(os.path.dirname(name))) for name in names]
         return sorted(step for step in steps if step is not None)
 
     def put(self, directory: RunDirectory, step: int, *, keep: int, keep_every_steps: int | None) -> None:
-        """Copies a local checkpoint, then removes outdated copies. Raises `CheckpointError` when that fails."""
+        """Copies a local checkpoint, then removes outdated copies. Raises `CheckpointError` if that fails."""
         folder, target = os.path.join(directory.checkpoints, step_folder(step)), self._path(step)
         manifest = storage.read_json(os.path.join(folder, MANIFEST))
         if step in self.steps():
@@ -103,11 +101,11 @@ class Copies:
             self._remove(old)
 
     def fetch(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
-        """Brings the newest copy into the run directory if it is newer than what is there. A damaged copy, and one from
-        before a rollback of the run, is named and the one before it taken.
+        """Brings the newest copy into the run directory if it is newer than what is there. A copy that is damaged, or
+        from before a rollback of the run, is named in a warning, and the copy before it is taken.
 
-        `require_same` gets the copied run's record and raises when it is another run's; nothing is changed then.
-        Raises `CheckpointError` when all copies are damaged.
+        `require_same` gets the copied run's record and raises if it belongs to another run; nothing is changed then.
+        Raises `CheckpointError` if all copies are damaged.
         """
         here = max(checkpoint.whole_steps(directory.checkpoints), default=-1)
         newer = [step for step in self.steps() if step > here]
@@ -161,8 +159,8 @@ class Copies:
         self._again("remove", self._files.rm, self._path(step), recursive=True)
 
     def _commit(self, path: str, content: bytes) -> None:
-        """Creates the manifest object. `create` is a precondition at the store, so of two writers one loses; a retry
-        that finds its own first try has won."""
+        """Creates the manifest object. `create` is a precondition at the store, so one of two writers loses. A retry
+        that finds the content of its own first try has won."""
         try:
             self._again("write", self._files.pipe_file, path, content, mode="create")
         except FileExistsError:
@@ -177,7 +175,7 @@ class Copies:
         )
 
     def _require_arrived(self, path: str, expected: dict[str, Any], source: BinaryIO) -> None:
-        """By the store's own crc32c where it has one, else by reading it back."""
+        """Checks by the store's own crc32c if it has one, else by reading the object back."""
         info = self._again("look at", self._files.info, path)
         good = info["size"] == expected["bytes"]
         if good and (known := _crc32c(source)) and "crc32c" in info:
@@ -185,7 +183,7 @@ class Copies:
         elif good:
             good = self._again("read back", self._sha256, path) == expected["sha256"]
         if not good:
-            raise CheckpointError("did not arrive whole", where=path, fix="look at the store and the network")
+            raise CheckpointError("did not arrive complete", where=path, fix="look at the store and the network")
 
     def _sha256(self, path: str) -> str:
         sha = hashlib.sha256()
@@ -195,11 +193,12 @@ class Copies:
         return sha.hexdigest()
 
     def _again(self, what: str, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Calls until it works. Raises what cannot change at once, and `CheckpointError` after the last try."""
+        """Calls `action` until it works. Raises errors that will not pass at once, and `CheckpointError` after the last
+        try."""
         for number in range(TRIES):
             try:
                 return action(*arguments, **options)
-            except (MaskwrightError, *FINAL):  # of ours, StoppedEarly: a signal came
+            except (MaskwrightError, *FINAL):  # for example StoppedEarly, after a signal
                 raise
             except Exception as error:  # each file system has errors of its own
                 if number == TRIES - 1 or not _may_pass(error):
@@ -224,7 +223,8 @@ def _rollbacks(folder: str) -> list[Any]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Of HTTP: too many requests, a time-out, the server's own failures; anything else that is no client's fault."""
+    """Whether trying again may help. HTTP: too many requests, a time-out, the server's own failures. Other errors:
+    yes."""
     if str(error).startswith("Forbidden"):  # gcsfs's 403, an OSError without a number
         return False
     code = getattr(error, "code", None) or getattr(error, "status", None)
@@ -240,7 +240,7 @@ def _read(path: str) -> bytes | None:
 
 
 def _crc32c(source: BinaryIO) -> str | None:
-    """As stores write it, base64; None without the package, which gcsfs brings."""
+    """The checksum in base64, as stores write it; None without the package, which gcsfs brings."""
     try:
         import google_crc32c
     except ImportError:

@@ -1,7 +1,7 @@
 """Signs of a run that goes wrong while every number is still finite: spikes, a loss that never leaves chance, zeros.
 
-All are judged on the losses of log lines, which a continued run reads back from metrics.jsonl: so it judges as it would
-have without the stop.
+They are judged on the losses of log lines. A continued run reads these back from metrics.jsonl, so it judges as it
+would have without the stop.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
-from maskwright.core.run_directory import RunDirectory
+from maskwright.run.directory import RunDirectory
 
 WINDOW_LINES, FEWEST_LINES, NEW_LEVEL_LINES = 50, 10, 10
 SPIKE_DEVIATIONS, SPIKE_SHARE = 8.0, 0.1
 """A spike lies this many robust standard deviations, and this share, above the median of the window before it."""
 CHANCE_SHARE = 0.01
-"""A loss this close to ln(vocabulary) is that of guessing evenly."""
+"""A loss this close to ln(vocabulary) is that of a uniform guess."""
 HEALTH_FIX = (
     "start a new run with a lower optimizer.learning_rate or more schedule.warmup_steps; `maskwright export` makes a "
     "folder of the last good checkpoint for its model.init_from"
@@ -33,11 +33,11 @@ class LossWatch:
     """`vocabulary`: number of tokens; `warmup_steps`: until then a loss at chance is no sign."""
 
     def __init__(self, vocabulary: int, warmup_steps: int, before: Iterable[float] = ()) -> None:
-        """`before`: losses of the log lines so far, judged again without a word."""
+        """`before`: losses of the log lines so far, judged again without warnings."""
         self._chance, self._warmup_steps = math.log(vocabulary), warmup_steps
         self._losses: deque[float] = deque(maxlen=WINDOW_LINES)
         self._spikes: list[float] = []
-        self._told_of_chance = False
+        self._warned_of_chance = False
         for loss in before:
             self._judge(loss)
 
@@ -50,10 +50,10 @@ class LossWatch:
         if loss == 0.0:
             warn(f"step {step}: the loss is exactly 0, which no text gives; look at the data and its masks")
         full = len(self._losses) == WINDOW_LINES
-        if full and not self._told_of_chance and step > self._warmup_steps:
+        if full and not self._warned_of_chance and step > self._warmup_steps:
             least = min(self._losses)
             if least > self._chance * (1.0 - CHANCE_SHARE):
-                self._told_of_chance = True
+                self._warned_of_chance = True
                 warn(
                     f"step {step}: the loss has stayed at {least:.3f} or above for {WINDOW_LINES} log lines; guessing "
                     f"evenly among all tokens gives {self._chance:.3f}. The learning rate may be far too high or low"
@@ -61,7 +61,7 @@ class LossWatch:
         return spike
 
     def _judge(self, loss: float) -> bool:
-        """A spike does not make the next one look usual, but many in a row are a new level."""
+        """Adds a loss; whether it is a spike. Spikes stay out of the window, but many in a row are a new level."""
         if self._is_spike(loss):
             self._spikes.append(loss)
             if len(self._spikes) == NEW_LEVEL_LINES:
@@ -83,12 +83,14 @@ class LossWatch:
 
 @dataclass(frozen=True)
 class Rollback:
-    """At log line `seen` the loss spiked. The run went back to the checkpoint at `step`, and update `step` then takes
-    the rows of step `data`, where it stood: those in between are left out."""
+    """One return to an earlier checkpoint. The rows between the checkpoint and the spike are left out."""
 
     seen: int
+    """Step of the log line whose loss spiked."""
     step: int
+    """Step of the checkpoint that the run went back to."""
     data: int
+    """The step whose rows update `step` then takes: where the run stood."""
 
 
 class Rollbacks:
@@ -109,6 +111,6 @@ class Rollbacks:
         storage.write_json(self._path, [asdict(record) for record in self.all])
 
     def data_step(self, step: int) -> int:
-        """The step of the undisturbed order whose rows update `step` takes."""
+        """The step whose rows update `step` takes; it is another one after a rollback."""
         last = next((record for record in reversed(self.all) if record.step <= step), None)
         return step if last is None else last.data + step - last.step

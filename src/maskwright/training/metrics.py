@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from maskwright.core.console import warn
 from maskwright.engines.base import StepStats
@@ -14,11 +19,12 @@ from maskwright.engines.base import StepStats
 
 @dataclass
 class Counters:
-    """Totals that a checkpoint carries, so that a resumed run logs the very lines of an unbroken one."""
+    """Totals that a checkpoint keeps, so that a resumed run logs the same lines as an unbroken one."""
 
     tokens: int = 0
     """Text and frame tokens trained on; padding does not count."""
     loss_sum: float = 0.0
+    """Since the last log line."""
     weight: float = 0.0
     """Since the last log line."""
 
@@ -31,7 +37,7 @@ class Counters:
         self._waiting.append(stats)
 
     def _collect(self) -> None:
-        """Only now, so that a device may run ahead of the host between two log lines."""
+        """Adds up the waiting steps: not earlier, so that a device may run ahead of the host between two log lines."""
         for stats in self._waiting:
             self.loss_sum += float(stats.loss_sum)
             weight = float(stats.weight)
@@ -40,7 +46,7 @@ class Counters:
         self._waiting = []
 
     def take_loss(self) -> float:
-        """Mean loss a predicted token since the last call."""
+        """Mean loss per predicted token since the last call."""
         self._collect()
         loss = self.loss_sum / max(self.weight, 1.0)
         self.loss_sum = self.weight = 0.0
@@ -52,7 +58,7 @@ class Counters:
 
 
 class Speed:
-    """Rates over training time alone: validation and saving do not count."""
+    """Rates over training time only: validation and saving do not count."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -67,7 +73,7 @@ class Speed:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """A part of a step, by the host's clock, added up in `parts`."""
+        """Adds the time inside, by the host's clock, to a part of a step."""
         begin = self._clock()
         try:
             yield
@@ -94,43 +100,91 @@ class Speed:
 
 
 class TensorBoard:
-    """Scalars as TensorBoard event files, written without torch so that any engine can use it. What goes wrong there is
-    said once, and training goes on without."""
+    """Scalars as an event file of TensorBoard, written without its package. What goes wrong there is said once, and
+    training goes on without.
 
-    def __init__(self, folder: str, first_step: int) -> None:
+    The file is a TFRecord of `Event` messages in protocol buffers' wire format:
+    github.com/tensorflow/tensorflow/blob/master/tensorflow/core/util/event.proto and /core/lib/io/record_writer.h.
+    """
+
+    def __init__(self, folder: str, done_steps: int) -> None:
         self._folder = folder
-        self._writer: Any = None
+        self._file: BinaryIO | None = None
         with self._or_without():
-            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-            self._event: Any = Event
-            self._writer = EventFileWriter(folder)
-            # Tells TensorBoard to forget events after this step that an interrupted attempt wrote.
-            self._writer.add_event(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
+            os.makedirs(folder, exist_ok=True)
+            name = f"events.out.tfevents.{time.time():.6f}.{platform.node()}.{os.getpid()}"
+            self._file = open(os.path.join(folder, name), "ab", buffering=0)  # noqa: SIM115 - closed by `close`
+            self._write(_field(3, b"brain.Event:2"))
+            # SessionLog.START: TensorBoard forgets events from this step on, which an interrupted attempt wrote.
+            self._write(_field(2, done_steps + 1) + _field(7, _field(1, 1)))
 
     def add(self, step: int, values: dict[str, Any]) -> None:
-        if self._writer is None:
-            return
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         scalars = [
-            Summary.Value(tag=name, simple_value=float(value))
+            _field(1, _field(1, name.encode()) + _field(2, float(value)))
             for name, value in values.items()
             if isinstance(value, int | float) and name != "step"
         ]
         with self._or_without():
-            self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=Summary(value=scalars)))
+            self._write(_field(2, step) + _field(5, b"".join(scalars)))
 
     def close(self) -> None:
-        if self._writer is not None:
+        if self._file is not None:
             with self._or_without():
-                self._writer.close()
+                self._file.close()
+
+    def _write(self, event: bytes) -> None:
+        """One record, with the time; the kernel gets it whole, so that a kill leaves whole records."""
+        if self._file is None:
+            return
+        data = b"\x09" + struct.pack("<d", time.time()) + event
+        length = struct.pack("<Q", len(data))
+        self._file.write(length + _masked_crc32c(length) + data + _masked_crc32c(data))
 
     @contextmanager
     def _or_without(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
-            self._writer = None
+        except OSError as error:
+            file, self._file = self._file, None
+            if file is not None:
+                file.close()
             warn(f"{self._folder}: TensorBoard events cannot be written ({error}); metrics.jsonl goes on")
+
+
+def _field(number: int, value: int | float | bytes) -> bytes:
+    """A field of a message: a varint, a 32-bit float, or bytes with their length."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    if isinstance(value, float):
+        return _varint(number << 3 | 5) + np.float32(value).tobytes()
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, lowest first; the eighth says that more follow."""
+    parts = []
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def _crc32c_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)  # Castagnoli's polynomial, reflected
+        table.append(value)
+    return table
+
+
+CRC32C = _crc32c_table()
+
+
+def _masked_crc32c(data: bytes) -> bytes:
+    """CRC-32C, rotated and shifted as TFRecord does."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""What a batch was made of: for a step that cannot be computed, and for whoever looks at one later.
+"""What a batch was made of, kept for a step that cannot be computed.
 
 RUN/replay/step-00001234/
   replay.json            step, seeds, rates, the checkpoint before it, each row's documents with file and line
@@ -11,14 +11,12 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from maskwright.core import storage
-from maskwright.core.run_directory import RunDirectory, step_folder
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
+from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.training.tensor_file import write_tensors
 
 
 @dataclass(frozen=True)
@@ -31,44 +29,41 @@ class Origin:
 
 @dataclass(frozen=True)
 class RowOrigin:
-    """A row of a batch: where it comes from."""
+    """Where a row of a batch comes from."""
 
-    worker: int
+    virtual_worker: int
     row: int
     epoch: int
     documents: list[Origin]
 
 
 def origins(loader: Loader, store: TokenStore, data_step: int) -> list[RowOrigin]:
-    """Of all rows of the batch at `data_step`, virtual workers one after the other."""
+    """The origins of all rows of the batch at `data_step`, by virtual worker."""
     result = []
-    for worker in range(loader.config.batch.virtual_workers):
-        epochs, rows = loader.row_numbers(data_step, worker)
+    for virtual_worker in range(loader.config.batch.virtual_workers):
+        epochs, rows = loader.row_numbers(data_step, virtual_worker)
         for number, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
             documents = [Origin(found, store.origin("train", found)) for found in loader.rows.documents(row)]
-            result.append(RowOrigin(worker, number, epoch, documents))
+            result.append(RowOrigin(virtual_worker, number, epoch, documents))
     return result
 
 
 def write_bundle(
     directory: RunDirectory, loader: Loader, store: TokenStore, *, step: int, data_step: int, details: dict[str, Any]
 ) -> str:
-    """Writes what `maskwright replay` and a person need, and returns its folder."""
+    """Writes what `maskwright replay` and a person need. Returns its folder."""
     folder = directory.path("replay", step_folder(step))
     storage.make_folder(folder)
-    for worker, batch in enumerate(loader.batches(step, data_step)):
-        save_file(_arrays(batch), os.path.join(folder, f"batch-{worker:03d}.safetensors"))
+    for virtual_worker, batch in enumerate(loader.batches(step, data_step)):
+        arrays = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
+        write_tensors(os.path.join(folder, f"batch-{virtual_worker:03d}.safetensors"), arrays)
     record = {
         "step": step,
         "data_step": data_step,
         "seed": loader.config.seed,
-        "masking_rate": loader.masking_rate(step),
+        "masking_rate": loader.config.masking_at(step).rate,
         **details,
         "rows": [asdict(row) for row in origins(loader, store, data_step)],
     }
     storage.write_json(os.path.join(folder, "replay.json"), record)
     return folder
-
-
-def _arrays(batch: Batch) -> dict[str, np.ndarray]:
-    return {name: np.ascontiguousarray(getattr(batch, name)) for name in Batch.__dataclass_fields__}

@@ -10,16 +10,16 @@ import numpy as np
 from maskwright.core import config as run
 from maskwright.core.console import warn
 from maskwright.core.errors import CheckpointError, HealthError, MaskwrightError
-from maskwright.core.lease import Lease
-from maskwright.core.run_directory import RunDirectory
 from maskwright.engines.base import TrainState
+from maskwright.run.directory import RunDirectory
+from maskwright.run.lease import Lease
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
 from maskwright.training.health import HEALTH_FIX
 
 
 class Saver:
-    """`begin` returns at once; what went wrong is raised by the next call of any other method."""
+    """`begin` returns at once. What went wrong is raised by the next call of any other method."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Saver:
         lease: Lease,
         planned: int | None = None,
     ) -> None:
-        """`planned`: rollbacks go to multiples of it, so saves by the clock do not push the last two out."""
+        """`planned`: rollbacks go to its multiples, so the last two of them outlive saves by the clock."""
         self._directory, self._options, self._lease, self._planned = directory, options, lease, planned
         self._copier = Copier(directory, options, copies) if copies else None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
     def begin(self, state: TrainState, record: dict[str, Any]) -> None:
-        """Starts a save; waits for the one before first. `state` is the saver's from here on."""
+        """Starts a save, after the one before has ended. `state` belongs to the saver from here on."""
         self.finish()
         self._thread = threading.Thread(target=self._work, args=(state, record), name="save")
         self._thread.start()
@@ -51,38 +51,38 @@ class Saver:
         return self._thread is not None and self._thread.is_alive()
 
     def forget_after(self, step: int) -> None:
-        """After a rollback: later copies go. A store that is away keeps them, and a fetch leaves them out."""
+        """Removes later copies after a rollback. A store out of reach keeps them, but a fetch skips them."""
         if self._copier:
             self._copier.wait()
             self._copier.remove_after(step)
 
     def look(self) -> None:
-        """After each step. Raises `InputError` when another process has taken the folder over."""
+        """Called after each step. Raises `InputError` if another process has taken the folder over."""
         self._lease.require()
         if not self.busy:
             self.finish()
 
     def finish(self) -> None:
-        """Waits for the save under way. Raises its `CheckpointError` or `HealthError`."""
+        """Waits for the save in progress. Raises its `CheckpointError` or `HealthError`."""
         self.wait()
         error, self._error = self._error, None
         if error:
             raise error
 
     def wait(self) -> None:
-        """Without raising: for the end of a run that has failed already."""
+        """Like `finish`, without raising: for the end of a run that has failed already."""
         if self._thread:
             self._thread.join()
             self._thread = None
 
     def copy_newest(self) -> None:
-        """At a start: what the start before had no time to copy."""
+        """Called at a start: copies what the start before had no time for."""
         steps = checkpoint.whole_steps(self._directory.checkpoints)
         if self._copier and steps:
             self._copier.ask(steps[-1])
 
     def wait_for_copy(self) -> CheckpointError | None:
-        """What went wrong with the last one."""
+        """Waits for the last copy. Returns what went wrong with it."""
         self.finish()
         return self._copier.wait() if self._copier else None
 
@@ -107,8 +107,8 @@ class Saver:
 
 
 class Copier:
-    """Copies the newest checkpoint that it was asked for, in a thread of its own: a store that is away for a while
-    stops neither training nor saving."""
+    """Copies the newest checkpoint that it was asked for, in a thread of its own: a store that is out of reach for a
+    while stops neither training nor saving."""
 
     def __init__(self, directory: RunDirectory, options: run.Checkpoint, copies: Copies) -> None:
         self._directory, self._options, self._copies = directory, options, copies
@@ -131,7 +131,7 @@ class Copier:
             warn(f"{self._copies.location}: copies after step {step:,} cannot be removed: {error}")
 
     def wait(self) -> CheckpointError | None:
-        """Until nothing is left to copy."""
+        """Waits until nothing is left to copy. Returns what went wrong with the last copy."""
         thread = self._thread
         if thread:
             thread.join()
@@ -155,7 +155,7 @@ class Copier:
             self._directory.log(f"copied step {step} to {self._copies.location}")
         except Exception as error:
             if step not in checkpoint.whole_steps(self._directory.checkpoints):
-                return  # removed meanwhile, for newer ones that are asked for next
+                return  # removed meanwhile: a newer one is asked for next
             why = error.what if isinstance(error, MaskwrightError) else error
             self._failed = CheckpointError(
                 f"step {step:,} is saved here but not copied: {why}",

@@ -1,4 +1,4 @@
-"""Writing safetensors: one pass that hashes as it writes and leaves the interpreter to others meanwhile.
+"""Writing safetensors in one pass that hashes as it writes, and leaves the interpreter to other threads meanwhile.
 
 Format: https://github.com/huggingface/safetensors#format. Eight bytes of header length, a JSON header padded to eight
 bytes, the arrays one after the other.
@@ -9,39 +9,45 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 WRITE_BYTES = 4 << 20
+KINDS = {"float32": "F32", "int32": "I32"}
+"""The format's name of each dtype."""
 
 
-def write_tensors(path: str, tensors: dict[str, NDArray[np.float32]], metadata: dict[str, str] | None = None) -> str:
-    """Writes fp32 arrays under their names, syncs the file and returns its sha256. Raises `OSError`."""
+def write_tensors(path: str, tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> str:
+    """Writes fp32 and int32 arrays under their names, syncs the file and returns its sha256. Raises `OSError`.
+
+    The file's mode follows the umask; what safetensors 0.8 writes is 0600, which no colleague can read.
+    """
     sha = hashlib.sha256()
     with open(path, "wb", buffering=0) as file:
         for block in _blocks(tensors, metadata):
-            sha.update(block)  # without the interpreter's lock, as is the write: training goes on
+            sha.update(block)  # without the interpreter's lock, like the write: training goes on
             rest = memoryview(block).cast("B")
-            while len(rest):  # a write may take less than it is given, as the last one before a disk is full does
+            while len(rest):  # a write may be short, like the last one before a disk is full
                 rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
     return sha.hexdigest()
 
 
-def _blocks(tensors: dict[str, NDArray[np.float32]], metadata: dict[str, str] | None) -> Iterator[bytes | memoryview]:
+def _blocks(tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None) -> Iterator[bytes | memoryview]:
     entries: dict[str, object] = {"__metadata__": metadata} if metadata else {}
     end = 0
     for name, array in tensors.items():
-        if array.dtype != np.float32:
-            raise TypeError(f"{name} is {array.dtype}, not float32")
+        if array.dtype.name not in KINDS:
+            raise TypeError(f"{name} is {array.dtype}, not one of {', '.join(KINDS)}")
         begin, end = end, end + array.nbytes
-        entries[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [begin, end]}
+        entries[name] = {"dtype": KINDS[array.dtype.name], "shape": list(array.shape), "data_offsets": [begin, end]}
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     yield len(header).to_bytes(8, "little") + header
     for array in tensors.values():
-        content = memoryview(np.ascontiguousarray(array, "<f4").reshape(-1).view(np.uint8).data)
+        content = memoryview(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
         for first in range(0, len(content), WRITE_BYTES):
             yield content[first : first + WRITE_BYTES]

@@ -1,45 +1,15 @@
 # Hosts of one kind: a template and a managed instance group made from it; for a TPU slice of several hosts also the
 # workload policy that joins them (docs.cloud.google.com/tpu/docs/tpus-and-migs: v5p and later).
 
+# `maskwright env` says of each machine what it has (cloud/machines.py): nothing is derived from names here.
+
 locals {
-  family = split("-", var.machine_type)[0]
-  tpu    = startswith(local.family, "ct") || startswith(local.family, "tpu")
-
-  # ct6e-standard-4t: four chips on a host.
-  sides          = var.topology == null ? [] : [for side in split("x", var.topology) : tonumber(side)]
-  chips          = var.topology == null ? 0 : local.sides[0] * local.sides[1] * try(local.sides[2], 1)
-  chips_per_host = var.topology == null ? 1 : tonumber(regex("-([0-9]+)t$", var.machine_type)[0])
-  hosts          = var.topology == null ? var.size : local.chips / local.chips_per_host
-  joined         = var.topology != null && local.hosts > 1
-
-  # What can be attached to be read, and what can be booted from: docs.cloud.google.com/tpu/docs/attach-durable-block-storage,
-  # docs.cloud.google.com/compute/docs/accelerator-optimized-machines and …/compute/docs/disks/hyperdisks. Machines that
-  # are not named take all. Unverified: Hyperdisk ML on a3-ultragpu and a4 (of their documentation, 2025's left it out).
-  shared_disks = {
-    ct5p  = ["hyperdisk-ml", "pd-balanced"]
-    g2    = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
-    a3    = ["hyperdisk-ml", "pd-balanced", "pd-ssd"]
-    n1    = ["pd-balanced", "pd-ssd", "pd-standard"]
-    n2    = ["pd-balanced", "pd-ssd", "pd-standard"]
-    n2d   = ["pd-balanced", "pd-ssd", "pd-standard"]
-    e2    = ["pd-balanced", "pd-ssd", "pd-standard"]
-    other = ["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"]
-  }
-  # Of the a3 machines, a3-ultragpu is like a4.
-  hyperdisk_only = (
-    contains(["ct6e", "tpu7x", "a4", "c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"], local.family) ||
-    startswith(var.machine_type, "a3-ultragpu")
-  )
-  fitting_disks = (
-    local.hyperdisk_only ? ["hyperdisk-ml"] : lookup(local.shared_disks, local.family, local.shared_disks.other)
-  )
-  boot_disk = local.hyperdisk_only ? "hyperdisk-balanced" : "pd-balanced"
+  joined = var.topology != null && var.hosts > 1
 
   # Secure Boot takes only signed drivers: Container-Optimized OS has signed ones of NVIDIA
   # (docs.cloud.google.com/container-optimized-os/docs/how-to/run-gpus), other images of GPU hosts may not. Whether TPU
   # machines may have it is not documented (examples turn it off): they are left as Google makes them.
-  gpu         = contains(["g2", "g4", "a2", "a3", "a4"], local.family)
-  secure_boot = !local.gpu || strcontains(var.image, "cos-cloud")
+  secure_boot = var.accelerator != "gpu" || strcontains(var.image, "cos-cloud")
 
   deleted_at_end = var.provisioning_model != "STANDARD" || var.max_run_hours != null
 }
@@ -49,7 +19,7 @@ resource "google_compute_resource_policy" "topology" {
   # A policy cannot be changed, and a group's not while it has hosts: another topology is another policy, by another name.
   name        = "${var.name}-${var.topology}"
   description = "Joins the hosts of ${var.name} into one slice of ${var.topology}."
-  region      = join("-", slice(split("-", var.zone), 0, 2))
+  region      = var.region
   workload_policy {
     type                 = "HIGH_THROUGHPUT"
     accelerator_topology = var.topology
@@ -71,7 +41,7 @@ resource "google_compute_instance_template" "host" {
     boot         = true
     auto_delete  = true
     source_image = var.image
-    disk_type    = local.boot_disk
+    disk_type    = var.boot_disk
     disk_size_gb = 200 # images of containers with CUDA or JAX take tens of GB, unpacked next to packed
     labels       = var.labels
   }
@@ -98,7 +68,7 @@ resource "google_compute_instance_template" "host" {
     provisioning_model          = var.provisioning_model
     preemptible                 = var.provisioning_model == "SPOT"
     automatic_restart           = contains(["STANDARD", "RESERVATION_BOUND"], var.provisioning_model)
-    on_host_maintenance         = local.tpu || local.gpu || var.provisioning_model != "STANDARD" ? "TERMINATE" : "MIGRATE"
+    on_host_maintenance         = var.accelerator != null || var.provisioning_model != "STANDARD" ? "TERMINATE" : "MIGRATE"
     instance_termination_action = local.deleted_at_end ? "DELETE" : null
     dynamic "max_run_duration" {
       for_each = var.max_run_hours == null ? [] : [var.max_run_hours]
@@ -125,7 +95,7 @@ resource "google_compute_instance_template" "host" {
     }
   }
   dynamic "shielded_instance_config" {
-    for_each = local.tpu ? [] : [1]
+    for_each = var.accelerator == "tpu" ? [] : [1]
     content {
       enable_secure_boot          = local.secure_boot
       enable_vtpm                 = true
@@ -134,7 +104,7 @@ resource "google_compute_instance_template" "host" {
   }
   metadata = {
     for key, value in merge(var.metadata, {
-      maskwright-hosts    = tostring(local.hosts)
+      maskwright-hosts    = tostring(var.hosts)
       maskwright-topology = var.topology
     }) : key => value if value != null
   }
@@ -143,12 +113,8 @@ resource "google_compute_instance_template" "host" {
     create_before_destroy = true
 
     precondition {
-      condition     = local.hosts >= 1 && floor(local.hosts) == local.hosts
-      error_message = "${coalesce(var.topology, "size")} is not a whole number of hosts of ${var.machine_type}."
-    }
-    precondition {
-      condition     = var.disk == null ? true : contains(local.fitting_disks, var.disk.type)
-      error_message = "${var.machine_type} cannot attach ${try(var.disk.type, "")}: disk.type is one of ${join(", ", local.fitting_disks)}."
+      condition     = var.disk == null ? true : contains(var.data_disks, var.disk.type)
+      error_message = "${var.machine_type} cannot attach ${try(var.disk.type, "")}: disk.type is one of ${join(", ", var.data_disks)}."
     }
     precondition {
       condition     = var.disk == null ? true : var.disk.seeded
@@ -175,7 +141,7 @@ resource "google_compute_instance_group_manager" "hosts" {
   description        = "Hosts of ${var.name}."
   base_instance_name = var.name
   zone               = var.zone
-  target_size        = local.hosts
+  target_size        = var.hosts
   # There may be no machines for hours (Spot, Flex-start): `env status` and the watcher follow them, not Terraform.
   wait_for_instances = false
 

@@ -1,4 +1,4 @@
 output "hosts" {
   description = "Number of hosts."
-  value       = local.hosts
+  value       = var.hosts
 }

@@ -9,13 +9,33 @@ variable "machine_type" {
 }
 
 variable "topology" {
-  description = "Chips along each side of a TPU slice, as 4x4; null: not a slice, and size says how many hosts."
+  description = "Chips along each side of a TPU slice, as 4x4; null: not a slice."
   type        = string
 }
 
-variable "size" {
-  description = "Hosts, where there is no topology."
+variable "hosts" {
+  description = "How many there are."
   type        = number
+}
+
+variable "accelerator" {
+  description = "What each host computes on: tpu, gpu, or null."
+  type        = string
+}
+
+variable "boot_disk" {
+  description = "Type of the disk that the machine type boots from."
+  type        = string
+}
+
+variable "data_disks" {
+  description = "Types of disk that the machine type can attach to read."
+  type        = list(string)
+}
+
+variable "region" {
+  description = "The zone's."
+  type        = string
 }
 
 variable "zone" {

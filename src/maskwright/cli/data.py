@@ -1,0 +1,121 @@
+"""The commands on text, tokenizers and token stores."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from maskwright.cli.options import (
+    AsJson,
+    Layout,
+    OnBadInput,
+    SourceFiles,
+    Store,
+    TextColumn,
+    To,
+    data_app,
+    open_sources,
+    print_result,
+    text_app,
+    tokenizer_app,
+)
+from maskwright.core.console import say
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+
+@text_app.command("audit")
+def text_audit(
+    src: SourceFiles, layout: Layout = "auto", text_column: TextColumn = "text", as_json: AsJson = False
+) -> None:
+    """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each."""
+    from maskwright.text.audit import audit, report
+
+    result = audit(src, layout=layout, text_column=text_column)
+    print_result(report(result), result.to_json(), as_json)
+
+
+@tokenizer_app.command("train")
+def tokenizer_train(
+    src: SourceFiles,
+    to: To,
+    vocab_size: Annotated[int, typer.Option(help="Tokens, special ones included.")] = 50265,
+    min_frequency: Annotated[int, typer.Option(help="Times a pair must occur to be merged.", min=1)] = 2,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+    on_bad_input: OnBadInput = "error",
+) -> None:
+    """Train byte-level BPE in RoBERTa's layout."""
+    from maskwright.text.tokenizer import train_tokenizer
+
+    sources = open_sources(src, layout, text_column, on_bad_input)
+    vocabulary = train_tokenizer(sources, to, vocab_size=vocab_size, min_frequency=min_frequency)
+    say(f"{to}: {vocabulary.size:,} tokens, <mask> is {vocabulary.mask}, fingerprint {vocabulary.fingerprint[:16]}")
+
+
+@tokenizer_app.command("inspect")
+def tokenizer_inspect(
+    tokenizer: Annotated[str, typer.Argument(metavar="TOKENIZER", help="Tokenizer folder.")],
+    src: SourceFiles,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+    as_json: AsJson = False,
+) -> None:
+    """Tokens per word, bytes per token, unknown tokens and samples on a text."""
+    from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
+
+    result = inspect_tokenizer(tokenizer, open_sources(src, layout, text_column))
+    print_result(inspection_report(result), result.to_json(), as_json)
+
+
+# ---- data ----------------------------------------------------------------------------------------------------------
+
+
+@data_app.command("prepare")
+def data_prepare(
+    src: SourceFiles,
+    tokenizer: Annotated[str, typer.Option(help="Tokenizer folder.")],
+    to: To,
+    valid_fraction: Annotated[
+        float, typer.Option(help="Share of documents held out, by hash of their text. 1 makes a test set only.")
+    ] = 0.01,
+    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep equal documents.")] = False,
+    min_characters: Annotated[int, typer.Option(help="Leave shorter documents out.")] = 1,
+    max_characters: Annotated[int | None, typer.Option(help="Leave longer documents out.")] = None,
+    shard_tokens: Annotated[int, typer.Option(help="Tokens in a shard, about.")] = 64_000_000,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+    on_bad_input: OnBadInput = "error",
+    encoder: Annotated[
+        Literal["auto", "tokenizers", "gigatoken"],
+        typer.Option(help="auto takes gigatoken where it is installed: the same ids, many times as fast."),
+    ] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Encode documents into a token store. Run again after a stop: it continues."""
+    from maskwright.data.prepare import PrepareOptions, prepare, report
+
+    options = PrepareOptions(valid_fraction, keep_duplicates, min_characters, max_characters, shard_tokens)
+    ready = prepare(open_sources(src, layout, text_column, on_bad_input), tokenizer, to, options, encoder)
+    print_result(report(ready), ready.manifest, as_json)
+
+
+@data_app.command("inspect")
+def data_inspect(store: Store, as_json: AsJson = False) -> None:
+    """What a token store holds and where it came from."""
+    from maskwright.data.prepare import report
+    from maskwright.data.store import TokenStore
+
+    ready = TokenStore(store)
+    print_result(report(ready), ready.manifest, as_json)
+
+
+@data_app.command("verify")
+def data_verify(store: Store) -> None:
+    """Read every byte of a token store and compare it with the manifest."""
+    from maskwright.data.store import TokenStore
+
+    ready = TokenStore(store)
+    ready.verify()
+    print(f"{store}: every hash is right, fingerprint {ready.fingerprint[:16]}")

@@ -1,0 +1,143 @@
+"""The command table. A command's own modules are imported when it runs, so `--help` stays instant.
+
+Data goes to stdout, messages and progress to stderr. Errors are one line; `--debug` anywhere shows the traceback too.
+Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 stopped by the health check, 75 stopped early and resumable.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from contextlib import suppress
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from maskwright import __version__
+from maskwright.cli import (  # noqa: F401 - each puts its commands into the table
+    data,
+    env,
+    env_audit,
+    env_build,
+    env_import,
+    env_init,
+    env_jobs,
+    env_smoke,
+    models,
+    monitor,
+    submit,
+)
+from maskwright.cli.options import app
+from maskwright.core.console import say
+from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly
+from maskwright.core.extras import explain_import
+from maskwright.core.parent import PARENT, tell_reason
+from maskwright.core.secrets import print_exception
+
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""Base of all that is wrong with a command line; typer has no public name for it."""
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(f"maskwright {__version__}")
+        raise typer.Exit()
+
+
+# ---- running -------------------------------------------------------------------------------------------------------
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for further in (signal.SIGTERM, signal.SIGINT):  # a second one must not interrupt the clean-up after the first
+        signal.signal(further, signal.SIG_IGN)
+    what = f"by {signal.Signals(number).name}; nothing half-written is left, run the command again"
+    raise StoppedEarly(what, reason="signal")
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command line and returns its exit code; never raises."""
+    debug = "--debug" in arguments
+    beside = PARENT in os.environ and os.environ.get("LOCAL_RANK") != "0"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks a training run for a checkpoint; would else end a process
+    words = [argument for argument in arguments if argument != "--debug"]
+    try:
+        code = app(args=words, prog_name="maskwright", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 1
+    except typer.Abort:
+        say("stopped: nothing was answered")
+        return 1
+    except UsageError as error:
+        return _misused(error, words)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            print_exception(error)
+        return _explain(error, beside)
+
+
+def _misused(error: Any, words: list[str]) -> int:
+    """Says what is wrong with a command line; an option that there is not is told by the key of a run that it means."""
+    if not hasattr(error, "possibilities"):
+        error.show()
+        return int(error.exit_code)
+    from maskwright.core.config import GUIDE
+    from maskwright.core.foreign import FOREIGN, OPTIONS
+
+    option, command = error.option_name, error.ctx.command
+    known = [name for parameter in command.params for name in parameter.opts]
+    name = option.lstrip("-").replace("-", "_")
+    near = [OPTIONS[name]] if OPTIONS.get(name) in known else error.possibilities if name not in FOREIGN else []
+    if "--set" in known and not near and (advice := GUIDE.nearest(name)):
+        pairs = zip(words, [*words[1:], ""], strict=True)
+        value = next(w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)
+        value = "VALUE" if not value or value.startswith("--") else value
+        fix = advice if " " in advice else f"--set {advice if '=' in advice else f'{advice}={value}'}"
+    else:
+        fix = f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"
+    say(f"error: {error.ctx.command_path}: no option {option}. Fix: {fix}")
+    return int(error.exit_code)
+
+
+def _explain(error: Exception, beside: bool) -> int:
+    """Says what went wrong in one line, and returns the exit code. Of the ranks that share this terminal, the first
+    tells what became of others; those `beside` it leave that out."""
+    error = explain_import(error) or error
+    if isinstance(error, MaskwrightError):
+        tell_reason(error)
+        reason = error.reason if isinstance(error, StoppedEarly) else None
+        if not (beside and (isinstance(error, JobError) or reason in ("agreed", "lost"))):
+            say(f"{'error' if reason is None else 'stopped'}: {error}")
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        fix = "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
+        say(f"error: out of memory. Fix: {fix}")
+    elif isinstance(error, OSError):
+        say(f"error: {error.filename or 'the system'}: {error.strerror or error}")
+    else:
+        say(f"error: {type(error).__name__}: {' '.join(str(error).split())}. This is a bug: --debug shows where")
+    return 1
+
+
+def main() -> NoReturn:
+    end(run(sys.argv[1:]))
+
+
+def end(code: int) -> NoReturn:
+    """Python takes a second to take torch apart, in which a signal or a thread could change the exit code: at once."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # whoever reads has gone
+            stream.flush()
+    os._exit(code)

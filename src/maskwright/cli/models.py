@@ -1,0 +1,272 @@
+"""The commands on runs and models."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from maskwright.cli.options import (
+    AsJson,
+    BSize,
+    Config,
+    Datapath,
+    Device,
+    Layout,
+    Model,
+    ProfileSteps,
+    Set,
+    SimulatedGpus,
+    StopAfterHours,
+    StopAfterSteps,
+    TextColumn,
+    To,
+    all_overrides,
+    app,
+    print_result,
+)
+from maskwright.core.console import warn
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+
+@app.command("pretrain")
+def pretrain(
+    config: Config,
+    run: Annotated[str, typer.Option("--run", help="Run directory; an existing one is continued.")],
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would happen, stop.")] = False,
+    stop_after_hours: StopAfterHours = None,
+    stop_after_steps: StopAfterSteps = None,
+    profile_steps: ProfileSteps = 0,
+    simulated_gpus: SimulatedGpus = None,
+    b_size: BSize = None,
+    datapath: Datapath = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes on this machine; one for each GPU when not given.", min=1),
+    ] = None,
+    num_nodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Number of machines that train together; a Ray job chooses by itself.", min=1),
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs of each machine of a Ray job; 0 trains on the CPU.", min=0)
+    ] = None,
+    node_rank: Annotated[int, typer.Option(metavar="N", help="Which of the machines this is, from 0.", min=0)] = 0,
+    rendezvous: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Address on machine 0 where several machines meet.")
+    ] = None,
+) -> None:
+    """Train a masked language model. Run again with the same folder: it continues, exactly."""
+    from maskwright.core.config import read_config
+    from maskwright.core.parent import end_with_parent
+    from maskwright.launch import local
+    from maskwright.launch.target import Pretrain
+
+    end_with_parent()
+    set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
+    resolved = read_config(config, set_)
+    machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
+    command = Pretrain(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps)
+    if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
+        return
+    from maskwright.tasks import preflight
+    from maskwright.tasks import pretrain as task
+    from maskwright.training.stop import StopRequest
+
+    if dry_run:
+        ready = preflight.dry_run(resolved, run)
+        print(preflight.describe(ready))
+        for warning in preflight.unusual_settings(resolved, ready):
+            warn(warning)
+    else:
+        request = StopRequest(
+            stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
+        )
+        task.pretrain(resolved, run, config_file=config, stop_request=request)
+
+
+@app.command("plan")
+def plan(
+    config: Config,
+    on: Annotated[str, typer.Option("--on", help="TPU slice, KIND:TOPOLOGY, as v6e:4x4.")],
+    vocab_size: Annotated[int | None, typer.Option(help="When the token store is not here yet.", min=1)] = None,
+    search: Annotated[bool, typer.Option(help="Also find the largest micro-batch that fits.")] = True,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compile the step for a TPU slice, without one: memory, what fits, collectives, FLOPs."""
+    from maskwright.core.config import read_config
+    from maskwright.tasks import plan as task
+
+    found = task.plan(read_config(config, set_), on, vocab_size=vocab_size, search=search)
+    print_result(found.report(), found.to_json(), as_json)
+    if not found.asked.fits or found.advice:
+        raise typer.Exit(1)
+
+
+@app.command("evaluate")
+def evaluate(
+    model: Model,
+    store: Annotated[str | None, typer.Option(help="Token store; the run's own when not given.")] = None,
+    max_rows: Annotated[int, typer.Option(help="Held-out rows to use.", min=1)] = 512,
+    seq_len: Annotated[int | None, typer.Option(help="Tokens in a row; the run's own when not given.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Held-out loss and masked accuracy, beside the unigram baseline."""
+    from maskwright.core.config import Engine
+    from maskwright.core.errors import InputError
+    from maskwright.data.store import TokenStore
+    from maskwright.tasks import evaluate as task
+    from maskwright.tasks.models import load_model
+
+    trained = load_model(model)
+    location = store or (trained.run or {}).get("store")
+    if location is None:
+        raise InputError("a model folder names no text to evaluate on", fix="give --store")
+    if seq_len is not None and not 8 <= seq_len <= trained.config.max_seq_len:
+        raise InputError(
+            f"--seq-len {seq_len} is not in 8 … {trained.config.max_seq_len}, what the model takes",
+            fix="give one in that range",
+        )
+    result = task.evaluate(
+        trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=Engine(device=device)
+    )
+    print_result(result.report(), result.to_json(), as_json)
+
+
+@app.command("export")
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory or Hugging Face folder.")], to: To
+) -> None:
+    """Write a Hugging Face folder and prove its logits equal in transformers."""
+    from maskwright.tasks import export as task
+    from maskwright.tasks.models import load_model
+
+    task.announce(task.export(load_model(run), to), to)
+
+
+@app.command("fill")
+def fill(
+    model: Model,
+    text: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Sentences with <mask> in them.")],
+    top: Annotated[int, typer.Option(help="Guesses for each mask.", min=1)] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the model would write for each <mask>."""
+    from maskwright.tasks import fill as task
+    from maskwright.tasks.models import load_model
+
+    trained = load_model(model)
+    answers = [(sentence, task.fill(trained, sentence, top=top)) for sentence in text]
+    if as_json:
+        value = [
+            {"text": sentence, "masks": [[dataclasses.asdict(guess) for guess in mask] for mask in masks]}
+            for sentence, masks in answers
+        ]
+        print(json.dumps(value, ensure_ascii=False, indent=2))
+        return
+    for sentence, masks in answers:
+        print(sentence)
+        for guesses in masks:
+            print(
+                "   "
+                + "  ".join(f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses)
+            )
+
+
+@app.command("verify-resume")
+def verify_resume(
+    config: Config,
+    steps: Annotated[int, typer.Option(help="Steps of the short copy that is run twice.")] = 60,
+    kills: Annotated[int, typer.Option(help="How often the second run is killed.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the moments of the kills.")] = 0,
+    work: Annotated[str | None, typer.Option(help="Folder for both runs; a temporary one when not given.")] = None,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove on your own job that a killed run continues bit for bit: run it twice, kill one with SIGKILL."""
+    from maskwright.core.config import read_config
+    from maskwright.core.errors import VerificationError
+    from maskwright.drills import verify_resume as task
+
+    verdict = task.verify_resume(read_config(config, set_), steps=steps, kills=kills, seed=seed, work=work)
+    print_result(verdict.report(), verdict.to_json(), as_json)
+    if verdict.differences:
+        raise VerificationError("the killed run did not end as the other did")
+
+
+@app.command("drill")
+def drill(
+    config: Config,
+    hours: Annotated[float, typer.Option(help="Go on with kills at random for so long.", min=0.0)] = 0.0,
+    work: Annotated[str | None, typer.Option(help="Folder for it; a temporary one when not given.")] = None,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make every fault that one machine can have on a tiny copy of your job, and say what became of each."""
+    from maskwright.core.config import read_config
+    from maskwright.core.errors import VerificationError
+    from maskwright.drills import drill as task
+
+    drills = task.drill(read_config(config, set_), hours=hours, work=work)
+    print_result(drills.report(), drills.to_json(), as_json)
+    if drills.failed:
+        raise VerificationError(f"{drills.failed} of {len(drills.results)} drills failed")
+
+
+@app.command("replay")
+def replay(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
+    step: Annotated[int, typer.Option(help="The update to compute again; the first is 0.", min=0)],
+    as_json: AsJson = False,
+) -> None:
+    """Compute one step of a run again, and name the documents of its batch. The run stays as it is."""
+    from maskwright.tasks import replay as task
+
+    result = task.replay(run, step)
+    print_result(result.report(), result.to_json(), as_json)
+
+
+@app.command("quickstart")
+def quickstart(
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="Your own text; Python's documentation if not.")
+    ] = None,
+    to: To = "quickstart",
+    architecture: Annotated[
+        Literal["modernbert", "roberta"],
+        typer.Option(help="What is trained: modernbert learns far more in the same time."),
+    ] = "modernbert",
+    minutes: Annotated[float, typer.Option(help="Time to train for, about.", min=0.01)] = 2.0,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+) -> None:
+    """Text to a trained, evaluated, exported model on this machine, offline, in a few minutes."""
+    from maskwright.core.extras import require
+    from maskwright.tasks import quickstart as task
+
+    require("torch")  # before the minutes that its own commands take until they miss it
+    task.quickstart(text or [], to, architecture=architecture, minutes=minutes, layout=layout, text_column=text_column)
+
+
+@app.command("schema")
+def schema(
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="A table to read instead.")] = False,
+    recipe: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Print this recipe instead, to begin a YAML of your own with.")
+    ] = None,
+) -> None:
+    """JSON schema of a run's YAML, for editors."""
+    from maskwright.core import recipes
+    from maskwright.core.config import json_schema
+    from maskwright.core.config_page import markdown
+
+    if recipe is not None:
+        print(recipes.read(recipe).rstrip())
+        return
+    print(markdown().rstrip() if as_markdown else json_schema())

@@ -1,0 +1,80 @@
+"""The commands on a run that trains, or trained, anywhere; `places.py` knows where."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from maskwright.cli import places
+from maskwright.cli.options import Address, AsJson, app, print_result
+
+WATCH_SECONDS = 5.0
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help=places.RUNS)]
+
+
+@app.command("status")
+def status(
+    run: Run,
+    as_json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every 5 seconds, until the run is over.")] = False,
+    address: Address = None,
+) -> None:
+    """Show how a run is: progress, last checkpoint, and which rank is lost, hangs or is slow."""
+    from maskwright.core.errors import INTERRUPTED, StoppedEarly
+
+    target = places.run(run, address)
+    try:
+        while True:
+            found = target.status()
+            print_result(found.report(), found.to_json(), as_json)
+            if not watch or found.over:
+                return
+            time.sleep(WATCH_SECONDS)
+    except StoppedEarly:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command("logs")
+def logs(
+    run: Run,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until the run is over.")
+    ] = False,
+    lines: Annotated[
+        int | None, typer.Option(metavar="N", help="Show so many of the last lines; all when not given.", min=0)
+    ] = None,
+    address: Address = None,
+) -> None:
+    """Show a run's log. With --follow, end with the run's exit code: 0 for done, 75 for stopped early, else its own."""
+    target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
+    if code := target.logs(follow=follow, lines=lines):
+        raise typer.Exit(code)
+
+
+@app.command("stop")
+def stop(
+    run: Run,
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
+    wait_seconds: Annotated[
+        float, typer.Option(metavar="N", help="How long to wait until the run has saved.", min=0.0)
+    ] = 120.0,
+    address: Address = None,
+) -> None:
+    """Ask a run to save and stop, from any machine that sees it. The same command continues the run."""
+    target = places.run(run, address, options=frozenset({"--checkpoint"} if checkpoint else ()))
+    if said := target.stop(checkpoint=checkpoint, wait_seconds=wait_seconds):
+        print(said)
+
+
+@app.command("list")
+def list_(
+    place: Annotated[str, typer.Argument(metavar="PLACE", help="A place that keeps a list of its jobs: ray.")] = "ray",
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the jobs that were submitted to a cluster."""
+    found = places.jobs(place, address)
+    print_result(found.report(), found.to_json(), as_json)

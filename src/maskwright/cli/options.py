@@ -1,0 +1,105 @@
+"""What the commands share: the table they are in, the options they have in common, how they print."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+import typer
+
+from maskwright.core.console import say, warn
+
+plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False}
+app = typer.Typer(
+    name="maskwright",
+    help="Raw text to a proven RoBERTa-class encoder, on any hardware.",
+    pretty_exceptions_enable=False,
+    **plain,
+)
+text_app = typer.Typer(help="Look at raw text before it is used.", **plain)
+tokenizer_app = typer.Typer(help="Train a tokenizer and see how it does.", **plain)
+data_app = typer.Typer(help="Turn text into a token store, and check one.", **plain)
+app.add_typer(text_app, name="text")
+app.add_typer(tokenizer_app, name="tokenizer")
+app.add_typer(data_app, name="data")
+
+SourceFiles = Annotated[list[str], typer.Argument(metavar="SRC…", help="Files, folders, globs or URLs of text.")]
+Layout = Annotated[
+    Literal["auto", "file", "sentences", "lines"],
+    typer.Option(
+        help="Plain text: a document is a file, sentences (one a line) between blank lines, or a line. auto says."
+    ),
+]
+TextColumn = Annotated[
+    str,
+    typer.Option(help="Key or column that holds the text; a 0-based number for CSV without a header line."),
+]
+OnBadInput = Annotated[
+    Literal["error", "replace", "skip"],
+    typer.Option(help="Bytes that are not UTF-8, broken records, empty files: stop; replace bytes; leave out."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+To = Annotated[str, typer.Option("--to", help="Folder to write.")]
+Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
+Config = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="YAML of the run, or the name of a recipe, such as small.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of CONFIG, as in --set schedule.steps=100."),
+]
+StopAfterHours = Annotated[
+    float | None, typer.Option(metavar="N", help="Save and stop after so many hours (exit 75).", min=0.0)
+]
+StopAfterSteps = Annotated[
+    int | None, typer.Option(metavar="N", help="Save and stop after so many steps (exit 75).", min=1)
+]
+ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace so many early steps, to RUN/profile.", min=0)]
+SimulatedGpus = Annotated[int | None, typer.Option("--simulated-gpus", "--simulated_gpus", hidden=True, min=1)]
+BSize = Annotated[int | None, typer.Option("--b-size", "--b_size", hidden=True, min=1)]
+Datapath = Annotated[str | None, typer.Option("--datapath", hidden=True)]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Address of the Ray head; RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265 when not given.",
+    ),
+]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
+
+
+def all_overrides(
+    set_: list[str] | None, simulated_gpus: int | None, b_size: int | None, datapath: str | None
+) -> list[str]:
+    """`--set` and the options that are spellings of it, as `KEY=VALUE`."""
+    spelt = {"batch.virtual_workers": simulated_gpus, "batch.micro_batch_rows": b_size, "data.store": datapath}
+    return [*(set_ or []), *(f"{key}={value}" for key, value in spelt.items() if value is not None)]
+
+
+def print_result(report: str, value: Any, as_json: bool) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2) if as_json else report)
+
+
+def open_sources(files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error") -> Any:
+    from maskwright.text.sources import Sources
+
+    sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=_warn_of_fault)
+    _announce(sources)
+    return sources
+
+
+def _warn_of_fault(fault: Any) -> None:
+    warn(f"{fault.where}: {fault.what}")
+
+
+def _announce(sources: Any) -> None:
+    if sources.ignored_files:
+        say(f"leaving out {len(sources.ignored_files)} files of other kinds, such as {sources.ignored_files[0]}")
+    if sources.layout_was_guessed and sources.has_plain_text:
+        meaning = {
+            "file": "each file is a document",
+            "sentences": "a sentence a line, blank lines between documents",
+            "lines": "a document a line",
+        }
+        say(f"layout: {sources.layout} ({meaning[sources.layout]}); --layout says otherwise")

@@ -1,0 +1,111 @@
+"""Every place to run: the one list of their names, and the one reader of how a run there is written.
+
+A place is imported when it is chosen. Nothing here knows typer, so a program may use it as the command line does.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from maskwright.core.errors import InputError
+from maskwright.launch.target import Place, Report, Target
+
+PLACES = {
+    "ray": "A Ray cluster, over its job API.",
+    "slurm": "A SLURM cluster, by sbatch.",
+    "kubernetes": "A Kubernetes cluster, by kubectl.",
+    "skypilot": "Machines of SkyPilot: prints a task for `sky jobs launch`.",
+    "slice": "All hosts of a Cloud TPU VM slice, over ssh, while you watch.",
+    "vertex": "Vertex AI, as a custom job.",
+    "env": "The hosts of an environment on Google Cloud (`maskwright env`).",
+    "bucket": "Hosts whose agents wait for a job in a bucket.",
+}
+RUNS = "Run directory (or its copy at a URL), ray:ID, vertex:PROJECT/REGION/ID, lab.yaml or gs://…/job.json."
+
+
+def place(name: str) -> type[Place]:
+    """The class of a place, whose fields are its options. Raises `InputError` for a name that is none."""
+    match name:
+        case "ray":
+            from maskwright.launch.ray.submit import Ray
+
+            return Ray
+        case "slurm":
+            from maskwright.launch.schedulers.slurm import Slurm
+
+            return Slurm
+        case "kubernetes":
+            from maskwright.launch.schedulers.kubernetes.apply import Kubernetes
+
+            return Kubernetes
+        case "skypilot":
+            from maskwright.launch.schedulers.skypilot import SkyPilot
+
+            return SkyPilot
+        case "slice":
+            from maskwright.launch.ssh.slice import Slice
+
+            return Slice
+        case "vertex":
+            from maskwright.cloud.vertex.request import Vertex
+
+            return Vertex
+        case "env":
+            from maskwright.cloud.jobs.follow import OnEnvironment
+
+            return OnEnvironment
+        case "bucket":
+            from maskwright.launch.bucket.place import Bucket
+
+            return Bucket
+    near = get_close_matches(name, PLACES, 1)
+    fix = f"did you mean {near[0]}?" if near else f"maskwright submit PLACE CONFIG --run RUN; PLACE is {_listed()}"
+    raise InputError(f"{name[:40]!r} is no place to run", where="submit", fix=fix)
+
+
+def _listed() -> str:
+    *names, last = PLACES
+    return f"{', '.join(names)} or {last}"
+
+
+def run(location: str, address: str | None = None, *, options: frozenset[str] = frozenset()) -> Target:
+    """The run that is written so (`RUNS`). Raises `InputError` where one of the `options` that were given means nothing
+    there."""
+    found = _run(location, address)
+    given = options | ({"--address"} if address is not None else set())
+    for option in sorted(given - found.takes):
+        owner = "a Ray job" if option == "--address" else "a run directory"
+        raise InputError(f"is for {owner}", where=option, fix="leave it out, or give RUN as one")
+    return found
+
+
+def _run(location: str, address: str | None) -> Target:
+    if location.startswith("ray:"):
+        from maskwright.launch.ray import jobs
+
+        return jobs.Submitted(jobs.parse_id(location), address)
+    if location.startswith("vertex:"):
+        from maskwright.cloud.vertex.jobs import Submitted
+
+        return Submitted(location)
+    if location.endswith((".yaml", ".yml")):
+        from maskwright.cloud.jobs.status import EnvironmentJobs
+
+        return EnvironmentJobs(location)
+    if location.endswith("/job.json"):
+        from maskwright.launch.bucket.place import Bucket
+
+        return Bucket(location)
+    from maskwright.monitor.run import RunFolder
+
+    return RunFolder(location)
+
+
+def jobs(name: str, address: str | None) -> Report:
+    """All jobs that were submitted to a place. Raises `InputError` where it keeps no list of them."""
+    if name != "ray":
+        place(name)
+        raise InputError(f"{name} keeps no list of jobs", where="list", fix="maskwright list ray")
+    from maskwright.launch.ray.jobs import list_jobs
+
+    return list_jobs(address)

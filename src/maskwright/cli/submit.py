@@ -1,0 +1,127 @@
+"""`maskwright submit PLACE`, whose options are the fields of the place, and `maskwright agent`.
+
+The job is the very command that a person would type there."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+from typer.core import TyperGroup
+
+from maskwright.cli import options as common
+from maskwright.cli.options import all_overrides, app, plain
+from maskwright.cli.places import PLACES, place
+from maskwright.launch import target
+from maskwright.launch.target import Place, Pretrain
+
+REQUIRED = inspect.Parameter.empty
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and start nothing.")]
+Run = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory there; an existing one is continued.")]
+OF_PRETRAIN: dict[str, tuple[Any, Any]] = {
+    "config": (common.Config, REQUIRED),
+    "run": (Run, REQUIRED),
+    "overrides": (common.Set, None),
+    "stop_after_hours": (common.StopAfterHours, None),
+    "stop_after_steps": (common.StopAfterSteps, None),
+    "profile_steps": (common.ProfileSteps, 0),
+    "simulated_gpus": (common.SimulatedGpus, None),
+    "b_size": (common.BSize, None),
+    "datapath": (common.Datapath, None),
+    "dry_run": (DryRun, False),
+}
+
+
+class Places(TyperGroup):
+    """One command for each place, made when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(PLACES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        made = typer.Typer(**plain)
+        made.command(cmd_name, help=PLACES.get(cmd_name))(_function(place(cmd_name)))
+        return typer.main.get_command(made)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Places"):
+            formatter.write_dl(list(PLACES.items()))
+
+
+def _function(kind: type[Place]) -> Any:
+    """What runs, with a signature for typer: the place's arguments, what every run has, the place's options."""
+    hints = get_type_hints(kind, include_extras=True)
+    own = {field.name: (hints[field.name], field.default) for field in fields(kind)}  # type: ignore[arg-type]
+    shared = {name: given for name, given in OF_PRETRAIN.items() if name not in kind.leaves_out}
+
+    def submit(**given: Any) -> None:
+        spelt = [given.pop(name) for name in ("overrides", "simulated_gpus", "b_size", "datapath")]
+        dry_run = given.pop("dry_run", False)
+        command = {name: given.pop(name) for name in OF_PRETRAIN if name in given}
+        options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        target.submit(kind(**options), Pretrain(**command, overrides=tuple(all_overrides(*spelt))), dry_run=dry_run)
+
+    arguments = {name: _typed(name, *own.pop(name)) for name in list(own) if get_args(own[name][0])[1].argument}
+    asked = arguments | shared | {name: _typed(name, *given) for name, given in own.items()}
+    submit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, (annotation, default) in asked.items()
+        ]
+    )
+    return submit
+
+
+def _typed(name: str, annotation: Any, default: Any) -> tuple[Any, Any]:
+    """`Annotated[kind, Option]` as typer has it."""
+    kind, option = get_args(annotation)
+    default = REQUIRED if default is MISSING else default
+    if option.argument:
+        return Annotated[kind, typer.Argument(metavar=option.metavar, help=option.help)], default
+    if isinstance(default, tuple):
+        kind, default = list[str], list(default)
+    words = f"--{name.replace('_', '-')}"
+    return Annotated[kind, typer.Option(words, metavar=option.metavar, help=option.help, min=option.min)], default
+
+
+submit_app = typer.Typer(cls=Places, help="Train on other machines. Each place has its own options.", **plain)
+app.add_typer(submit_app, name="submit")
+
+
+@app.command("agent")
+def agent(
+    spec: Annotated[
+        str, typer.Argument(metavar="URL", help="The job.json in a bucket that `submit bucket` or `submit env` writes.")
+    ],
+    host_index: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Index of this host, from 0; a TPU VM knows it, others take a free one.", min=0),
+    ] = None,
+    num_hosts: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of hosts; a TPU VM knows it.", min=1)
+    ] = None,
+    instance: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of this host; its own name when not given.")
+    ] = None,
+    idle_minutes: Annotated[
+        float | None, typer.Option(metavar="N", help="End with 0 when no job has come for so long.", min=0.0)
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End with the first submission, by its exit code.")] = False,
+    poll_seconds: Annotated[
+        float, typer.Option(metavar="N", help="Pause between two looks at the bucket.", min=0.1)
+    ] = 5.0,
+) -> None:
+    """Wait on a host for jobs that lie in a bucket, and run them. For a host's start-up script."""
+    from maskwright.launch.bucket.agent import run_agent
+
+    run_agent(
+        spec,
+        host_index,
+        num_hosts,
+        once=once,
+        poll_seconds=poll_seconds,
+        instance=instance,
+        idle_minutes=idle_minutes,
+    )

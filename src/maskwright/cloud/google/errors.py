@@ -1,0 +1,222 @@
+"""What Google's refusals mean: a `CloudError` that names the permission, quota, API or zone, and what to do about it.
+
+Three services word one thing in three ways (a status, a reason in `details`, a sentence), and the reason matters more
+than the code: 403 is a missing permission, an API that is off, a used-up quota or too many requests; 429 a quota, a
+rate or a zone without machines. https://cloud.google.com/apis/design/errors
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from maskwright.core.errors import CloudError
+
+RATE = "rate"
+"""Not a reason of `CloudError`: too many requests in a minute, which waiting mends."""
+ROLES = (  # what holds the permission with the least besides; https://cloud.google.com/iam/docs/roles-permissions
+    ("storage.objects", "roles/storage.objectUser"),
+    ("storage.", "roles/storage.admin"),
+    ("compute.instances.osLogin", "roles/compute.osLogin"),
+    ("compute.networks", "roles/compute.networkAdmin"),
+    ("compute.subnetworks.use", "roles/compute.instanceAdmin.v1"),
+    ("compute.subnetworks", "roles/compute.networkAdmin"),
+    ("compute.routers", "roles/compute.networkAdmin"),
+    ("compute.firewalls", "roles/compute.securityAdmin"),
+    ("compute.", "roles/compute.instanceAdmin.v1"),
+    ("tpu.", "roles/tpu.admin"),
+    ("file.", "roles/file.editor"),
+    ("aiplatform.", "roles/aiplatform.user"),
+    ("cloudbuild.", "roles/cloudbuild.builds.editor"),
+    ("artifactregistry.repositories.uploadArtifacts", "roles/artifactregistry.writer"),
+    ("artifactregistry.repositories.downloadArtifacts", "roles/artifactregistry.reader"),
+    ("artifactregistry.dockerimages", "roles/artifactregistry.reader"),
+    ("artifactregistry.", "roles/artifactregistry.admin"),
+    ("iam.serviceAccounts.actAs", "roles/iam.serviceAccountUser"),
+    ("iam.serviceAccounts", "roles/iam.serviceAccountAdmin"),
+    ("resourcemanager.projects.setIamPolicy", "roles/resourcemanager.projectIamAdmin"),
+    ("resourcemanager.projects", "roles/browser"),
+    ("serviceusage.services.use", "roles/serviceusage.serviceUsageConsumer"),
+    ("serviceusage.", "roles/serviceusage.serviceUsageAdmin"),
+    ("logging.logEntries.create", "roles/logging.logWriter"),
+    ("logging.", "roles/logging.viewer"),
+    ("iap.", "roles/iap.tunnelResourceAccessor"),
+)
+PERMISSION = re.compile(
+    r"(?:permission|access)[^\w']*'?([a-z]\w*(?:\.\w+){2,})|\b([a-z]\w*(?:\.\w+){2,})'? permission"
+    r"|\b(storage(?:\.\w+){2,}) access",
+    re.IGNORECASE,
+)
+CAPACITY = re.compile(
+    r"RESOURCE_POOL_EXHAUSTED|STOCKOUT|insufficientCapacity|insufficient (?:reserved )?capacity|no more capacity"
+    r"|RESERVATION_CAPACITY|not have (?:enough|available) resources|resources are insufficient"
+    r"|resource_availability|is currently unavailable in the",
+    re.IGNORECASE,
+)
+HARD = re.compile(r"has been exceeded\. Limit|per[ _]?day", re.IGNORECASE)
+"""A quota of things, or a day's: waiting a minute mends neither, whichever reason stands beside the sentence."""
+PER_TIME = re.compile(r"per[ _](?:minute|second|\d+ seconds)|rate limit", re.IGNORECASE)
+QUOTA = re.compile(r"quota", re.IGNORECASE)
+QUOTA_NAME = re.compile(
+    r"quota(?: limit| metric)? '([^']+)'|quota limits?:? ([\w./-]+[\w])|\"?quota_limit\"?: \"([^\"]+)", re.IGNORECASE
+)
+OFF = re.compile(r"SERVICE_DISABLED|accessNotConfigured|it is disabled|API \S+ is not enabled|is not enabled on", re.I)
+BILLING = re.compile(
+    r"BILLING_DISABLED|BILLING_NOT_FOUND|accountDisabled|billingNotEnabled|billing must be enabled"
+    r"|billing account .{0,80}(?:disabled|absent|not found|closed)|absent billing account",
+    re.IGNORECASE,
+)
+"""Each service has words of its own for it; serviceusage and storage no reason that says so."""
+ABSENT_PROJECT = re.compile(r"CONSUMER_INVALID|not found or deleted", re.IGNORECASE)
+CODES = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 13: 500, 14: 503, 16: 401}
+"""google.rpc.Code, in which long-running operations end, as the HTTP statuses of the same meaning."""
+NAMES = {  # compute's operations end in words
+    "QUOTA_EXCEEDED": 403,
+    "PERMISSIONS_ERROR": 403,
+    "RESOURCE_NOT_FOUND": 404,
+    "RESOURCE_ALREADY_EXISTS": 409,
+    "INTERNAL_ERROR": 500,
+}
+
+
+def unsure(error: CloudError) -> bool:
+    """Nobody said no: there was no answer, or Google's service failed. Asked again later, it may be another one."""
+    return error.reason in ("unreached", "failed")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One of Google's errors, whichever way it came. `code` is an HTTP status; `words` all that it said, for a look."""
+
+    code: int
+    message: str
+    words: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """As in `CloudError`, or `RATE`."""
+        said = f"{self.message} {self.words}"
+        if CAPACITY.search(said):
+            return "capacity"
+        if self.code in (403, 400, 404) and (OFF.search(said) or BILLING.search(said)):
+            return "disabled"
+        if self.code in (403, 429):
+            # Google adds "rateLimitExceeded" to whatever is RESOURCE_EXHAUSTED, so the sentence goes first.
+            limited = PER_TIME.search(self.message) or "RATE_LIMIT_EXCEEDED" in self.words
+            if limited and not HARD.search(self.message):
+                return RATE
+            if (QUOTA.search(self.message) and "quota project" not in self.message) or QUOTA.search(self.words):
+                return "quota"
+            return RATE if self.code == 429 or "ateLimitExceeded" in self.words else "permission"
+        if self.code == 409 and "not empty" not in said and "ABORTED" not in said:
+            return "exists"
+        return {401: "credentials", 404: "missing"}.get(self.code, "failed" if self.code >= 500 else "other")
+
+
+def of_answer(code: int, body: Any, text: str) -> Refusal:
+    """From a response that is not a success; `body` is its JSON, or None."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, dict):
+        return Refusal(code, f"status {code}: {' '.join(text.split())[:200] or 'no text'}")
+    words, facts = [str(error.get("status", ""))], {}
+    for one in error.get("errors") or []:
+        words.append(str(one.get("reason", "")))
+    for one in error.get("details") or []:
+        words.append(str(one.get("reason", "")))
+        facts.update({key: str(value) for key, value in (one.get("metadata") or {}).items()})
+    return Refusal(code, str(error.get("message", "")) or f"status {code}", " ".join(words), facts)
+
+
+def of_operation(operation: dict[str, Any]) -> Refusal | None:
+    """None when the operation did not fail. Compute's errors are a list, the others' a google.rpc.Status."""
+    error = operation.get("error")
+    if not error:
+        return None
+    if "errors" in error:
+        found = error["errors"] or [{}]
+        message = "; ".join(str(one.get("message") or one.get("code", "")) for one in found)
+        first = str(found[0].get("code", ""))
+        code = NAMES.get(first) or int(operation.get("httpErrorStatusCode") or 400)
+        return Refusal(code, message, " ".join(str(one.get("code", "")) for one in found))
+    return Refusal(CODES.get(int(error.get("code", 2)), 500), str(error.get("message", "")), str(error.get("details")))
+
+
+def cloud_error(refusal: Refusal, *, project: str, api: str, where: str) -> CloudError:
+    reason = refusal.reason
+    what, fix = _words(refusal, project, api)
+    return CloudError(what, reason="quota" if reason == RATE else reason, where=where, fix=fix)
+
+
+def _words(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
+    said = refusal.message.rstrip(". ")
+    reason = refusal.reason
+    if reason == "credentials":
+        fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
+        return f"Google does not accept the credentials: {said}", fix
+    if reason == "permission":
+        return _permission(refusal, project, api)
+    if reason == "disabled":
+        if BILLING.search(f"{said} {refusal.words}"):
+            return f"project {project} has no billing account ({said})", "link one: gcloud billing projects link " + (
+                f"{project} --billing-account=ACCOUNT"
+            )
+        service = refusal.facts.get("service", f"{api}.googleapis.com")
+        fix = f"gcloud services enable {service} --project={project}, wait a minute, and run this again"
+        return f"the API {service} is not enabled in project {project}", fix
+    if reason == "quota":
+        name = quota_name(refusal)
+        page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
+        fix = f"ask for more at {page}" + (f" (filter for {name})" if name else "") + ", or ask for less"
+        return f"quota {name or 'of the project'} does not allow it: {said}", fix
+    if reason == RATE:
+        return f"too many requests, even after waiting: {said}", "run this again in a few minutes"
+    if reason == "capacity":
+        fix = "try again later, or another zone or provisioning model (slice.fallbacks tries several in turn)"
+        return f"Google has no such machines free there now: {said}", fix
+    if reason == "missing":
+        return f"does not exist: {said}", "check project, zone and name; `maskwright env status` shows what exists"
+    if reason == "exists":
+        return f"exists already: {said}", "use it, choose another name, or remove it first"
+    if reason == "failed":
+        return f"Google's service fails (status {refusal.code}): {said}", "run this again in a few minutes"
+    return f"refused (status {refusal.code}): {said}", "correct what the message names"
+
+
+def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
+    said = refusal.message.rstrip(". ")
+    if "authentication scopes" in said:
+        fix = "gcloud auth application-default login; a machine's own credentials need the scope cloud-platform"
+        return f"the credentials are for something else: {said}", fix
+    if ABSENT_PROJECT.search(f"{said} {refusal.words}"):
+        fix = "check `project:` in the YAML (the ID, not the name), or ask its owner for roles/browser"
+        return f"project {project} does not exist, or is not to be seen: {said}", fix
+    if "quota project" in said:
+        return said, f"gcloud auth application-default set-quota-project {project}"
+    permission = permission_name(refusal)
+    if permission is None:
+        fix = f"ask an owner of project {project} for the roles that `maskwright env init` lists"
+        return f"permission denied on {api}.googleapis.com: {said}", fix
+    grant = f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role_of(permission)}"
+    return f"permission {permission} is missing in project {project}", f"ask an owner to run: {grant}"
+
+
+def permission_name(refusal: Refusal) -> str | None:
+    if "permission" in refusal.facts:
+        return refusal.facts["permission"]
+    found = PERMISSION.search(refusal.message)
+    return next((name for name in found.groups() if name), None) if found else None
+
+
+def quota_name(refusal: Refusal) -> str | None:
+    for key in ("quota_limit", "quota_metric"):
+        if key in refusal.facts:
+            return refusal.facts[key]
+    found = QUOTA_NAME.search(refusal.message)
+    return next((name for name in found.groups() if name), None) if found else None
+
+
+def role_of(permission: str) -> str:
+    """The predefined role to ask for. Owners hold all."""
+    return next((role for start, role in ROLES if permission.startswith(start)), "roles/editor")

@@ -1,0 +1,332 @@
+"""All of an environment that exists in the project, whoever made it: every kind of resource that could be left over is
+listed, in all zones and regions, and what could not be looked at is said.
+
+Resources are found by the label maskwright-environment, and where a kind has no labels, or nobody set one, by the name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from maskwright.cloud import machines, record
+from maskwright.cloud.environment import ENVIRONMENT_LABEL, Environment, region_of
+from maskwright.cloud.google.rest import Google
+from maskwright.core.errors import CloudError, MaskwrightError
+
+Body = Mapping[str, Any]
+Part = Literal[
+    "slice", "group", "seeder", "disk", "nfs", "network", "buckets", "registry", "account", "vertex", "other"
+]
+MOST_OBJECTS = 1000
+"""Of a bucket whose sizes are added up: one page."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`path` of the list, `key` of what it holds; {project}, {region} for each region, and "-" for all locations.
+    `labels`: dots lead to them; None: it has none. `bills`: why it costs money, None when it does not."""
+
+    name: str
+    api: str
+    path: str
+    key: str
+    labels: str | None = "labels"
+    bills: Callable[[Body], str | None] = lambda body: None
+    query: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """`bills`: why it costs money, None when it does not. `priced`: what, region, provisioning model and how many (of a
+    bucket, GiB), as the price table has them. `body`: as Google tells it. `labelled`: False when only the name says
+    whose it is."""
+
+    kind: str
+    name: str
+    place: str
+    part: Part
+    bills: str | None
+    priced: tuple[str, str, str, float] | None
+    body: Body
+    labelled: bool = True
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A kind that could not be looked at. `reason` as in `CloudError`; disabled: nothing of it can be made."""
+
+    kind: str
+    reason: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Inventory:
+    found: list[Found]
+    unseen: list[Unseen]
+
+    def of(self, kind: str, part: Part | None = None) -> list[Found]:
+        return [one for one in self.found if one.kind == kind and part in (None, one.part)]
+
+
+# ---- what costs money ----------------------------------------------------------------------------------------------
+
+
+def _always(why: str) -> Callable[[Body], str | None]:
+    return lambda body: why
+
+
+def _instance(body: Body) -> str | None:
+    return None if body.get("status") in ("TERMINATED", "STOPPED", "SUSPENDED") else "machine"
+
+
+def _address(body: Body) -> str | None:
+    return "public address" if body.get("addressType", "EXTERNAL") == "EXTERNAL" else None
+
+
+def _router(body: Body) -> str | None:
+    return "gateway (NAT)" if body.get("nats") else None
+
+
+def _job(body: Body) -> str | None:
+    ended = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
+    return None if str(body.get("state", "")).removeprefix("JOB_STATE_") in ended else "machines of the job"
+
+
+def _node(body: Body) -> str | None:
+    return None if body.get("state") in ("PREEMPTED", "TERMINATED", "STOPPED") else "TPU"
+
+
+def _queued(body: Body) -> str | None:
+    """Its node is what costs; asked for, it can become one at any time."""
+    state = (body.get("state") or {}).get("state")
+    return None if state in ("SUSPENDED", "FAILED") else "a TPU that comes without another question"
+
+
+COMPUTE = "projects/{project}/aggregated/"
+GLOBAL = "projects/{project}/global/"
+ANYWHERE = "projects/{project}/locations/-/"
+KINDS = (
+    Kind("instance", "compute", f"{COMPUTE}instances", "items", bills=_instance),
+    Kind("disk", "compute", f"{COMPUTE}disks", "items", bills=_always("disk")),
+    Kind("snapshot", "compute", f"{GLOBAL}snapshots", "items", bills=_always("what it holds")),
+    Kind("instant snapshot", "compute", f"{COMPUTE}instantSnapshots", "items", bills=_always("what it holds")),
+    Kind("image", "compute", f"{GLOBAL}images", "items", bills=_always("what it holds")),
+    Kind("machine image", "compute", f"{GLOBAL}machineImages", "items", bills=_always("what it holds")),
+    Kind("storage pool", "compute", f"{COMPUTE}storagePools", "items", bills=_always("its capacity")),
+    Kind("reservation", "compute", f"{COMPUTE}reservations", "items", None, _always("machines held ready")),
+    Kind("future reservation", "compute", f"{COMPUTE}futureReservations", "items", None, _always("machines to come")),
+    Kind("address", "compute", f"{COMPUTE}addresses", "items", bills=_address),
+    Kind("forwarding rule", "compute", f"{COMPUTE}forwardingRules", "items", bills=_always("rule")),
+    Kind("instance group", "compute", f"{COMPUTE}instanceGroupManagers", "items", None),
+    Kind("instance template", "compute", f"{COMPUTE}instanceTemplates", "items", "properties.labels"),
+    Kind("resource policy", "compute", f"{COMPUTE}resourcePolicies", "items", None),
+    Kind("network", "compute", f"{GLOBAL}networks", "items", None),
+    Kind("subnetwork", "compute", f"{COMPUTE}subnetworks", "items", None),
+    Kind("firewall", "compute", f"{GLOBAL}firewalls", "items", None),
+    Kind("router", "compute", f"{COMPUTE}routers", "items", None, _router),
+    Kind("Filestore instance", "file", f"{ANYWHERE}instances", "instances", bills=_always("its capacity")),
+    Kind("Filestore backup", "file", f"{ANYWHERE}backups", "backups", bills=_always("what it holds")),
+    Kind("bucket", "storage", "b", "items", bills=_always("what it holds"), query=(("project", "{project}"),)),
+    Kind(
+        "deleted bucket",
+        "storage",
+        "b",
+        "items",
+        bills=_always("what it held"),
+        query=(("project", "{project}"), ("softDeleted", "true")),
+    ),
+    Kind("TPU node", "tpu", f"{ANYWHERE}nodes", "nodes", bills=_node),
+    Kind("queued resource", "tpu", f"{ANYWHERE}queuedResources", "queuedResources", None, _queued),
+    Kind(
+        "repository",
+        "artifactregistry",
+        "projects/{project}/locations/{region}/repositories",
+        "repositories",
+        bills=_always("images in it"),
+    ),
+    Kind("Vertex AI job", "aiplatform", "projects/{project}/locations/{region}/customJobs", "customJobs", bills=_job),
+    Kind("service account", "iam", "projects/{project}/serviceAccounts", "accounts", None),
+)
+
+
+# ---- looking -------------------------------------------------------------------------------------------------------
+
+
+def take(google: Google, environment: Environment, regions: Collection[str] = ()) -> Inventory:
+    """Never raises for one kind that cannot be looked at: it is in `unseen`. `regions`: besides the environment's own,
+    for what has to be looked for region by region. Raises `CloudError` for credentials that are good for nothing."""
+    others, unseen = _others(environment)
+    found: list[Found] = []
+    unreached: dict[str, CloudError] = {}
+    for kind in KINDS:
+        everywhere = list(dict.fromkeys([*environment.regions, *regions]))
+        for region in everywhere if "{region}" in kind.path else [""]:
+            names = {"project": google.project, "region": region}
+            missed: list[str] = []
+            try:
+                if kind.api in unreached:  # a minute was spent on trying, and there are many kinds
+                    raise unreached[kind.api]
+                for body, place in _list(google, kind, names, missed):
+                    if _is_ours(environment, kind, body, others):
+                        found.append(_found(environment, kind, body, place or region))
+            except CloudError as error:
+                if error.reason == "credentials":  # every other call would be refused as well
+                    raise
+                if error.reason == "unreached":
+                    unreached[kind.api] = error
+                unseen.append(Unseen(kind.name, error.reason, str(error)))
+            if missed:
+                unseen.append(Unseen(kind.name, "other", f"Google could not look in {', '.join(sorted(set(missed)))}"))
+    return Inventory(found, unseen)
+
+
+def _others(environment: Environment) -> tuple[list[str], list[Unseen]]:
+    """Environments of the same state bucket whose names begin with this one's: what is theirs by name is not ours."""
+    where = record.folder(environment)
+    try:
+        names = record.Folder(where.location.rpartition("/")[0]).names("")
+    except MaskwrightError as error:
+        return [], [Unseen("other environments", "other", str(error))]
+    return [name for name in names if name.startswith(f"{environment.name}-")], []
+
+
+def _list(google: Google, kind: Kind, names: Mapping[str, str], missed: list[str]) -> Iterator[tuple[Body, str]]:
+    """Each with the place that an aggregated list has it in. `missed`: regions that did not answer Google."""
+    query: dict[str, Any] = {key: value.format(**names) for key, value in kind.query}
+    query |= {"returnPartialSuccess": True} if kind.api == "compute" else {}
+    token = None
+    while True:
+        answer = google.call(kind.api, "GET", kind.path.format(**names), pageToken=token, **query)
+        missed += [str(place).rpartition("/")[2] for place in answer.get("unreachable") or ()]
+        found = answer.get(kind.key) or []
+        if isinstance(found, dict):
+            for scope, content in found.items():
+                if (content.get("warning") or {}).get("code") == "UNREACHABLE":
+                    missed.append(scope)
+                for part in content.values():
+                    if isinstance(part, list):
+                        yield from ((one, scope) for one in part)
+        else:
+            missed += ["some places"] if (answer.get("warning") or {}).get("code") == "UNREACHABLE" else []
+            yield from ((one, "") for one in found)
+        token = answer.get("nextPageToken")
+        if not token:
+            return
+
+
+def name_of(body: Body) -> str:
+    """A bucket's, a disk's; of "projects/…/instances/x" the last word, of a service account what is before the @."""
+    return str(body.get("email") or body.get("name", "")).rpartition("/")[2].partition("@")[0]
+
+
+def _is_ours(environment: Environment, kind: Kind, body: Body, others: Collection[str]) -> bool:
+    if ENVIRONMENT_LABEL in (labels := _labels(kind, body)):
+        return bool(labels[ENVIRONMENT_LABEL] == environment.name)
+    name = name_of(body)
+    if kind.api == "storage":
+        if name == environment.state:
+            return False  # of all environments, though one may be called maskwright
+        name = name.removeprefix(f"{environment.project}-")
+    if kind.name == "repository" and name == environment.name:
+        return True
+    mine = name == environment.name or name.startswith(f"{environment.name}-")
+    return mine and not any(name == other or name.startswith(f"{other}-") for other in others)
+
+
+def _labels(kind: Kind, body: Body) -> Mapping[str, str]:
+    if kind.labels is None:
+        return {}
+    found: Any = body
+    for word in kind.labels.split("."):
+        found = (found or {}).get(word) or {}
+    return dict(found)
+
+
+def _found(environment: Environment, kind: Kind, body: Body, place: str) -> Found:
+    name, labelled = name_of(body), kind.labels is None or ENVIRONMENT_LABEL in _labels(kind, body)
+    where = _place(body, place)
+    bills = kind.bills(body)
+    price = priced(kind.name, body, where) if bills else None
+    return Found(kind.name, name, where, part_of(environment, kind.name, name), bills, price, body, labelled)
+
+
+def _place(body: Body, listed: str) -> str:
+    """A zone, a region, or "global"."""
+    for text in (str(body.get("name", "")), listed):
+        if found := re.search(r"(?:zones|regions|locations)/([^/]+)", text):
+            return found[1]
+    for key in ("zone", "region", "location"):
+        if body.get(key):
+            return str(body[key]).rpartition("/")[2].lower()
+    return listed or "global"
+
+
+def part_of(environment: Environment, kind: str, name: str) -> Part:
+    """Which part of the environment it is of, by what Terraform calls things."""
+    by_kind: dict[str, Part] = {
+        "bucket": "buckets",
+        "deleted bucket": "buckets",
+        "repository": "registry",
+        "service account": "account",
+        "Vertex AI job": "vertex",
+        "network": "network",
+        "subnetwork": "network",
+        "firewall": "network",
+        "router": "network",
+    }
+    if kind in by_kind:
+        return by_kind[kind]
+    rest = name.removeprefix(f"{environment.name}-")
+    by_word: tuple[tuple[str, Part], ...] = (("slice", "slice"), ("group", "group"), ("seeder", "seeder"))
+    if rest == name:
+        return "other"
+    if kind == "disk" and re.fullmatch(r"data-\d+", rest):
+        return "disk"
+    if kind == "Filestore instance" and rest == "nfs":
+        return "nfs"
+    hosts = (
+        "instance",
+        "disk",
+        "instance group",
+        "instance template",
+        "resource policy",
+        "TPU node",
+        "queued resource",
+    )
+    return next((part for word, part in by_word if kind in hosts and re.match(rf"{word}(-|$)", rest)), "other")
+
+
+# ---- what it costs -------------------------------------------------------------------------------------------------
+
+
+def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, float] | None:
+    region = region_of(place) if re.fullmatch(r".+-[a-z]", place) else place
+    if kind == "instance":
+        machine = str(body.get("machineType", "")).rpartition("/")[2]
+        model = str((body.get("scheduling") or {}).get("provisioningModel", "STANDARD"))
+        name, count = machines.TPU_MACHINES.get(machine, (machine, 1))
+        return name, region, model, count
+    if kind == "disk":
+        return str(body.get("type", "")).rpartition("/")[2], region, "STANDARD", int(body.get("sizeGb", 0))
+    if kind == "Filestore instance":
+        size = sum(int(share.get("capacityGb", 0)) for share in body.get("fileShares") or ())
+        return str(body.get("tier", "")), region, "STANDARD", size
+    if kind == "TPU node":
+        spot = (body.get("schedulingConfig") or {}).get("spot")
+        for name, tpu in machines.TPUS.items():
+            if found := re.fullmatch(rf"{tpu.type_prefix}-(\d+)", str(body.get("acceleratorType", ""))):
+                return name, region, "SPOT" if spot else "STANDARD", int(found[1]) // tpu.type_unit
+    if kind == "bucket" and "bytes" in body:
+        return "bucket", region, "STANDARD", int(body["bytes"]) / 2**30
+    return None
+
+
+def size_of_bucket(google: Google, name: str) -> tuple[int, bool]:
+    """Bytes of its first objects with their older versions, and whether these are all. One request."""
+    fields: dict[str, Any] = {"fields": "items(size),nextPageToken", "maxResults": MOST_OBJECTS, "versions": True}
+    answer = google.call("storage", "GET", f"b/{name}/o", **fields)
+    return sum(int(one.get("size", 0)) for one in answer.get("items") or ()), "nextPageToken" not in answer

@@ -1,0 +1,127 @@
+"""The exact permissions that each command needs of the person, or the build, that runs it. docs lists them by role.
+
+From the provider's resources in deploy/terraform, the REST calls in this package and the permission reference
+(https://cloud.google.com/iam/docs/permissions-reference). Hosts have a service account of their own with far less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from maskwright.cloud.environment import Environment
+from maskwright.cloud.google.errors import role_of
+from maskwright.cloud.google.rest import Google
+from maskwright.core.errors import CloudError
+
+MOST_AT_ONCE = 100
+"""Permissions that testIamPermissions takes."""
+
+
+def _all(start: str, verbs: str) -> tuple[str, ...]:
+    return tuple(f"{start}.{verb}" for verb in verbs.split())
+
+
+ALWAYS: dict[str, tuple[str, ...]] = {
+    "init": (
+        *_all("serviceusage.services", "enable get list"),
+        *_all("storage.buckets", "create get"),
+        "resourcemanager.projects.get",
+    ),
+    "plan, up, down": (
+        *_all("resourcemanager.projects", "get getIamPolicy setIamPolicy"),
+        *_all("storage.buckets", "create get update delete list getIamPolicy setIamPolicy"),
+        *_all("storage.objects", "create get delete list"),
+        *_all("iam.serviceAccounts", "create get list delete update actAs"),
+        *_all("compute.networks", "create get list delete use updatePolicy"),
+        *_all("compute.subnetworks", "create get list delete use"),
+        *_all("compute.firewalls", "create get list delete update"),
+        *_all("artifactregistry.repositories", "create get list delete update getIamPolicy setIamPolicy"),
+        *_all("compute", "projects.get regions.get zones.get machineTypes.get"),
+        *_all("compute", "globalOperations.get regionOperations.get zoneOperations.get"),
+    ),
+    "status, audit": _all(
+        "compute",
+        "instances.list disks.list snapshots.list instantSnapshots.list images.list machineImages.list "
+        "storagePools.list reservations.list futureReservations.list addresses.list forwardingRules.list "
+        "instanceGroupManagers.list instanceTemplates.list resourcePolicies.list routers.list",
+    ),
+    "image": (*_all("cloudbuild.builds", "create get"), "artifactregistry.dockerimages.list"),
+    "logs": ("logging.logEntries.list",),
+}
+HOSTS = (
+    *_all("compute.instances", "create get list delete setLabels setMetadata setServiceAccount setTags"),
+    *_all("compute.instanceTemplates", "create get list delete useReadOnly"),
+    *_all("compute.instanceGroupManagers", "create get list delete update use"),
+    *_all("compute.disks", "create setLabels"),
+)
+SLICE = _all("compute.resourcePolicies", "create get list delete use")
+QUEUED = (*_all("tpu.nodes", "create get list delete"), "tpu.operations.get")
+DISK = _all("compute.disks", "create get list delete update setLabels use useReadOnly")
+SEED = _all("compute.instances", "create get delete attachDisk setLabels setMetadata setServiceAccount setTags")
+NFS = (*_all("file.instances", "create get list delete update"), "file.operations.get", "file.backups.list")
+NAT = _all("compute.routers", "create get list delete update use")
+RESERVED = _all("compute.reservations", "get list")
+
+
+def needed(environment: Environment) -> dict[str, list[str]]:
+    """Permission -> the commands that need it."""
+    groups: list[tuple[str, Iterable[str]]] = list(ALWAYS.items())
+    hosts = [one for one in (environment.slice, environment.group) if one is not None]
+    queued = environment.slice is not None and environment.slice.queued
+    if environment.group is not None or (environment.slice is not None and not queued):
+        groups.append(("up, down", HOSTS))
+    if environment.slice is not None:
+        groups.append(("up, down", QUEUED if queued else SLICE))
+    if environment.disk is not None:
+        groups += [("up, down", DISK), ("seed", SEED)]
+    if environment.nfs is not None:
+        groups.append(("up, down", NFS))
+    if environment.nat:
+        groups.append(("up, down", NAT))
+    if any("RESERVATION_BOUND" in one.models() for one in hosts):
+        groups.append(("up", RESERVED))
+    found: dict[str, list[str]] = {}
+    for commands, permissions in groups:
+        for permission in permissions:
+            known = found.setdefault(permission, [])
+            known += [command for command in commands.split(", ") if command not in known]
+    return found
+
+
+def held(google: Google, permissions: list[str]) -> tuple[set[str], set[str]]:
+    """Those that the caller has in the project, and those that Google does not know there. Raises `CloudError`."""
+    has, unknown = set[str](), set[str]()
+    for start in range(0, len(permissions), MOST_AT_ONCE):
+        for answer in _ask(google, permissions[start : start + MOST_AT_ONCE]):
+            has |= answer[0]
+            unknown |= answer[1]
+    return has, unknown
+
+
+def _ask(google: Google, permissions: list[str]) -> Iterator[tuple[set[str], set[str]]]:
+    """One that Google does not know spoils the whole question: it is halved until that one is found."""
+    path = f"projects/{google.project}:testIamPermissions"
+    try:
+        answer = google.call("cloudresourcemanager", "POST", path, {"permissions": permissions})
+        yield set(answer.get("permissions") or ()), set()
+    except CloudError as error:
+        if error.reason != "other":
+            raise
+        if len(permissions) == 1:
+            yield set(), set(permissions)
+            return
+        half = len(permissions) // 2
+        yield from _ask(google, permissions[:half])
+        yield from _ask(google, permissions[half:])
+
+
+def role_for(permission: str) -> str:
+    """The predefined role to ask for. What only lists is in a role that changes nothing."""
+    listed = permission.startswith("compute.") and permission in ALWAYS["status, audit"]
+    return "roles/compute.viewer" if listed else role_of(permission)
+
+
+def grants(project: str, missing: Iterable[str]) -> dict[str, str]:
+    """Role -> the command line with which an owner grants it."""
+    start = f"gcloud projects add-iam-policy-binding {project} --member=user:YOU"
+    return {role: f"{start} --role={role}" for role in sorted({role_for(permission) for permission in missing})}

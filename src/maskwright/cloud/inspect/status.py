@@ -1,0 +1,144 @@
+"""`env status`: what exists and bills, how each host is, the disk, the job, and where YAML and cloud differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from maskwright.cloud import record
+from maskwright.cloud.environment import Environment, read_environment
+from maskwright.cloud.google.inventory import Inventory
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.inspect import host_health
+from maskwright.cloud.inspect.audit import HOURS_A_MONTH, Audit, FindPrice, audit, total
+from maskwright.cloud.inspect.drift import differences
+from maskwright.cloud.inspect.host_health import HostHealth
+from maskwright.cloud.jobs.status import EnvironmentJobs, Report
+from maskwright.cloud.provision import variables
+from maskwright.cloud.record import Record
+from maskwright.core.console import human_bytes, human_count
+from maskwright.core.errors import CloudError
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Of the slice or the group. `trouble`: why they cannot be looked at, "" when they can."""
+
+    kind: str
+    what: str
+    wanted: int
+    hosts: list[HostHealth]
+    trouble: str
+
+    def lines(self) -> list[str]:
+        if self.trouble:
+            return [f"{self.kind}: {self.what}: cannot be looked at: {self.trouble}"]
+        well = sum(host.well for host in self.hosts)
+        head = f"{self.kind}: {self.what}: {len(self.hosts)} of {self.wanted} hosts, {well} well"
+        return [head, *(f"  {host.line()}" for host in self.hosts)]
+
+    def to_json(self) -> dict[str, Any]:
+        hosts = [host.to_json() for host in self.hosts]
+        return {"kind": self.kind, "what": self.what, "wanted": self.wanted, "hosts": hosts, "trouble": self.trouble}
+
+
+@dataclass(frozen=True)
+class Status:
+    environment: str
+    exists: Audit
+    hosts: list[Hosts]
+    disk: str
+    jobs: Report
+    drift: list[str]
+
+    def report(self) -> str:
+        lines = [f"{self.environment}: {_count(self.exists)}"]
+        for one in self.hosts:
+            lines += one.lines()
+        lines += [self.disk] if self.disk else []
+        lines += [job.report() for job in self.jobs.found if job.job.submission]
+        lines += [f"differs: {line}" for line in self.drift] or ["YAML and cloud agree"]
+        return "\n".join([*lines, self.exists.report()])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "environment": self.environment,
+            "hosts": [one.to_json() for one in self.hosts],
+            "disk": self.disk or None,
+            "jobs": self.jobs.to_json(),
+            "differs": self.drift,
+            "exists": self.exists.to_json(),
+        }
+
+
+def _count(exists: Audit) -> str:
+    bills = [item for item in exists.items if item.found.bills]
+    usd = total(bills)
+    cost = f", {usd:,.2f} USD/hour and {usd * HOURS_A_MONTH:,.2f} USD/month as far as prices are known" if usd else ""
+    return f"{len(exists.items)} things exist, {len(bills)} cost money{cost}"
+
+
+def read(location: str, price: FindPrice | None = None) -> Status:
+    """Of the environment whose YAML is at `location`; it needs neither Terraform nor its lock."""
+    environment = read_environment(location)
+    google = Google(environment.project)
+    remembered = record.read(environment).for_disk(environment)
+    return status(
+        google,
+        environment,
+        asked=variables.variables(environment, remembered, variables.setup_address(environment, location)),
+        wanted=record.wanted(environment),
+        remembered=remembered,
+        jobs=EnvironmentJobs(location).status(),
+        price=price,
+    )
+
+
+def status(
+    google: Google,
+    environment: Environment,
+    *,
+    asked: Mapping[str, Any],
+    wanted: Mapping[str, Any] | None,
+    remembered: Record,
+    jobs: Report,
+    price: FindPrice | None = None,
+) -> Status:
+    """`asked`: by the YAML now, `wanted`: last; both as Terraform's variables."""
+    exists = audit(google, environment, wanted=wanted, queued=remembered.queued_zone is not None, price=price)
+    seen = Inventory([item.found for item in exists.items], exists.unseen)
+    hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in ("slice", "group")]
+    drift = differences(environment, asked, wanted, seen, remembered.queued_zone)
+    found = [one for one in hosts if one is not None]
+    return Status(environment.name, exists, found, _disk(environment, remembered), jobs, drift)
+
+
+def _hosts(
+    google: Google, environment: Environment, kind: str, wanted: Mapping[str, Any], remembered: Record
+) -> Hosts | None:
+    """None where none were asked for."""
+    hosts = environment.hosts_of(kind)
+    queued = kind == "slice" and environment.slice is not None and environment.slice.queued
+    order = wanted.get(kind)
+    zone = remembered.queued_zone if queued else (order or {}).get("zone")
+    if hosts is None or zone is None:
+        return None
+    place = hosts.place(environment.zone, remembered.placement[kind])
+    topology = f" {environment.slice.topology}" if kind == "slice" and environment.slice else ""
+    what = f"{hosts.machine()}{topology} {place.provisioning_model} in {zone}"
+    try:
+        return Hosts(kind, what, hosts.hosts, host_health.look(google, environment, kind, zone), "")
+    except CloudError as error:
+        return Hosts(kind, what, hosts.hosts, [], str(error))
+
+
+def _disk(environment: Environment, remembered: Record) -> str:
+    if environment.disk is None:
+        return ""
+    name = environment.disk_name(remembered.generation)
+    if remembered.seeded is None:
+        return f"disk {name}: not seeded; `env seed` fills it from {environment.disk.source}"
+    files, size = remembered.seeded.get("files", 0), remembered.seeded.get("bytes", 0)
+    when = f" on {str(remembered.seeded['time'])[:10]}" if remembered.seeded.get("time") else ""
+    return f"disk {name}: seeded{when} with {human_count(files)} files, {human_bytes(size)}"

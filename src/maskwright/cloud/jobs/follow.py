@@ -1,0 +1,195 @@
+"""A job on an environment from its submission to its end: its logs, its hosts, its money, its exit code."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from maskwright.cloud.environment import Slice
+from maskwright.cloud.jobs import spec as jobs
+from maskwright.cloud.jobs.hosts import EnvironmentGround
+from maskwright.cloud.jobs.policy import Action
+from maskwright.cloud.jobs.spec import Place, Prepared
+from maskwright.cloud.jobs.status import TAKEN_AWAY
+from maskwright.cloud.jobs.watcher import Ground, Limits, Watcher, read_limits
+from maskwright.core.console import say
+from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
+from maskwright.core.folder import Folder
+from maskwright.launch import target
+from maskwright.launch.bucket import queue
+from maskwright.launch.target import Env, JobSpec, Option, Pretrain, Restarts, Setup
+
+POLL_SECONDS = 10.0
+"""Between two looks at the hosts; a budget can be exceeded by what they cost in so long."""
+LOG_POLL_SECONDS = 2.0
+
+
+MaxCost = Annotated[
+    float | None, Option("Money in USD after which the run saves and the hosts go (exit 75).", "N", min=0.0)
+]
+DownWhenDone = Annotated[bool, Option("Take the hosts away when the job is over.")]
+Prices = Annotated[str | None, Option("YAML with your prices, for --max-cost; `env prices` prints ours.", "PATH")]
+Kind = Annotated[
+    Literal["slice", "group"] | None, Option("Which hosts, where the environment has a slice and a group.")
+]
+
+
+@dataclass(frozen=True)
+class OnEnvironment(target.Place):
+    location: Annotated[str, Option("YAML of the environment.", "ENV", argument=True)]
+    target: Kind = None
+    up: Annotated[bool, Option("Make the hosts when there are none.")] = False
+    detach: Annotated[bool, Option("Submit only: follow nothing, look after nothing.")] = False
+    max_cost: MaxCost = None
+    down_when_done: DownWhenDone = False
+    prices: Prices = None
+    env: Env = ()
+    setup: Setup = None
+    restarts: Restarts = 100
+    """Each preemption is one, and money is what ends too many."""
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Follows the job to its end, unless it is detached."""
+        place = jobs.find(self.location, self.target)
+        prepared = jobs.prepare(place, command)
+        spec = JobSpec(prepared.command, self.env, ".", self.setup, self.restarts, prepared.grace_seconds)
+        if dry_run:
+            return print(spec.to_json(), end="")
+        limits = make_limits(self.max_cost, command.stop_after_hours, self.down_when_done)
+        ground = EnvironmentGround(place.location, place.kind, self.prices)
+        submit(place, prepared, spec, ground, limits, up=self.up, detach=self.detach)
+
+
+def make_limits(max_cost: float | None, stop_after_hours: float | None, down_when_done: bool) -> Limits:
+    for option, given in (("--max-cost", max_cost), ("--stop-after-hours", stop_after_hours)):
+        if given is not None and not math.isfinite(given):
+            raise InputError(f"{given} is no limit", where=option, fix="a number, or leave it out")
+    return Limits(max_usd=max_cost, stop_after_hours=stop_after_hours, down_when_done=down_when_done)
+
+
+def submit(
+    place: Place,
+    prepared: Prepared,
+    spec: JobSpec,
+    ground: Ground,
+    limits: Limits,
+    *,
+    up: bool = False,
+    detach: bool = False,
+    poll_seconds: float | None = None,
+) -> None:
+    """Raises what gives the job's exit code. `up`: makes the hosts where there are none. `detach`: does not follow."""
+    limits = with_rates(ground, limits)
+    found = ground.look()
+    if not found.exists and not up:
+        fix = f"maskwright env up {place.location} --only {place.kind}, or submit with --up"
+        raise InputError(f"there is no {place.kind}", where=place.location, fix=fix)
+    if not found.exists and not ground.has_bucket():
+        ground.up(found.placement)
+    jobs.upload(place, prepared)
+    folder = place.folder
+
+    def first(submission: int) -> None:
+        """Who only takes up a job again without saying its limits does not lift them."""
+        nonlocal limits
+        limits = replace(limits, submission=submission).over(read_limits(folder, submission))
+        limits.store(folder)
+
+    submission = queue.put_spec(folder, spec, first)
+    watcher = Watcher(folder, ground, known=limits)
+    if detach:
+        watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job
+        watcher.leave()
+        if (result := folder.get_json(f"{submission:04d}/result.json")) is not None:  # such as a refusal by Google
+            raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
+        after = f"`maskwright env watch {place.location}`" if limits_are_set(limits) else "nobody"
+        say(f"submitted; `maskwright logs {place.location} --follow` shows it; its hosts are looked after by {after}")
+        return
+    follow(place, folder, submission, watcher, poll_seconds or POLL_SECONDS)
+
+
+def limits_are_set(limits: Limits) -> bool:
+    return limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
+
+
+def with_rates(ground: Ground, limits: Limits) -> Limits:
+    """A budget that nothing counts would be none. Raises `InputError` naming what has no price."""
+    if limits.max_usd is None:
+        return limits
+    return replace(limits, rates=tuple(ground.usd_per_hour(number) for number in range(ground.rules().placements)))
+
+
+def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll_seconds: float) -> None:
+    turn = _Every(poll_seconds, watcher.turn)
+    ended: MaskwrightError | None = None
+    try:
+        try:
+            queue.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
+        except (StoppedEarly, JobError) as error:
+            ended = error
+        if folder.get_json(f"{submission:04d}/result.json") is None:
+            say(f"its hosts are no longer looked after; `maskwright env watch {place.location}` goes on")
+            raise ended or StoppedEarly("no longer followed", where=place.location)
+        try:
+            end = until_end(watcher, poll_seconds)
+        except StoppedEarly:
+            if watcher.left:
+                say(f"its hosts are still there; see `maskwright env status {place.location}`")
+            raise
+    finally:
+        watcher.leave()
+    if watcher.left and end.why != TAKEN_AWAY:
+        minutes = place.environment.host.idle_minutes
+        queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
+        until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
+        until = "and bill until they are taken away" if queued else until
+        say(f"its hosts stay, {until}; `maskwright env down {place.location} --only {place.kind}` takes them away")
+    raise_result(place, end, ended)
+
+
+def until_end(watcher: Watcher, poll_seconds: float) -> Action:
+    """Raises `StoppedEarly` when a signal says so."""
+    while (action := watcher.turn()).kind != "end":
+        time.sleep(0.0 if action.kind == "down" else poll_seconds)
+    return action
+
+
+def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None) -> None:
+    if end.code == StoppedEarly.exit_code:
+        more = "the same command continues the run from its last checkpoint"
+        more += "; give it another limit" if end.why.startswith(("--max-cost", "--stop-after-hours")) else ""
+        raise StoppedEarly(f"{end.why}; {more}" if end.why else more, where=place.location)
+    if ended is not None:
+        raise ended
+    if end.code:
+        raise JobError(f"the job failed: {end.why or f'exit {end.code}'}", end.code, where=place.location)
+
+
+class _Every:
+    """Calls at most once in so many seconds."""
+
+    def __init__(self, seconds: float, call: Callable[[], object]) -> None:
+        self._seconds, self._call, self._next = seconds, call, 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() >= self._next:
+            self._call()
+            self._next = time.monotonic() + self._seconds
+
+
+def watch(
+    place: Place, ground: Ground, limits: Limits, *, stay: bool = False, poll_seconds: float = POLL_SECONDS
+) -> None:
+    """`env watch`: until the job is over, with its exit code; `stay`: for the next ones too."""
+    watcher = Watcher(place.folder, ground, with_rates(ground, limits))
+    try:
+        while True:
+            action = watcher.turn()
+            if action.kind == "end" and not stay:
+                return raise_result(place, action)
+            time.sleep(0.0 if action.kind == "down" else poll_seconds)
+    finally:
+        watcher.leave()

@@ -1,0 +1,222 @@
+"""What a watcher stands on in Google Cloud: it looks over REST, and acts as `env up` and `env down` do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from maskwright.cloud import record
+from maskwright.cloud.environment import Environment, Group, Slice, read_environment
+from maskwright.cloud.google import errors, groups, queued_resource
+from maskwright.cloud.google.errors import Refusal
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.jobs.policy import Rules
+from maskwright.cloud.jobs.watcher import Machines, Refused
+from maskwright.cloud.prices import estimate, read_prices
+from maskwright.cloud.provision import commands
+from maskwright.cloud.record import Record
+from maskwright.core.console import warn
+from maskwright.core.errors import CloudError, InputError, MaskwrightError
+
+LOCK_TIMEOUT_SECONDS = 60.0
+DELETE_SECONDS = 1800.0
+PATIENCE_SECONDS = 1800.0
+FLEX_PATIENCE_SECONDS = 7 * 86_400.0
+"""Requests wait in a queue for up to seven days: docs.cloud.google.com/compute/docs/instances/about-flex-start-vms"""
+STOPPED = {"STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
+AT_IT = {"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING", "REFRESHING", "RESTARTING", "RESUMING", "STARTING"}
+STOPPED_NODES = {"PREEMPTED", "STOPPED", "TERMINATED"}
+
+
+class EnvironmentGround:
+    """The slice or group of the environment whose YAML is at `location`; `prices` is a user's table of prices. The YAML
+    is read anew in each look, as the user may edit it. While it cannot be read, or has the hosts no more, they are
+    looked at and removed as before: a slip in a file must not keep a budget from being kept."""
+
+    def __init__(self, location: str, kind: str, prices: str | None = None) -> None:
+        self._location, self._kind = location, kind
+        self._prices = read_prices(prices)
+        self._good: Environment | None = None
+        self._trouble = ""
+        self._at: str | None = None
+        """The zone of the last look."""
+        self._google = Google(self._environment().project)
+
+    def _environment(self) -> Environment:
+        try:
+            found = read_environment(self._location)
+            if found.hosts_of(self._kind) is None:
+                fix = "put its section back; `maskwright env down` takes hosts away"
+                raise InputError(f"has no {self._kind} any more", where=self._location, fix=fix)
+        except InputError as error:
+            if self._good is None:
+                raise
+            if str(error) != self._trouble:
+                warn(f"{error}; until then its {self._kind} counts as it was")
+            self._trouble = str(error)
+            return self._good
+        self._good, self._trouble = found, ""
+        return found
+
+    def has_bucket(self) -> bool:
+        return self._google.find("storage", f"b/{self._environment().runs_bucket}") is not None
+
+    def rules(self) -> Rules:
+        environment = self._environment()
+        hosts = environment.hosts_of(self._kind)
+        assert hosts is not None
+        models = [place.provisioning_model for place in hosts.placements(environment.zone)]
+        patience = tuple(FLEX_PATIENCE_SECONDS if model == "FLEX_START" else PATIENCE_SECONDS for model in models)
+        return Rules(patience_seconds=patience, seed=f"{environment.project}/{environment.name}/{self._kind}")
+
+    def usd_per_hour(self, placement: int) -> float:
+        """Of one host. Raises `InputError` where the table has no price."""
+        environment = self._environment()
+        hosts = environment.hosts_of(self._kind)
+        assert hosts is not None
+        costs = estimate(environment, self._prices, {self._kind: placement})
+        mine = [line.hourly for line in costs.lines if line.part == self._kind]
+        if not mine:
+            what = next((text for text in costs.unpriced if f"({self._kind})" in text), f"no price for {self._kind}")
+            fix = "write it into a copy of `maskwright env prices`, and say --prices FILE; or use --stop-after-hours"
+            raise InputError(what, where="--max-cost", fix=fix)
+        return sum(mine) / hosts.hosts
+
+    def _zone(self, environment: Environment, hosts: Slice | Group, known: Record) -> str:
+        """Where they are: as was asked for last, whatever the YAML says since; else by the record."""
+        wished = hosts.place(environment.zone, known.placement[self._kind]).zone or environment.zone
+        if isinstance(hosts, Slice) and hosts.queued:
+            return known.queued_zone or wished
+        wanted = record.wanted(environment) or {}
+        return str((wanted.get(self._kind) or {}).get("zone") or wished)
+
+    # ---- looking -------------------------------------------------------------------------------------------------
+
+    def look(self) -> Machines:
+        environment = self._environment()
+        hosts = environment.hosts_of(self._kind)
+        assert hosts is not None
+        known = record.read(environment)
+        placement = known.placement[self._kind] % len(hosts.placements(environment.zone))
+        zone, name = self._zone(environment, hosts, known), f"{environment.name}-{self._kind}"
+        self._at = zone
+        with _refusals():
+            if isinstance(hosts, Slice) and hosts.queued:
+                return self._look_at_queue(hosts.hosts, placement, zone, name)
+            return self._look_at_group(hosts.hosts, placement, zone, name)
+
+    def _look_at_group(self, wanted: int, placement: int, zone: str, name: str) -> Machines:
+        group = groups.describe(self._google, zone, name)
+        if group is None:
+            return Machines(wanted, placement)
+        there = {member.name: member.status for member in group.members if member.status}
+        error = next((member.errors[0] for member in group.members if member.errors and not member.running), "")
+        for_good = _reason(error) in ("permission", "missing", "disabled")
+        coming = any(member.action in AT_IT for member in group.members)
+        return Machines(
+            wanted=wanted,
+            placement=placement,
+            exists=True,
+            names=tuple(name for name, status in there.items() if status not in STOPPED),
+            stopped=tuple(name for name, status in there.items() if status in STOPPED),
+            running=sum(member.running for member in group.members),
+            making=coming or (not group.stable and len(group.members) < wanted),
+            trouble="" if for_good else error,
+            refused=error if for_good else "",
+        )
+
+    def _look_at_queue(self, wanted: int, placement: int, zone: str, name: str) -> Machines:
+        """One node is all hosts of the slice; it bills as soon as it is there, whatever its state."""
+        found = queued_resource.describe(self._google, zone, name)
+        if found is None:
+            return Machines(wanted, placement)
+        ready = found.phase == "ready" and all(host.state == "READY" for host in found.hosts)
+        return Machines(
+            wanted=wanted,
+            placement=placement,
+            exists=True,
+            names=tuple(f"{name}-w-{host.number}" for host in found.hosts if host.state not in STOPPED_NODES),
+            running=len(found.hosts) if ready else 0,
+            making=found.phase in ("waiting", "ready"),
+            trouble=found.trouble if found.phase == "lost" else "",
+        )
+
+    # ---- acting --------------------------------------------------------------------------------------------------
+
+    def up(self, placement: int) -> None:
+        with _refusals():
+            commands.up(
+                self._location,
+                parts=(self._kind,),
+                confirm=lambda plan: None,
+                placement={self._kind: placement},
+                lock_timeout_seconds=LOCK_TIMEOUT_SECONDS,
+            )
+
+    def down(self) -> None:
+        with _refusals():
+            commands.down(
+                self._location,
+                parts=(self._kind,),
+                confirm=lambda plan: None,
+                lock_timeout_seconds=LOCK_TIMEOUT_SECONDS,
+            )
+
+    def repair(self) -> bool:
+        environment = self._environment()
+        hosts = environment.hosts_of(self._kind)
+        if isinstance(hosts, Slice) or hosts is None:
+            return False
+        with _refusals():
+            zone, name = self._zone(environment, hosts, record.read(environment)), f"{environment.name}-{self._kind}"
+            group = groups.describe(self._google, zone, name)
+            if group is None or not group.dead or len(group.members) != hosts.hosts:
+                return False
+            groups.recreate(self._google, zone, name, [one.name for one in group.dead], seconds=DELETE_SECONDS)
+        return True
+
+    def remove(self) -> None:
+        environment = self._environment()
+        hosts = environment.hosts_of(self._kind)
+        assert hosts is not None
+        try:
+            zone = self._zone(environment, hosts, record.read(environment))
+        except MaskwrightError:
+            if self._at is None:
+                raise
+            zone = self._at  # the state's bucket cannot be read either
+        name = f"{environment.name}-{self._kind}"
+        if isinstance(hosts, Slice) and hosts.queued:
+            queued_resource.absent(self._google, zone, name)
+        else:
+            groups.delete(self._google, zone, name, seconds=DELETE_SECONDS)
+
+
+def _reason(error: str) -> str:
+    """Of an error of a group, "CODE: message"."""
+    code = error.partition(":")[0]
+    return Refusal(errors.NAMES.get(code, 400), error, code).reason if error else ""
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """`Refused` for what trying again does not mend."""
+    try:
+        yield
+    except CloudError as error:
+        if error.reason in ("permission", "credentials", "disabled"):
+            raise Refused(error.what, where=error.where, fix=error.fix) from None
+        raise
+    except MaskwrightError as error:
+        if (
+            not isinstance(error, InputError)
+            and Refusal(403, error.what).reason == "permission"
+            and _denied(error.what)
+        ):
+            raise Refused(error.what, where=error.where, fix=error.fix) from None
+        raise
+
+
+def _denied(text: str) -> bool:
+    """Terraform hands on Google's sentence: `googleapi: Error 403: …`."""
+    return "Error 403" in text or errors.PERMISSION.search(text) is not None

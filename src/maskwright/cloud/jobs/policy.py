@@ -1,0 +1,299 @@
+"""What to do about the hosts of a job, decided from what one look at them found. Pure: no clock and no network here.
+
+    hosts came up, and the job goes on                  nothing
+    preempted                                           the same place again, then the next one
+    no machines to be had (stockout, quota)             the same place a second time, then the next one
+    all places tried                                    from the first one, with longer waits
+    a host refuses (boot error, health)                 give up: making it again gives the same
+    hosts run everywhere, and no agent ever speaks      give up, and the hosts go: nobody else would stop them
+    stopped themselves, being idle, and there is a job  made again at once
+    asked to stop, and hosts are missing                none are made for that; the job is over
+    the budget is reached                               the job is asked to save; then the hosts go, saved or not
+    the job is over                                     end; the hosts go if that was asked for
+
+`History` is kept in the bucket and written before each act, so that whoever watches may be killed at any point: the
+next one reads it, looks again and goes on, budget and waits included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+FORMAT = 1
+EARLY = 75
+Kind = Literal["nothing", "wait", "make", "ask", "down", "conclude", "end", "give up"]
+Phase = Literal["rest", "making", "up", "broken", "stopping", "down"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`patience_seconds`: of each placement, for its hosts to come up; Flex-start may queue for days. `boot_seconds`:
+    from running to the agents' first beats, with drivers, mounts and the container. Waits are
+    `base_seconds` x `factor` ^ n, `cap_seconds` at most, between half of that and all of it by `seed`. Hosts that were
+    whole for `stable_seconds` begin a new count. `save_seconds`: for the job to save once it was asked."""
+
+    patience_seconds: tuple[float, ...] = (1800.0,)
+    boot_seconds: float = 1800.0
+    tries_each: int = 2
+    base_seconds: float = 30.0
+    factor: float = 2.0
+    cap_seconds: float = 1800.0
+    stable_seconds: float = 900.0
+    save_seconds: float = 180.0
+    seed: str = ""
+    max_usd: float | None = None
+    stop_after_hours: float | None = None
+    down_when_done: bool = False
+
+    @property
+    def placements(self) -> int:
+        return len(self.patience_seconds)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """`machines` exist, in any state that bills; `running` of them run; `beating` have an agent that lives. `exists`:
+    the group or slice itself. `making`: Google is at it still. `trouble`: its words for why it does not get on.
+    `refused`: a line of a host that making it again would not help. `idle` machines stopped themselves. `job`: `none`,
+    `going` (submitted and not over) or `over`, then with its exit `code`. `asked`: somebody wants it to stop."""
+
+    wanted: int
+    exists: bool = False
+    machines: int = 0
+    running: int = 0
+    beating: int = 0
+    making: bool = False
+    idle: int = 0
+    trouble: str = ""
+    refused: str = ""
+    placement: int = 0
+    job: Literal["none", "going", "over"] = "none"
+    submission: int = 0
+    code: int | None = None
+    cause: str = ""
+    asked: bool = False
+
+    @property
+    def whole(self) -> bool:
+        return self.exists and self.running >= self.wanted
+
+
+@dataclass(frozen=True)
+class History:
+    """`phase`: `rest` before anything, `making` from just before an act on, `up`, `broken` while it waits for the next
+    try, `stopping` once the budget is reached, `down` once the hosts may go. `tries` failed in `placement`, and
+    `rounds` went through all of them; `silent` of the last ones ran without an agent. Times are in Unix seconds;
+    `hours` and `usd` count while machines existed."""
+
+    submission: int = 0
+    phase: Phase = "rest"
+    placement: int = 0
+    tries: int = 0
+    rounds: int = 0
+    silent: int = 0
+    since: float = 0.0
+    wait_until: float = 0.0
+    looked: float = 0.0
+    machines: int = 0
+    hours: float = 0.0
+    usd: float = 0.0
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Action:
+    """`until`: Unix seconds. `placement`: where the hosts are to be; what is elsewhere goes first."""
+
+    kind: Kind
+    why: str = ""
+    until: float = 0.0
+    placement: int = 0
+    code: int = 0
+
+
+def read_history(value: dict[str, Any] | None, submission: int, placement: int) -> History:
+    """A new one for another submission, and in place of one that cannot be read. What it lacks, or what does not fit,
+    is as in a new one: what was counted outlives a change of version."""
+    if not value or value.get("format") != FORMAT or value.get("submission") != submission:
+        return History(submission, placement=placement)
+    usual = asdict(History(submission, placement=placement))
+    good = {key: value[key] for key in usual if key in value and _fits(key, value[key], usual[key])}
+    return History(**{**usual, **good})
+
+
+def _fits(key: str, value: Any, usual: Any) -> bool:
+    if isinstance(usual, str):
+        return isinstance(value, str) and (key != "phase" or value in get_args(Phase))
+    if isinstance(value, bool) or not isinstance(value, int if isinstance(usual, int) else int | float):
+        return False
+    return math.isfinite(value) and value >= 0
+
+
+def metered(history: History, seen: Seen, usd_per_hour: float, now: float) -> History:
+    """With what machines have cost since the last look, at `usd_per_hour` for each. When their number changed, the
+    higher one counts: a budget is rather reached a look early than exceeded."""
+    known = history.machines or history.phase == "making"  # else somebody else has just made them
+    machines = max(history.machines, seen.machines) if known else 0
+    hours = max(0.0, now - history.looked) / 3600 if history.looked and machines else 0.0
+    usd = history.usd + hours * machines * usd_per_hour
+    return replace(history, looked=now, machines=seen.machines, hours=history.hours + hours, usd=usd)
+
+
+def spent(rules: Rules, history: History) -> str:
+    """Which limit is reached, in words; empty while none is."""
+    if rules.max_usd is not None and history.usd >= rules.max_usd:
+        return f"--max-cost {rules.max_usd:g} is reached: {history.usd:,.2f} USD by the price table"
+    if rules.stop_after_hours is not None and history.hours >= rules.stop_after_hours:
+        limit = f"--stop-after-hours {rules.stop_after_hours:g}"
+        return f"{limit} is reached: hosts have existed for {history.hours:,.2f} hours"
+    return ""
+
+
+def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+    """`history` has been metered. What is returned with the action is to be stored before the action is begun."""
+    # Times in the future are of a clock that went back since, or of another machine's.
+    until = min(history.wait_until, now + rules.cap_seconds)
+    history = replace(history, since=min(history.since, now), wait_until=until)
+    limit = spent(rules, history)
+    if history.phase == "down":
+        return _down(seen, history)
+    if seen.job == "over":
+        return _over(rules, seen, history, limit)
+    if history.phase == "stopping" or limit:
+        return _stopping(rules, seen, history, limit, now)
+    if seen.job == "none":
+        return Action("nothing", "no job"), replace(history, phase="rest", wait_until=0.0)
+    if seen.asked and not seen.whole:
+        return _asked(rules, seen, history, now)
+    if seen.refused and not (history.phase == "rest" and seen.idle):  # those were made before this submission
+        return Action("give up", seen.refused, code=1), history
+    if seen.whole:
+        return _whole(rules, seen, history, now)
+    return _not_whole(rules, seen, history, now)
+
+
+def _asked(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+    """The hosts say themselves how it ended, while host 0 is among them."""
+    if history.phase != "broken":
+        history = replace(history, phase="broken", since=now, why="asked to stop")
+    if seen.running and now - history.since < rules.save_seconds:
+        return Action("nothing", "asked to stop"), history
+    return Action("conclude", "stopped before it was done, with hosts missing", code=EARLY), history
+
+
+def _over(rules: Rules, seen: Seen, history: History, limit: str) -> tuple[Action, History]:
+    why = history.why if history.phase == "stopping" else limit
+    if seen.exists and (rules.down_when_done or why):
+        return _down(seen, replace(history, phase="down", why=why))
+    return Action("end", why or seen.cause, code=seen.code or 0), history
+
+
+def _down(seen: Seen, history: History) -> tuple[Action, History]:
+    """Until they are gone, whatever happens: this is where a budget keeps its word."""
+    if seen.exists or seen.machines:
+        return Action("down", history.why or "the job is over"), history
+    if seen.job == "going":  # nobody is left who could say so
+        return Action("conclude", history.why, code=EARLY), history
+    return Action("end", history.why or seen.cause, code=EARLY if seen.job == "none" else seen.code or 0), history
+
+
+def _stopping(rules: Rules, seen: Seen, history: History, limit: str, now: float) -> tuple[Action, History]:
+    if history.phase != "stopping":
+        history = replace(history, phase="stopping", since=now, why=limit)
+    until = history.since + rules.save_seconds
+    if seen.job == "going" and seen.running and now < until:
+        return Action("ask", history.why, until=until), history
+    return _down(seen, replace(history, phase="down"))
+
+
+def _whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+    if history.phase != "up":
+        history = replace(history, phase="up", since=now, placement=seen.placement, wait_until=0.0)
+    age = now - history.since
+    if seen.beating < seen.wanted:
+        # An agent may be begun again on its host; a host whose agent never comes is of no use.
+        if age > rules.boot_seconds:
+            why = f"{seen.wanted - seen.beating} of {seen.wanted} hosts run, and no agent speaks there"
+            history = replace(history, silent=history.silent + 1)
+            if history.silent >= rules.tries_each * rules.placements:
+                return Action("give up", why, code=1), replace(history, phase="down", why=why)
+            return _failed(rules, seen, history, why, now)
+        return Action("nothing", f"{seen.beating} of {seen.wanted} agents speak"), history
+    if age > rules.stable_seconds:
+        history = replace(history, tries=0, rounds=0, since=now)
+    elif history.why or history.silent:
+        history = replace(history, why="", silent=0)
+    return Action("nothing", "whole"), history
+
+
+def _not_whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+    if history.phase == "rest":
+        if seen.making and not seen.trouble:
+            return Action("nothing", "on their way"), replace(history, phase="making", since=now)
+        if seen.exists and not seen.idle:
+            return _failed(rules, seen, history, seen.trouble or _gone(seen), now)
+        return _make(history, "hosts stopped themselves, being idle" if seen.idle else "there are no hosts yet", now)
+    if history.phase == "making":
+        if seen.trouble:
+            return _failed(rules, seen, history, seen.trouble, now)
+        patience = rules.patience_seconds[history.placement % rules.placements]
+        if seen.making and now - history.since < patience:
+            return Action("nothing", f"{seen.running} of {seen.wanted} hosts run"), history
+        late = (
+            f"not up after {patience / 60:,.0f} minutes" if seen.making else history.why or "the last try did not end"
+        )
+        return _failed(rules, seen, history, late, now)
+    if history.phase == "up":
+        if seen.making and not seen.trouble:  # Google repairs it by itself
+            return Action("nothing", "being made again"), replace(history, phase="making", since=now)
+        if seen.idle and seen.idle + seen.running >= seen.wanted:
+            return _make(history, "hosts stopped themselves, being idle", now)
+        return _failed(rules, seen, history, seen.trouble or _gone(seen), now)
+    if now < history.wait_until:
+        return Action("wait", history.why, until=history.wait_until), history
+    if seen.making and not seen.trouble:  # Google has got on meanwhile
+        return Action("nothing", "on their way"), replace(history, phase="making", since=now, placement=seen.placement)
+    return _make(history, history.why, now)
+
+
+def _gone(seen: Seen) -> str:
+    return f"preempted, or lost: {seen.wanted - seen.running} of {seen.wanted} hosts"
+
+
+def _make(history: History, why: str, now: float) -> tuple[Action, History]:
+    history = replace(history, phase="making", since=now, wait_until=0.0, why=why)
+    return Action("make", why, placement=history.placement), history
+
+
+def _failed(rules: Rules, seen: Seen, history: History, why: str, now: float) -> tuple[Action, History]:
+    """Counts it, chooses where the next try is made, and when."""
+    tries, rounds, placement = history.tries + 1, history.rounds, history.placement
+    if tries >= rules.tries_each:
+        tries, placement = 0, (placement + 1) % rules.placements
+        rounds += placement == 0
+    wait = backoff(rules, rounds * rules.tries_each + max(0, tries - 1), f"{history.submission}/{rounds}/{placement}")
+    after = replace(
+        history,
+        phase="broken",
+        placement=placement,
+        tries=tries,
+        rounds=rounds,
+        since=now,
+        wait_until=now + wait,
+        why=why,
+    )
+    return Action("wait", why, until=after.wait_until), after
+
+
+def backoff(rules: Rules, number: int, key: str) -> float:
+    """Seconds. The same `seed`, `number` and `key` give the same; another watcher's seed gives others."""
+    whole = min(rules.cap_seconds, rules.base_seconds * rules.factor ** min(number, 64))
+    digest = hashlib.sha256(json.dumps([rules.seed, number, key]).encode()).digest()
+    return whole * (0.5 + int.from_bytes(digest[:4], "big") / 2**33)

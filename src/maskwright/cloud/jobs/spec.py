@@ -1,0 +1,113 @@
+"""Jobs on an environment: `submit env lab.yaml`. What hosts need is put into the runs bucket, and they fetch it.
+
+    gs://RUNS/jobs/slice/job.json                 the spec that the agents of the slice wait for (`launch/bucket`)
+    gs://RUNS/jobs/slice/configs/SHA256.yaml      the configuration, as it was when it was submitted
+    gs://RUNS/runs/NAME/                          copies of the run's checkpoints: where another group goes on from
+
+A slice or group runs one job at a time. `docs/google-cloud-jobs.md` tells the whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+
+from maskwright.cloud.environment import Environment, Group, Slice, read_environment
+from maskwright.core import storage
+from maskwright.core.config import RunConfig, shared_out
+from maskwright.core.errors import InputError
+from maskwright.core.folder import Folder
+from maskwright.launch import cluster
+from maskwright.launch.target import Pretrain
+
+
+@dataclass(frozen=True)
+class Place:
+    """`location` of the environment's YAML; `kind` is slice or group."""
+
+    location: str
+    environment: Environment
+    kind: str
+
+    @property
+    def hosts(self) -> Slice | Group:
+        found = self.environment.hosts_of(self.kind)
+        assert found is not None
+        return found
+
+    @property
+    def jobs(self) -> str:
+        return f"gs://{self.environment.runs_bucket}/jobs/{self.kind}"
+
+    @property
+    def folder(self) -> Folder:
+        return Folder(self.jobs)
+
+
+def find(location: str, target: str | None) -> Place:
+    """Raises `InputError` where there is neither, or both and nobody says which."""
+    environment = read_environment(location)
+    there = [kind for kind in ("slice", "group") if environment.hosts_of(kind) is not None]
+    if not there:
+        raise InputError("has neither slice nor group", where=location, fix="write a section `slice:` or `group:`")
+    if target is None and len(there) > 1:
+        raise InputError("has a slice and a group", where=location, fix="--target slice, or --target group")
+    if target is not None and target not in there:
+        raise InputError(f"has no {target}", where="--target", fix=f"--target {there[0]}, or write it in {location}")
+    return Place(location, environment, target or there[0])
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the hosts fetch: their command, with the text of its configuration."""
+
+    command: Pretrain
+    text: str
+    grace_seconds: float
+
+
+def prepare(place: Place, command: Pretrain) -> Prepared:
+    """Checks here what would else be found out on hosts that cost money. Raises `InputError` kinds."""
+    config, text = cluster.read(command)
+    _check_engine(place, config)
+    directory, name = _directory(place, command.run)
+    if config.checkpoint.copy_to is None:
+        command = command.setting(f"checkpoint.copy_to=gs://{place.environment.runs_bucket}/runs/{name}")
+    # Content decides the name, so a configuration that hosts read is never changed.
+    address = f"{place.jobs}/configs/{hashlib.sha256(text.encode()).hexdigest()}.yaml"
+    # Hours are counted by the watcher, over all attempts.
+    command = replace(command, config=address, run=directory, stop_after_hours=None)
+    if isinstance(hosts := place.hosts, Group):
+        command = cluster.sized(command, config, hosts.hosts, hosts.gpus)
+    return Prepared(command, text, cluster.grace_seconds(config))
+
+
+def _check_engine(place: Place, config: RunConfig) -> None:
+    engine, hosts = config.engine, place.hosts
+    if isinstance(hosts, Slice):
+        if engine.kind != "jax":
+            raise InputError("is torch, and TPUs compute with jax", where="engine.kind", fix="--set engine.kind=jax")
+        if engine.device not in ("auto", "tpu"):
+            fix = "leave engine.device out"
+            raise InputError(f"is {engine.device}, on a slice of TPUs", where="engine.device", fix=fix)
+        shared_out(config.batch.virtual_workers, engine.devices or hosts.chips, "chips")
+    elif engine.device == "tpu":
+        raise InputError("is tpu, on a group without TPUs", where="engine.device", fix="leave engine.device out")
+
+
+def _directory(place: Place, run: str) -> tuple[str, str]:
+    """On the hosts, and the run's name. A bare name lies on NFS where there is one; else on the host's own disk, which
+    goes with it: the copies in the bucket are what lasts."""
+    name = run.rstrip("/").rpartition("/")[2]
+    if storage.is_url(run) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        fix = "a name, as roberta-1, or a folder on the hosts; copies lie in the runs bucket by themselves"
+        raise InputError(f"{run[:80]!r} is no run directory on a host", where="--run", fix=fix)
+    if "/" in run:
+        return run, name
+    nfs = place.environment.nfs is not None
+    return (f"{place.environment.mount_point}/nfs_share/runs/{name}" if nfs else f"runs/{name}"), name
+
+
+def upload(place: Place, prepared: Prepared) -> None:
+    place.folder.put(prepared.command.config.removeprefix(f"{place.jobs}/"), prepared.text.encode())

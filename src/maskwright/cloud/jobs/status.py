@@ -1,0 +1,125 @@
+"""`maskwright status|logs|stop lab.yaml`: the jobs of an environment, read from its runs bucket and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from maskwright.cloud.environment import read_environment
+from maskwright.cloud.jobs.spec import Place
+from maskwright.cloud.jobs.watcher import HISTORY
+from maskwright.core.console import human_seconds, say
+from maskwright.core.errors import InputError, StoppedEarly
+from maskwright.launch.bucket.place import Bucket
+from maskwright.launch.bucket.queue import read_spec
+from maskwright.launch.bucket.report import JobReport, look
+
+TAKEN_AWAY = "env down took its hosts away"
+"""Cause of such a job's end."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The job of one slice or group, and what its watcher has counted."""
+
+    environment: str
+    kind: str
+    job: JobReport
+    phase: str
+    why: str
+    hours: float | None
+    """None where nobody has counted."""
+    usd: float | None
+
+    def report(self) -> str:
+        lines = [self.job.report()]
+        if self.hours is not None:
+            cost = f", {self.usd:,.2f} USD by the price table" if self.usd else ""
+            lines.append(f"  hosts have existed for {human_seconds(3600 * self.hours)}{cost}")
+            lines.append(f"  last decision: {self.phase}{f' ({self.why})' if self.why else ''}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Report:
+    found: list[Found]
+
+    @property
+    def over(self) -> bool:
+        return all(one.job.over or not one.job.submission for one in self.found)
+
+    def report(self) -> str:
+        return "\n".join(one.report() for one in self.found)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        flat = ((asdict(one), one.job) for one in self.found)
+        return [{**one, **asdict(job), "job": job.name} for one, job in flat]
+
+
+@dataclass(frozen=True)
+class EnvironmentJobs:
+    """The jobs of the environment whose YAML is at `location`, as a target."""
+
+    location: str
+
+    takes: ClassVar[frozenset[str]] = frozenset({"--lines"})
+
+    def status(self) -> Report:
+        return Report([_look(place) for place in places(self.location)])
+
+    def logs(self, *, follow: bool, lines: int | None) -> int:
+        """With `follow`, raises what gives the job's exit code."""
+        return self._chosen().logs(follow=follow, lines=lines)
+
+    def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
+        return self._chosen().stop()
+
+    def _chosen(self) -> Bucket:
+        """The one with a job; of two, the one whose job goes on."""
+        found = [place for place in places(self.location) if read_spec(place.folder) is not None]
+        if len(found) > 1:
+            found = [one for one in found if not look(one.folder, "", 0).over]
+            if len(found) != 1:
+                fix = "name it: `maskwright stop gs://…/jobs/slice/job.json`"
+                raise InputError("has a job on its slice and one on its group", where=self.location, fix=fix)
+        if not found:
+            fix = f"maskwright submit env {self.location} CONFIG --run NAME"
+            raise InputError("nothing was submitted yet", where=self.location, fix=fix)
+        return Bucket(f"{found[0].jobs}/job.json")
+
+
+def places(location: str) -> Iterator[Place]:
+    environment = read_environment(location)
+    for kind in ("slice", "group"):
+        if environment.hosts_of(kind) is not None:
+            yield Place(location, environment, kind)
+
+
+def _look(place: Place) -> Found:
+    job = look(place.folder, f"{place.environment.name} {place.kind}", place.hosts.hosts)
+    history = place.folder.get_json(HISTORY) or {}
+    if history.get("submission") != job.submission:
+        history = {}
+    return Found(
+        place.environment.name,
+        place.kind,
+        job,
+        str(history.get("phase", "")),
+        str(history.get("why", "")),
+        history.get("hours"),
+        history.get("usd"),
+    )
+
+
+def end_jobs(location: str, parts: Collection[str]) -> None:
+    """Of hosts that somebody takes away, all where `parts` names none. Else a watcher would make them again, and the
+    next `env up` would begin an old job. The run goes on from its last checkpoint with the same command."""
+    for place in places(location):
+        spec = read_spec(place.folder) if not parts or place.kind in parts else None
+        if spec is None or place.folder.get_json(f"{spec.submission:04d}/result.json") is not None:
+            continue
+        say(f"this ends the job that runs on its {place.kind} (submission {spec.submission}); it is told to save")
+        result = {"code": StoppedEarly.exit_code, "cause": TAKEN_AWAY, "report": [TAKEN_AWAY], "time": time.time()}
+        place.folder.put_json(f"{spec.submission:04d}/result.json", result)

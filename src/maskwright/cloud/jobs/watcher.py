@@ -1,0 +1,369 @@
+"""Looks after the hosts of a job: looks, decides (`policy.py`), acts; one watcher at a time (`lease.py`).
+
+    watch/lease-000001.json, beat-000001.json     who watches
+    watch/limits.json                             {"submission": 3, "max_usd": 100.0, …}, from who submitted
+    watch/history.json                            what was decided, what it has cost; written before each act
+
+All of it lies beside the job in the runs bucket, so a watcher may be killed anywhere and another one goes on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from maskwright.cloud.jobs import policy
+from maskwright.cloud.jobs.lease import Lease
+from maskwright.cloud.jobs.policy import Action, History, Rules, Seen
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
+from maskwright.core.folder import Folder
+from maskwright.core.secrets import redact
+from maskwright.launch.bucket.queue import plain, read_spec
+from maskwright.launch.target import JobSpec
+
+LOST_SECONDS = 90.0
+"""As for the agents themselves: a beat that stands still for so long is of a host that is gone."""
+LOCKED_SECONDS = 30.0
+"""Between two tries while somebody else holds the state."""
+MARGIN_SECONDS = 90.0
+"""For a host to see the wish, and for its last words to reach the bucket, besides the job's own grace period."""
+DOWN_TRIES = 3
+"""Of Terraform, which another run may have locked out, until the hosts are deleted past it."""
+LIMITS, HISTORY = "watch/limits.json", "watch/history.json"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Of a slice or group. `names` of those that bill; `stopped` exist and do not. `trouble`: Google's words for why it
+    does not get on; `refused`: the same, where another try would end alike. `placement`: where it is."""
+
+    wanted: int
+    placement: int = 0
+    exists: bool = False
+    names: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
+    running: int = 0
+    making: bool = False
+    trouble: str = ""
+    refused: str = ""
+
+
+class Ground(Protocol):
+    """What a watcher stands on. Raises `Locked` where somebody else changes the environment just now."""
+
+    def look(self) -> Machines: ...
+
+    def has_bucket(self) -> bool: ...
+
+    def rules(self) -> Rules: ...
+
+    def usd_per_hour(self, placement: int) -> float: ...
+
+    def up(self, placement: int) -> None: ...
+
+    def down(self) -> None: ...
+
+    def repair(self) -> bool:
+        """Has only those machines made again that are lost. False where all have to go first."""
+        ...
+
+    def remove(self) -> None:
+        """As `down`, past Terraform and its lock: for a budget that is spent."""
+        ...
+
+
+class Refused(MaskwrightError):
+    """What trying again does not mend."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one submission, or of all for `submission` 0. `rates`: USD an hour of one host in each placement, by the table
+    of who submitted, as another watcher may have another table or none."""
+
+    submission: int = 0
+    max_usd: float | None = None
+    stop_after_hours: float | None = None
+    down_when_done: bool = False
+    rates: tuple[float, ...] = ()
+
+    def store(self, folder: Folder) -> None:
+        folder.put_json(LIMITS, asdict(self))
+
+    def over(self, other: Limits | None) -> Limits:
+        """These, and `other`'s where these say nothing."""
+        if other is None:
+            return self
+        usd = other.max_usd if self.max_usd is None else self.max_usd
+        hours = other.stop_after_hours if self.stop_after_hours is None else self.stop_after_hours
+        rates = self.rates or tuple(other.rates)
+        return Limits(other.submission, usd, hours, self.down_when_done or other.down_when_done, rates)
+
+    def rate(self, placement: int) -> float:
+        """The highest where places have been added since."""
+        return self.rates[placement] if placement < len(self.rates) else max(self.rates, default=0.0)
+
+
+def read_limits(folder: Folder, submission: int) -> Limits | None:
+    """None where there are none of that submission, or none that can be read."""
+    found = folder.get_json(LIMITS)
+    if not found or found.get("submission") != submission:
+        return None
+    rates = found.get("rates")
+    numbers = [found.get("max_usd"), found.get("stop_after_hours"), *(rates if isinstance(rates, list) else [None])]
+    if any(one is not None and not _is_amount(one) for one in numbers) or not all(map(_is_amount, numbers[2:])):
+        return None
+    return Limits(submission, numbers[0], numbers[1], found.get("down_when_done") is True, tuple(numbers[2:]))
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+class Watcher:
+    """`turn` now and then, until it gives the action `end`. `limits` are this watcher's own and go before those that
+    came with the submission; `known` are the latter, should they vanish from the bucket. `clock`: Unix seconds, as what
+    it counts is kept from one watcher to the next. What it has counted itself it does not unlearn, and so it keeps a
+    budget without the bucket too."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        ground: Ground,
+        limits: Limits | None = None,
+        *,
+        known: Limits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder, self._ground, self._limits, self._clock = folder, ground, limits or Limits(), clock
+        self._known = known or Limits()
+        self._last: tuple[Rules, History, float] | None = None
+        """Of the last look that it had: also what one machine costs, USD an hour. None while another one watches."""
+        self._lease = Lease(folder)
+        self._beats: dict[int, tuple[Any, float | None]] = {}
+        self._said, self._downs = "", 0
+        self.left = False
+        """Whether hosts were there at the last look."""
+
+    def leave(self) -> None:
+        with suppress(MaskwrightError):  # the next one then waits until this one is silent
+            self._lease.leave()
+
+    def turn(self) -> Action:
+        """Trouble with Google or the bucket is waited out, and so is what nobody has thought of: a watcher that dies
+        keeps no budget."""
+        try:
+            if not self._lease.turn():
+                self._last = None
+                return self._tell(self._beside())
+            action, history = self._decide()
+        except StoppedEarly:
+            raise
+        except Exception as error:
+            return self._tell(self._blind(_words(error)), warn)
+        self._tell(action)
+        try:
+            with self._lease.beating():
+                self._act(action, history)
+            return action
+        except StoppedEarly:
+            raise
+        except Exception as error:
+            return self._tell(Action("nothing", f"{_words(error)}; trying again"), warn)
+
+    def _beside(self) -> Action:
+        """While another one watches: whether the job is over, and the hosts gone if they are to go. Should that one
+        have died, this one takes over and does it."""
+        spec = read_spec(self._folder)
+        result = self._folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
+        if spec is None or result is None:
+            return Action("nothing", f"watched by {self._lease.holder}")
+        history = policy.read_history(self._folder.get_json(HISTORY), spec.submission, 0)
+        limit = history.why if history.phase in ("stopping", "down") else ""
+        going = limit or self._limits.over(self._stored(spec.submission)).down_when_done
+        self.left = self._ground.look().exists
+        if going and self.left:
+            return Action("nothing", f"{limit or 'the job is over'}: {self._lease.holder} takes the hosts away")
+        return Action("end", limit or plain(str(result["cause"])), code=int(result["code"]))
+
+    def _blind(self, error: str) -> Action:
+        """Nothing can be seen, or nothing decided be kept. The budget goes on: hosts count as they were last seen, and
+        go when it is spent. They cannot be asked through the bucket; Google tells them when it deletes them."""
+        if self._last is None:
+            return Action("nothing", f"{error}; trying again")
+        rules, before, rate = self._last
+        now = self._clock()
+        history = policy.metered(before, Seen(0, machines=before.machines), rate, now)
+        limit = policy.spent(rules, history)
+        if limit and history.phase not in ("stopping", "down"):
+            history = replace(history, phase="stopping", since=now, why=limit)
+        self._last = (rules, history, rate)
+        ending = history.phase in ("stopping", "down")
+        if not ending or not before.machines or now - history.since < (rules.save_seconds if limit else 0.0):
+            return Action("nothing", f"{error}; trying again")
+        try:
+            with self._lease.beating():
+                self._down()
+        except Exception as failure:
+            return Action("nothing", f"{_words(failure)}; trying again to take the hosts away")
+        self._last = (rules, replace(history, phase="down", machines=0), rate)
+        return Action("down", f"{history.why}; and {error}")
+
+    def _tell(self, action: Action, how: Callable[[str], object] = say) -> Action:
+        text = f"hosts: {action.why}" + (f" ({action.kind})" if action.kind not in ("nothing", "wait") else "")
+        if action.kind == "wait":
+            text += f"; next try at {time.strftime('%H:%M:%S', time.localtime(action.until))}"
+        if text != self._said and action.why:
+            how(text)
+        self._said = text
+        return action
+
+    # ---- looking -------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> tuple[Action, History]:
+        now = self._clock()
+        spec = read_spec(self._folder)
+        machines = self._ground.look()
+        self.left = machines.exists
+        seen = self._seen(spec, machines)
+        limits = self._limits.over(self._stored(seen.submission))
+        rules = replace(
+            self._ground.rules(),
+            save_seconds=(spec.grace_seconds if spec else 0.0) + MARGIN_SECONDS,
+            max_usd=limits.max_usd,
+            stop_after_hours=limits.stop_after_hours,
+            down_when_done=limits.down_when_done,
+        )
+        rate = limits.rate(seen.placement)
+        before = policy.metered(self._counted(seen.submission, seen.placement), seen, rate, now)
+        self._last = (rules, before, rate)
+        action, after = policy.decide(rules, seen, before, now)
+        self._store(after)
+        return action, after
+
+    def _stored(self, submission: int) -> Limits:
+        """Those that came with the submission. What is missing, or cannot be read, is as it was known."""
+        if self._known.submission != submission:
+            self._known = Limits(submission)
+        found = read_limits(self._folder, submission)
+        self._known = self._known if found is None else found.over(self._known)
+        return self._known
+
+    def _counted(self, submission: int, placement: int) -> History:
+        """What this watcher knows goes before what lies in the bucket, where others can write."""
+        if self._last is not None and self._last[1].submission == submission:
+            return self._last[1]
+        return policy.read_history(self._folder.get_json(HISTORY), submission, placement)
+
+    def _seen(self, spec: JobSpec | None, machines: Machines) -> Seen:
+        result = self._folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
+        over = result is not None
+        notes = set(self._folder.names("idle")) if machines.stopped else set()
+        return Seen(
+            wanted=machines.wanted,
+            exists=machines.exists,
+            machines=len(machines.names),
+            running=machines.running,
+            beating=sum(self._beats_on(index) for index in range(machines.wanted)),
+            making=machines.making,
+            idle=sum(f"{name}.json" in notes for name in machines.stopped),
+            trouble=machines.trouble,
+            refused=self._refused(machines),
+            placement=machines.placement,
+            job="none" if spec is None else "over" if over else "going",
+            submission=spec.submission if spec else 0,
+            code=int(result["code"]) if result else None,
+            cause=plain(str(result["cause"])) if result else "",
+            asked=spec is not None and (self._folder.get_json("stop.json") or {}).get("submission") == spec.submission,
+        )
+
+    def _beats_on(self, index: int) -> bool:
+        """By this machine's clock. A beat that was never seen to move may be an old one."""
+        beat, now = self._folder.get_json(f"hosts/host-{index}.json"), time.monotonic()
+        known = self._beats.get(index)
+        if known is None or beat != known[0]:
+            self._beats[index] = (beat, now if known is not None else None)
+        moved = self._beats[index][1]
+        return beat is not None and not beat.get("gone") and moved is not None and now - moved < LOST_SECONDS
+
+    def _refused(self, machines: Machines) -> str:
+        """A host that cannot be used, in its own words: another one from the same mould would say the same."""
+        if machines.refused:
+            return machines.refused
+        for name in (*machines.names, *machines.stopped):
+            health = self._folder.get_json(f"health/{name}.json") or {}
+            # An agent that ended is begun again on its host, until the host gives up.
+            if health.get("ok") is False and (health.get("final") is True or name in machines.stopped):
+                return plain(f"{name}: {health.get('step')}: {health.get('what')}")
+        return ""
+
+    # ---- acting --------------------------------------------------------------------------------------------------
+
+    def _act(self, action: Action, history: History) -> None:
+        if action.kind == "ask":
+            if (self._folder.get_json("stop.json") or {}).get("submission") != history.submission:
+                self._folder.put_json("stop.json", {"submission": history.submission})
+        elif action.kind == "make":
+            self._make(action, history)
+        elif action.kind == "down":
+            self._down()
+        elif action.kind in ("conclude", "give up"):
+            self._conclude(action, history)
+
+    def _down(self) -> None:
+        try:
+            self._ground.down()
+            self._downs = 0
+        except StoppedEarly:
+            raise
+        except Exception as error:
+            self._downs += 1
+            if self._downs < DOWN_TRIES:
+                raise
+            warn(f"{_words(error)}; the hosts are deleted without Terraform, whose next plan finds them gone")
+            self._ground.remove()
+
+    def _make(self, action: Action, history: History) -> None:
+        """What is there goes first: never two places at once, and a slice of several hosts is only made as a whole."""
+        try:
+            found = self._ground.look()
+            for name in (*found.names, *found.stopped):  # what a host said of itself is not said of the next one
+                self._folder.remove(f"health/{name}.json")
+                self._folder.remove(f"idle/{name}.json")
+            if found.exists and found.placement == action.placement and not found.trouble and self._ground.repair():
+                return
+            if found.exists:
+                self._ground.down()
+            self._ground.up(action.placement)
+        except Locked as error:
+            until = self._clock() + LOCKED_SECONDS
+            self._store(replace(history, phase="broken", wait_until=until, why=str(error)))
+            raise
+        except (Refused, InputError) as error:
+            self._conclude(Action("give up", str(error), code=error.exit_code), history)
+            raise
+        except MaskwrightError as error:
+            # Not counted here: the next look finds nothing being made, and counts it.
+            self._store(replace(history, why=str(error)))
+            raise
+
+    def _store(self, history: History) -> None:
+        self._folder.put_json(HISTORY, history.to_json())
+        if self._last is not None:
+            self._last = (self._last[0], history, self._last[2])
+
+    def _conclude(self, action: Action, history: History) -> None:
+        """In the place of host 0's agent, which is gone or never comes."""
+        if not history.submission or self._folder.get_json(f"{history.submission:04d}/result.json") is not None:
+            return
+        result = {"code": action.code, "cause": action.why, "report": [action.why], "time": time.time()}
+        self._folder.put_json(f"{history.submission:04d}/result.json", result)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {redact(str(error))[:300]}"

@@ -1,0 +1,1 @@
+"""The older Cloud Build set-up: its values.env and its build table."""

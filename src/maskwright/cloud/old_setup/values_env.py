@@ -1,0 +1,333 @@
+"""From the older Cloud Build set-up's values.env to an environment: each variable mapped, defaulted or refused.
+
+The TPUs it knew, v2 and v3, have no successor of that name. Which newer kind takes their place is a decision about
+money and memory, so it is the user's: without one the YAML holds the offers as comments and `slice: null`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import yaml
+
+from maskwright.cloud import machines
+from maskwright.cloud.environment import Environment, build_environment, region_of
+from maskwright.cloud.old_setup.shell_file import Variable
+from maskwright.core.errors import ConfigError
+from maskwright.core.settings import parse_yaml
+
+Fate = Literal["mapped", "defaulted", "refused", "unknown"]
+DEFAULT_SETUP = "env_setup/scripts/setup_mig.sh"
+DEFAULT_PREPARE = "roberta/env_setup/data_prep_seed_shared_disk_pd.sh"
+TIERS = {"STANDARD": "BASIC_HDD", "PREMIUM": "BASIC_SSD", "BASIC_HDD": "BASIC_HDD", "BASIC_SSD": "BASIC_SSD"}
+FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
+FEW = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
+SOLID = {**FEW, 512: "8x8x8", 1024: "8x8x16"}
+"""Topologies by chips: docs.cloud.google.com/tpu/docs/v5e, …/v6e, …/v5p, …/v4"""
+HBM_GIB = {"v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
+"""Of a chip; v3 had 32, v2 16: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
+CORES_A_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
+"""What the number in an accelerator type counts: v3-32 has 16 chips, v5litepod-16 as many."""
+KINDS = {"v4": "v4", "v5p": "v5p", "v5litepod": "v5e", "v6e": "v6e"}
+OFFERED = ("v6e", "v5e", "v5p", "tpu7x")
+
+REFUSED = {
+    "GCS_RAW_DATASET": "was used nowhere",
+    "TPU_PYTORCH_VERSION": "the software is the container's, pinned by its version; PyTorch/XLA has ended. "
+    "slice.runtime_version is for v4 and v5e, and has a default",
+    "DOCKER_CONTAINER": "was used nowhere; hosts always run host.container, which `env image` builds",
+    "GCE_IMAGE_VERSION": "nightly images of torch-xla are gone; slice.image and group.image name another",
+    "SOURCE_IMAGE_FAMILY": "images of torch-xla are gone; slice.image and group.image name another",
+    "SOURCE_IMAGE_PROJECT": "images of torch-xla are gone; slice.image and group.image name another",
+    "SOURCE_IMAGE_BASE": "images of torch-xla are gone; slice.image and group.image name another",
+    "BOOT_DISK_SIZE_GB": "boot disks have the size that the container needs",
+    "DISK_SIZE_GB": "boot disks have the size that the container needs",
+    "NETWORK": "every environment has a network of its own, without public addresses",
+    "RED": "a colour of messages",
+    "GREEN": "a colour of messages",
+    "NC": "a colour of messages",
+    "TPU_CIDR_BLOCK": "was never set; Google chooses addresses",
+    "MIG_MASTER": "there is no master; hosts agree on host 0 through the bucket",
+    "SHARED_NFS_IP": "comes from Terraform, and hosts are told by metadata",
+    "SHARED_PD_DISK_NAME": "the disk is NAME-data-GENERATION; a new size is a new generation",
+    "PROTOCOL": "hosts are reached by IAP alone",
+    "PORTS": "hosts are reached by IAP alone",
+    "SOURCE_RANGES": "hosts are reached by IAP alone; 0.0.0.0/0 is never opened",
+    "TAGS": "the firewall goes by the environment's service account and network",
+}
+"""With the reason; the last eight are of values.env.auto."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a variable: the `key` of the YAML and its value there, or the `reason`."""
+
+    variable: str
+    value: str
+    fate: Fate
+    key: str = ""
+    becomes: Any = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Imported:
+    rows: list[Row]
+    text: str
+    environment: Environment
+    offers: list[str] = field(default_factory=list)
+    """Slices to choose one of, as YAML; empty when it is decided."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"rows": [asdict(row) for row in self.rows], "yaml": self.text, "offers": self.offers}
+
+
+class _Import:
+    """Fills `values` (dotted keys) and `rows`, variable by variable."""
+
+    def __init__(self, given: Mapping[str, Variable], accelerator: str | None, with_group: bool, where: str) -> None:
+        self.given, self.accelerator, self.with_group, self.where = given, accelerator, with_group, where
+        self.rows: list[Row] = []
+        self.values: dict[str, Any] = {}
+        self.offers: list[str] = []
+        self.group: str | None = None
+
+    def text(self, name: str) -> str:
+        """Its value without spaces at the ends, which the older values.env had; empty when it is not there."""
+        return self.given[name].value.strip() if name in self.given else ""
+
+    def fails(self, name: str, what: str, fix: str) -> ConfigError:
+        line = f":{self.given[name].line}" if name in self.given else ""
+        return ConfigError(f"{name} {what}", where=self.where + line, fix=fix)
+
+    def needed(self, name: str) -> str:
+        if not self.text(name):
+            raise self.fails(name, "is not set", f"add {name}=… to the file")
+        return self.text(name)
+
+    def mapped(self, name: str, key: str, value: Any, reason: str = "") -> None:
+        self.values[key] = value
+        self.rows.append(Row(name, self.text(name), "mapped", key, value, reason))
+
+    def defaulted(self, name: str, reason: str, key: str = "", value: Any = None) -> None:
+        if key:
+            self.values[key] = value
+        self.rows.append(Row(name, self.text(name), "defaulted", key, value, reason))
+
+    def refused(self, name: str, reason: str) -> None:
+        self.rows.append(Row(name, self.text(name), "refused", reason=reason))
+
+    def number(self, name: str, default: int) -> int:
+        text = self.text(name) or str(default)
+        if not re.fullmatch(r"\d{1,6}", text):
+            raise self.fails(name, f"is no number: {text[:20]!r}", "write whole GB")
+        return int(text)
+
+    # ---- one method for variables that belong together ---------------------------------------------------------
+
+    def place(self) -> None:
+        build = self.needed("ENV_BUILD_NAME")
+        name = re.sub(r"[^a-z0-9-]+", "-", build.lower()).strip("-")
+        name = name if name[:1].isalpha() else f"env-{name}"
+        reason = "" if name == build else "names begin with a letter and have small letters, digits and hyphens"
+        self.mapped("ENV_BUILD_NAME", "name", name, reason)
+        self.mapped("PROJECT_ID", "project", self.needed("PROJECT_ID"))
+        self.mapped("ZONE", "zone", self.needed("ZONE"))
+        if "REGION" in self.given:
+            region = region_of(self.values["zone"])
+            if self.text("REGION") in ("", region):
+                self.defaulted("REGION", f"is the zone's: {region}")
+            else:
+                self.refused("REGION", f"the zone is in {region}; one zone has one region")
+        if mount := self.text("MOUNT_POINT"):
+            spaces = "without the spaces at its end" if mount != self.given["MOUNT_POINT"].value else ""
+            self.mapped("MOUNT_POINT", "mount_point", mount.rstrip("/") or "/", spaces)
+
+    def nfs(self) -> None:
+        if not any(name in self.given for name in ("SHARED_FS", "SHARED_FS_CAPACITY", "SHARED_FS_TIER")):
+            return
+        self.values["nfs"] = {}
+        if share := self.text("SHARED_FS"):
+            self.mapped("SHARED_FS", "nfs.share", share)
+        tier = self.text("SHARED_FS_TIER") or "STANDARD"
+        if tier not in TIERS:
+            raise self.fails("SHARED_FS_TIER", f"is {tier[:20]!r}", f"one of {', '.join(TIERS)}")
+        if "SHARED_FS_TIER" in self.given:
+            self.mapped("SHARED_FS_TIER", "nfs.tier", TIERS[tier], "Google's name for it now")
+        if "SHARED_FS_CAPACITY" in self.given:
+            self.mapped("SHARED_FS_CAPACITY", "nfs.capacity_gb", self.number("SHARED_FS_CAPACITY", 1024))
+
+    def slice(self) -> None:
+        name, accelerator = "TPU_ACCELERATOR_TYPE", self.accelerator
+        if not (kind_text := self.text(name)):
+            if name in self.given:
+                self.defaulted(name, "is empty: no slice")
+            return
+        match = re.fullmatch(r"(v2|v3|v4|v5p|v5litepod|v6e)-(\d{1,5})", kind_text)
+        if match is None:
+            fix = "as v3-32, v4-32, v5litepod-16, v5p-32 or v6e-16"
+            raise self.fails(name, f"is {kind_text[:20]!r}, no kind of TPU and size", fix)
+        kind, chips = match.group(1), int(match.group(2)) // CORES_A_CHIP[match.group(1)]
+        wished = accelerator or KINDS.get(kind)
+        if wished is None:
+            self.offers = [_slice_yaml(kind, chips) for kind in OFFERED if chips in _topologies(kind)]
+            if not self.offers:
+                raise self.fails(name, f"has {chips} chips, which no kind makes", "a power of two, up to 1024 chips")
+            offer = f"{kind} has no successor of that name: choose one of the slices below, or say --accelerator"
+            return self.defaulted(name, offer, "slice", None)
+        if chips not in _topologies(wished):
+            sizes = ", ".join(str(size) for size in _topologies(wished))
+            raise self.fails(name, f"has {chips} chips; {wished} comes with {sizes}", "say another --accelerator")
+        chosen = f"{chips} chips of {kind}, for which --accelerator says {wished}" if accelerator else ""
+        self.mapped(name, "slice", {"accelerator": wished, "topology": _topologies(wished)[chips]}, chosen)
+
+    def hosts(self) -> None:
+        machine = self.text("MACHINE_TYPE")
+        match = re.search(r"-(\d+)$", self.text("TPU_ACCELERATOR_TYPE"))
+        size = max(1, int(match.group(1)) // 8) if match else 1
+        group = {"machine_type": machine, "size": size}
+        if machine and (self.with_group or not match):
+            self.mapped("MACHINE_TYPE", "group", group, f"{size} hosts: cores / 8, as the instance group had")
+        elif machine:
+            self.group = yaml.safe_dump(group, default_flow_style=True, sort_keys=False).strip()
+            reason = f"the slice's own hosts run the code; --with-group keeps the {size} machines (cores / 8) too"
+            self.refused("MACHINE_TYPE", reason)
+        setup = self.text("MIG_SETUP_SCRIPT")
+        if setup and setup != DEFAULT_SETUP:
+            self.mapped("MIG_SETUP_SCRIPT", "host.setup", setup, "a path beside the YAML; mounting is done before it")
+        elif "MIG_SETUP_SCRIPT" in self.given:
+            self.defaulted("MIG_SETUP_SCRIPT", "what it did (mounts, agent, image) is done by every host")
+
+    def disk(self) -> None:
+        source = re.sub(r"/\*+$", "", self.text("GCS_DATASET")).rstrip("/")
+        if re.search(r"[*?\[]", source):
+            fix = "move what is needed into a folder of its own, and name that: gs://bucket/folder/*"
+            raise self.fails("GCS_DATASET", f"takes some of a folder: {source[:80]!r}", fix)
+        if not source:
+            for name in ("GCS_DATASET", "SHARED_PD_DISK_SIZE", "SHARED_PD_SIZE", "SHARED_PD_DISK_TYPE"):
+                if name in self.given:
+                    self.defaulted(name, "without a data set there is no shared disk", "disk", None)
+        else:
+            self.mapped("GCS_DATASET", "disk.source", source, "the folder itself, all of it")
+            sizes = [name for name in ("SHARED_PD_DISK_SIZE", "SHARED_PD_SIZE") if name in self.given]
+            for name in sizes[:1]:
+                self.mapped(name, "disk.size_gb", self.number(name, 2055))
+            for name in sizes[1:]:
+                self.refused(name, f"{sizes[0]} says the size")
+            if not sizes:
+                raise self.fails("SHARED_PD_DISK_SIZE", "is not set", "say how many GB the data set needs")
+            self._disk_type()
+        if "SHARED_PD_DISK_ATTACH" in self.given:
+            reason = "a seeded disk is attached read-only, one that is not seeded is not"
+            self.defaulted("SHARED_PD_DISK_ATTACH", reason)
+        prepare = self.text("MIG_SEED_DATA_PREP_SCRIPT")
+        if prepare and prepare != DEFAULT_PREPARE and source:
+            self.mapped("MIG_SEED_DATA_PREP_SCRIPT", "disk.prepare", f"models/{prepare}", "it was a path under models/")
+        elif "MIG_SEED_DATA_PREP_SCRIPT" in self.given:
+            self.defaulted("MIG_SEED_DATA_PREP_SCRIPT", "formatting, mounting and copying are done by `env seed`")
+
+    def _disk_type(self) -> None:
+        name, wished = "SHARED_PD_DISK_TYPE", self.text("SHARED_PD_DISK_TYPE") or "hyperdisk-ml"
+        tpus = [self.values["slice"]["accelerator"]] if self.values.get("slice") else []
+        groups = [self.values["group"]["machine_type"]] if "group" in self.values else []
+        if not tpus + groups and self.offers:
+            tpus = ["v6e", "v5e"]  # what may be chosen
+        kinds = tpus + groups
+        fitting = [set(machines.family_of(name).data_disks) for name in [*map(machines.machine_of, tpus), *groups]]
+        possible = set(machines.SHARED_DISKS).intersection(*fitting) if fitting else set(machines.SHARED_DISKS)
+        if wished in possible:
+            taken, reason = wished, ""
+        elif possible:
+            order = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
+            taken = next(kind for kind in order if kind in possible)
+            reason = f"{' and '.join(kinds)} cannot attach {wished}"
+        else:
+            raise self.fails(
+                name, f"fits no host of {' and '.join(kinds)}", "leave --with-group out, or take v5e or v5p"
+            )
+        if name in self.given:
+            fate = self.mapped if taken == wished else None
+            if fate:
+                self.mapped(name, "disk.type", taken)
+            else:
+                self.defaulted(name, reason, "disk.type", taken)
+        else:
+            self.values["disk.type"] = taken
+
+    def rest(self) -> None:
+        done = {row.variable for row in self.rows}
+        for name in self.given:
+            if name in REFUSED:
+                self.refused(name, REFUSED[name])
+            elif name not in done:
+                self.rows.append(Row(name, self.text(name), "unknown", reason="no variable of values.env; left out"))
+
+
+def _topologies(kind: str) -> dict[int, str]:
+    return FLAT if machines.TPUS[kind].dimensions == 2 else SOLID
+
+
+def _slice_yaml(kind: str, chips: int) -> str:
+    topology = _topologies(kind)[chips]
+    hosts = chips // machines.chips_per_host(kind, topology)
+    note = f"{chips} chips of {HBM_GIB[kind]} GiB in {hosts} host{'s' if hosts > 1 else ''}"
+    return f"slice: {{accelerator: {kind}, topology: {topology}}}  # {note}"
+
+
+def import_values(
+    given: Mapping[str, Variable], where: str, *, accelerator: str | None = None, with_group: bool = False
+) -> Imported:
+    """Raises `ConfigError` for what cannot become an environment. Nothing is looked up, nothing is written."""
+    work = _Import(given, accelerator, with_group, where)
+    steps: tuple[Callable[[], None], ...] = (work.place, work.nfs, work.slice, work.hosts, work.disk, work.rest)
+    for step in steps:
+        step()
+    order = {name: number for number, name in enumerate(given)}
+    rows = sorted(work.rows, key=lambda row: order.get(row.variable, len(order)))
+    text = _yaml(work, where)
+    return Imported(rows, text, build_environment(parse_yaml(text, where), where), work.offers)
+
+
+def _yaml(work: _Import, where: str) -> str:
+    """Sections in the order of the environment's own page, each key with the variable it is from."""
+    sources = {row.key: row.variable for row in work.rows if row.key}
+    lines = [f"# from {where.rpartition('/')[2]} by `maskwright env import`; docs/from-values-env.md explains it"]
+    for section in ("name", "project", "zone", "mount_point", "nfs", "disk", "slice", "group", "host"):
+        own = {key.partition(".")[2]: value for key, value in work.values.items() if key.startswith(f"{section}.")}
+        if own:
+            lines.append(f"{section}:")
+            for key, value in own.items():
+                source = sources.get(f"{section}.{key}")
+                lines.append(f"  {key}: {_scalar(value)}" + (f"  # {source}" if source else ""))
+        elif section in work.values:
+            lines.append(f"{section}: {_scalar(work.values[section])}" + _source(sources.get(section)))
+        if section == "slice" and work.offers:
+            lines.append(
+                f"# {work.text('TPU_ACCELERATOR_TYPE')} has no successor of that name. Take one instead of null:"
+            )
+            lines += [f"# {offer}" for offer in work.offers]
+        if section == "group" and work.group:
+            lines.append(f"# group: {work.group}  # MACHINE_TYPE; only needed when hosts besides the slice's are")
+    return "\n".join(lines) + "\n"
+
+
+def _source(variable: str | None) -> str:
+    return f"  # {variable}" if variable else ""
+
+
+def _scalar(value: Any) -> str:
+    return (
+        yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1_000).strip().removesuffix("...").strip()
+    )
+
+
+def table(rows: list[Row]) -> str:
+    lines = []
+    for row in rows:
+        told = f"{row.key}: {_scalar(row.becomes)}" if row.key else ""
+        told += f"{'  (' if told else ''}{row.reason}{')' if told else ''}" if row.reason else ""
+        lines.append(f"{row.fate:<9}  {f'{row.variable}={row.value}':<48}  {told}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""An environment is made, changed, filled and taken away."""

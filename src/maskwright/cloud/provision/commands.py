@@ -1,0 +1,309 @@
+"""An environment is made, changed and taken away: `plan`, `up` and `down` as functions.
+
+What is asked for is written to the bucket (`wanted.json`) before Terraform begins. So a run that fails half-way, or is
+killed, leaves what the next `up` or `down` needs to finish; and `--only` knows what the other parts were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from maskwright.cloud import record
+from maskwright.cloud.environment import beside, read_environment
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.provision import queued_slice, variables
+from maskwright.cloud.provision.init import foreign
+from maskwright.cloud.provision.terraform_cli import Change, Plan, Terraform
+from maskwright.cloud.record import Record
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
+from maskwright.core.folder import Folder
+
+GOING = ("replace", "delete")
+Confirm = Callable[[Plan], None]
+"""Raises what ends the command when the user does not want the plan."""
+
+
+class Desk:
+    """One environment as a command finds it: its YAML, what is remembered, what was asked for last."""
+
+    def __init__(self, location: str, *, lock_timeout_seconds: float = 60.0) -> None:
+        self.location = location
+        self.environment = read_environment(location)
+        self.google = Google(self.environment.project)
+        bucket = self.google.find("storage", f"b/{self.environment.state}")
+        if bucket is not None and foreign(self.google, bucket):
+            fix = "set state_bucket in the YAML to a name of your own; do not use this one"
+            raise InputError("is of another project", where=f"gs://{self.environment.state}", fix=fix)
+        if bucket is None:
+            fix = f"`maskwright env init {location}` makes it"
+            raise InputError("there is no such bucket, for the state", where=f"gs://{self.environment.state}", fix=fix)
+        self.folder = record.folder(self.environment)
+        self.terraform = Terraform(self.environment, lock_timeout_seconds=lock_timeout_seconds)
+        self.look()
+
+    def look(self) -> None:
+        """What is remembered, as others may have left it meanwhile. Raises `MaskwrightError` when it cannot be read."""
+        self._found = self._stored()
+        self.record, self.wanted = self._found
+        if self.wanted is not None and not self.wanted.get("disk") and self.record.disk_gb is not None:
+            self.record = _without_disk(self.record)  # it went, and whoever had it go could not say so any more
+
+    def _stored(self) -> tuple[Record, dict[str, Any] | None]:
+        wanted = self.folder.get_json(record.WANTED)
+        if wanted is None and self.folder.get(record.WANTED) is not None:
+            fix = "restore the object's last version (gcloud storage ls --all-versions)"
+            raise MaskwrightError("cannot be read", where=f"{self.folder.location}/{record.WANTED}", fix=fix)
+        return record.read(self.environment), wanted
+
+    def asked_for(self, *, disk: bool = True) -> dict[str, Any]:
+        """All that the YAML asks for, as Terraform's variables. `disk` False: its disk does not matter now, which
+        changes nothing in what is remembered of the one that is there."""
+        if disk:
+            self.record = self.record.for_disk(self.environment)
+        setup = variables.setup_address(self.environment, self.location)
+        return variables.variables(self.environment, self.record, setup)
+
+    def want(self, values: Mapping[str, Any]) -> None:
+        """Raises `Locked` when somebody else wanted something meanwhile: it would be forgotten."""
+        if self._stored() != self._found:
+            fix = "the same command again, which then sees what that one did"
+            what = "another command has changed the environment meanwhile"
+            raise Locked(what, where=self.environment.name, fix=fix)
+        self.wanted = dict(values)
+        self.folder.put_json(record.WANTED, self.wanted)
+        record.write(self.environment, self.record)
+        self._found = self.record, json.loads(json.dumps(self.wanted))
+
+    def remember(self, changed: Record) -> None:
+        if changed != self.record:
+            self.record = changed
+            record.write(self.environment, changed)
+            self._found = changed, self._found[1]
+
+    def upload_setup(self) -> None:
+        """Hosts read it when they start, so it is there before they are."""
+        if (setup := beside(self.location, self.environment.host.setup)) is not None:
+            Folder(f"gs://{self.environment.runs_bucket}/setup").put(f"{setup[0]}.sh", setup[1])
+
+    def has_runs_bucket(self) -> bool:
+        return self.google.find("storage", f"b/{self.environment.runs_bucket}") is not None
+
+
+def plan(location: str, *, parts: Collection[str] = (), lock_timeout_seconds: float = 60.0) -> tuple[Desk, Plan]:
+    """What `up` would do; nothing is changed."""
+    desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
+    with desk.terraform.ready() as terraform:
+        drawn = terraform.plan(_target(desk, parts))
+    queued = _plan_queued(desk) if "slice" in (parts or variables.PARTS) else None
+    if queued is None:
+        return desk, drawn
+    text = f"{drawn.text.rstrip()}\n\n{queued.text}\n"
+    return desk, Plan((*drawn.changes, *queued.changes), text, drawn.file, True)
+
+
+def up(
+    location: str,
+    *,
+    parts: Collection[str] = (),
+    confirm: Confirm,
+    delete_data: bool = False,
+    placement: Mapping[str, int] | None = None,
+    lock_timeout_seconds: float = 60.0,
+) -> Desk:
+    """Makes what the YAML asks for; `parts`: only those, the others stay as they are. `placement`: other places for
+    hosts than before, by slice and group."""
+    desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
+    for kind, number in (placement or {}).items():
+        desk.record = desk.record.moved(kind, number)
+    target = _target(desk, parts)
+    with desk.terraform.ready() as terraform:
+        if desk.environment.host.setup is not None and not desk.has_runs_bucket():
+            say("first the buckets: hosts will read the set-up script from there")
+            base = variables.only(desk.wanted, target, ("disk", "nfs"))
+            base["host"] = (desk.wanted or target)["host"]
+            apply(desk, terraform, base, confirm, delete_data=False)
+        if desk.environment.host.setup is not None:
+            desk.upload_setup()
+        slice_too = "slice" in (parts or variables.PARTS)
+        if slice_too and not _queued(desk):
+            _remove_queued(desk, confirm)
+        apply(desk, terraform, target, confirm, delete_data=delete_data, parts=parts)
+        if slice_too and _queued(desk):
+            if (drawn := _plan_queued(desk)) is not None:
+                confirm(drawn)
+            outputs = terraform.outputs()
+            queued_slice.ensure(desk.google, desk.environment, desk.record, target, outputs, desk.remember)
+    return desk
+
+
+def _queued(desk: Desk) -> bool:
+    return desk.environment.slice is not None and desk.environment.slice.queued
+
+
+def _plan_queued(desk: Desk) -> Plan | None:
+    """What happens to a slice that Terraform does not know."""
+    change = queued_slice.change(desk.google, desk.environment, desk.record)
+    if change is None:
+        return None
+    return Plan((change,), queued_slice.in_words(desk.environment, desk.record, change), "", True)
+
+
+def _remove_queued(desk: Desk, confirm: Confirm) -> None:
+    if desk.record.queued_zone is not None:
+        name = f"queued resource {queued_slice.name(desk.environment)}"
+        text = f"{name} in {desk.record.queued_zone} will be taken away"
+        confirm(Plan((Change(name, "queued_resource", "delete"),), text, "", True))
+        desk.remember(queued_slice.absent(desk.google, desk.environment, desk.record))
+
+
+def _target(desk: Desk, parts: Collection[str]) -> dict[str, Any]:
+    asked = desk.asked_for(disk=not parts or "disk" in parts)
+    missing = [part for part in parts if getattr(desk.environment, part) is None]
+    if missing:
+        fix = f"write a section `{missing[0]}:`, or leave --only out to take it away"
+        raise InputError(f"has no {missing[0]}", where=desk.location, fix=fix)
+    if parts:
+        return variables.only(desk.wanted, asked, parts)
+    before = desk.wanted or {}
+    if before.get("seeder") and before.get("disk") == asked["disk"]:
+        say("the seeding machine stays: `env seed` goes on with it, `env down` takes it away")
+        return {**asked, "seeder": before["seeder"]}
+    return asked
+
+
+def apply(
+    desk: Desk,
+    terraform: Terraform,
+    target: dict[str, Any],
+    confirm: Confirm,
+    *,
+    delete_data: bool,
+    parts: Collection[str] = (),
+) -> None:
+    """Plans, asks, remembers what is wanted, applies. Without `delete_data` nothing goes that holds data; with `parts`
+    no host goes that is in none of them."""
+    drawn = terraform.plan(target)
+    others = [f'module.hosts["{kind}"]' for kind in ("slice", "group") if parts and kind not in parts]
+    if moved := [one.address for one in drawn.changes if one.kind in GOING and one.address.startswith(tuple(others))]:
+        fix = "leave --only out where that is meant: what hosts have in common (host, nfs, labels) has changed"
+        raise InputError(f"{moved[0]} would go or be made anew too", where=f"--only {' --only '.join(parts)}", fix=fix)
+    # Protected until an apply before this one, and of a name that is taken until it is gone: a disk is neither.
+    if stuck := [one for one in drawn.changes if one.loses_data and one.type != variables.DATA["disk"]]:
+        nfs = stuck[0].type == variables.DATA["nfs"]
+        fix = f"copy what you need, then `env down{' --only nfs' if nfs else ''} --delete-data`; or put the YAML back"
+        raise InputError(f"this would delete data: {stuck[0].address}", where=desk.environment.name, fix=fix)
+    if (target["disk"] or {}).get("seeded") and _entry(drawn, "google_compute_disk", "create", "replace"):
+        fix = "`env down --only disk --delete-data`, and --only for hosts that have it, forgets it; then `env seed`"
+        what = "was seeded, and is not there: an empty one would take its place"
+        raise InputError(what, where=target["disk"]["name"], fix=fix)
+    carry_out(desk, terraform, target, drawn, confirm, delete_data=delete_data)
+
+
+def carry_out(
+    desk: Desk, terraform: Terraform, target: dict[str, Any], drawn: Plan, confirm: Confirm, *, delete_data: bool
+) -> None:
+    lost = [change for change in drawn.changes if change.loses_data]
+    if lost and not delete_data:
+        raise InputError(
+            f"this would delete data: {', '.join(change.address for change in lost)}",
+            where=desk.environment.name,
+            fix="copy what you need, then say --delete-data; or put the YAML back as it was",
+        )
+    if not drawn.differs:
+        desk.want(target)
+        say("nothing to change")
+        return
+    confirm(drawn)
+    desk.want(target)
+    terraform.apply(drawn)
+
+
+def _entry(drawn: Plan, type_: str, *kinds: str) -> Change | None:
+    return next((one for one in drawn.changes if one.type == type_ and one.kind in kinds and not one.deposed), None)
+
+
+def down(
+    location: str,
+    *,
+    parts: Collection[str] = (),
+    delete_data: bool = False,
+    confirm: Confirm,
+    lock_timeout_seconds: float = 60.0,
+) -> Desk:
+    """Takes away what runs; `parts`: only those; with `delete_data` and no `parts`, everything. Of the YAML, only name,
+    project and state bucket matter: what there is follows from what was asked for last."""
+    kept = [part for part in parts if part not in variables.RUNNING]
+    if kept and not delete_data:
+        fix = "say --delete-data as well, once nothing on it is needed"
+        raise InputError("holds data", where=f"--only {kept[0]}", fix=fix)
+    desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
+    asked = variables.variables(desk.environment, desk.record, None)
+    before = {**variables.without(asked, (*variables.PARTS, "seeder")), **(desk.wanted or {})}
+    going = (*parts, "seeder") if parts else variables.RUNNING
+    _refuse_used(desk, before, parts)
+    target = {**variables.without(before, going), "nat": before["nat"] and bool(parts), "delete_data": False}
+    with desk.terraform.ready() as terraform:
+        if "slice" in going:
+            _remove_queued(desk, confirm)
+        if delete_data and ("nfs" in parts or not parts):
+            # hosts go, and the protection of data: what is protected cannot be deleted in one go; a disk is not
+            unprotected = {**target, "disk": before["disk"], "nfs": before["nfs"], "delete_data": True}
+            try:
+                take_away(desk, terraform, unprotected, confirm, delete_data=False)
+            except TerraformError as error:  # of something that could not be made, perhaps: the rest goes all the same
+                warn(f"{error}; going on with what can be taken away")
+        if delete_data and not parts:
+            _destroy(desk, terraform, {**target, "delete_data": True}, confirm)
+        else:
+            take_away(desk, terraform, target, confirm, delete_data=delete_data)
+            if "disk" in parts:
+                desk.remember(_without_disk(desk.record))
+    return desk
+
+
+def _refuse_used(desk: Desk, before: Mapping[str, Any], parts: Collection[str]) -> None:
+    """Google does not delete a disk that hosts have; without their NFS hosts would be made anew."""
+    hosts = {kind: before[kind] for kind in ("slice", "group") if before[kind] and kind not in parts}
+    uses = {"disk": [kind for kind, one in hosts.items() if one["attach_disk"]], "nfs": list(hosts)}
+    if desk.record.queued_zone is not None and "slice" not in parts:
+        uses["nfs"].append("slice")
+        uses["disk"] += ["slice"] if (before["disk"] or {}).get("seeded") else []
+    for part, verb in (("disk", "attached"), ("nfs", "mounted")):
+        if part in parts and before[part] and uses[part]:
+            fix = f"take it away too: --only {uses[part][0]} --only {part}"
+            raise InputError(f"{uses[part][0]} has it {verb}", where=f"--only {part}", fix=fix)
+
+
+def take_away(desk: Desk, terraform: Terraform, target: dict[str, Any], confirm: Confirm, *, delete_data: bool) -> None:
+    """Makes nothing that holds data, and replaces nothing of it, whatever an `up` before this one did not get to: disk
+    and NFS are left as they are. Makes nothing at all where nothing is to go."""
+    drawn = terraform.plan(target)
+    kinds = ("create", "replace") if delete_data else ("create", "replace", "delete")
+    found = {part: _entry(drawn, type_, *kinds) for part, type_ in variables.DATA.items()}
+    if any(found.values()):
+        as_it_is = {part: variables.as_it_is(part, one.before) for part, one in found.items() if one}
+        target = {**target, **as_it_is}
+        drawn = terraform.plan(target)
+    if drawn.changes and all(change.kind == "create" for change in drawn.changes):
+        say("nothing to take away")
+        if desk.wanted:
+            desk.want(target)
+        return
+    carry_out(desk, terraform, target, drawn, confirm, delete_data=delete_data)
+
+
+def _destroy(desk: Desk, terraform: Terraform, target: dict[str, Any], confirm: Confirm) -> None:
+    drawn = terraform.plan(target, destroy=True)
+    if drawn.changes:
+        confirm(drawn)
+        terraform.apply(drawn)
+    desk.want({})
+    desk.remember(_without_disk(desk.record))
+
+
+def _without_disk(before: Record) -> Record:
+    """The next one has another name: Google may still know the old one for a while."""
+    return Record(before.generation + 1, placement=before.placement, queued_zone=before.queued_zone)

@@ -1,0 +1,234 @@
+"""`env init`: what a project needs before its first environment, and whether this one could be made there.
+
+Switches on the APIs, makes the bucket for Terraform's state, and checks permissions, quota and capacity each by itself.
+All that is missing is told at once. Running it again changes nothing that is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from maskwright.cloud import record
+from maskwright.cloud.environment import Environment
+from maskwright.cloud.google import groups, permissions
+from maskwright.cloud.google.errors import unsure
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.provision import checks
+from maskwright.cloud.provision.checks import Check
+from maskwright.core.errors import CloudError, MaskwrightError
+
+APIS = (
+    "compute",
+    "iam",
+    "cloudresourcemanager",
+    "storage",
+    "artifactregistry",
+    "cloudbuild",
+    "logging",
+    "oslogin",
+    "iap",
+)
+STATE_LABELS = {"maskwright": "state"}
+API_SECONDS = 600.0
+SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
+"""An API that was switched on is refused for some minutes more, and would be told as what is missing."""
+MOST_APIS_AT_ONCE = 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    environment: str
+    checks: list[Check]
+
+    @property
+    def ok(self) -> bool:
+        return all(check.state != "missing" for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"environment": self.environment, "ok": self.ok, "checks": [check.to_json() for check in self.checks]}
+
+    def report(self) -> str:
+        lines = []
+        for check in self.checks:
+            fix = f". Fix: {check.fix}" if check.fix and check.state != "ok" else ""
+            lines.append(f"{check.area:<12} {check.state:<8} {check.what}: {check.detail}{fix}")
+        count = {state: sum(check.state == state for check in self.checks) for state in ("missing", "unknown")}
+        if count["missing"]:
+            lines.append(f"{self.environment}: {count['missing']} missing, {count['unknown']} unknown")
+        else:
+            lines.append(f"{self.environment}: ready for `maskwright env up`; {count['unknown']} unknown until then")
+        return "\n".join(lines)
+
+
+def init(google: Google, environment: Environment) -> Outcome:
+    found = [*apis(google, environment), bucket(google, environment), *granted(google, environment)]
+    found += checks.quota(google, environment, standing(google, environment))
+    found += checks.capacity(google, environment)
+    return Outcome(environment.name, found)
+
+
+# ---- APIs ----------------------------------------------------------------------------------------------------------
+
+
+def needed_apis(environment: Environment) -> list[str]:
+    queued = environment.slice is not None and environment.slice.queued
+    names = [*APIS, *(["file"] if environment.nfs else []), *(["tpu"] if queued else [])]
+    return [f"{name}.googleapis.com" for name in names]
+
+
+def apis(google: Google, environment: Environment) -> Iterator[Check]:
+    """Switches on those that are off. Serviceusage itself has to be on."""
+    wanted = needed_apis(environment)
+    try:
+        off = _off(google, wanted)
+        for start in range(0, len(off), MOST_APIS_AT_ONCE):
+            body = {"serviceIds": off[start : start + MOST_APIS_AT_ONCE]}
+            operation = google.call("serviceusage", "POST", f"projects/{google.project}/services:batchEnable", body)
+            google.wait("serviceusage", operation, seconds=API_SECONDS)
+    except CloudError as error:
+        if error.reason == "credentials":
+            raise
+        fix = f"gcloud services enable {' '.join(wanted)} --project={google.project}"
+        fix = fix if error.reason == "permission" else error.fix or fix
+        yield Check("apis", "services", "missing", error.what, fix)
+        return
+    _settle(google, off)
+    switched = f"; switched on now: {', '.join(off)}" if off else ""
+    yield Check("apis", "services", "ok", f"{len(wanted)} are on{switched}")
+
+
+def _settle(google: Google, switched: list[str]) -> None:
+    """Of those that the other checks ask."""
+    until = time.monotonic() + SETTLE_SECONDS
+    for api in ("cloudresourcemanager", "compute"):
+        while f"{api}.googleapis.com" in switched:
+            try:
+                google.call(api, "GET", f"projects/{google.project}")
+            except CloudError as error:
+                if error.reason == "disabled" and time.monotonic() < until:
+                    time.sleep(SETTLE_POLL_SECONDS)
+                    continue
+            break
+
+
+def _off(google: Google, names: list[str]) -> list[str]:
+    parent = f"projects/{google.project}"
+    answer = google.call(
+        "serviceusage", "GET", f"{parent}/services:batchGet", names=[f"{parent}/services/{name}" for name in names]
+    )
+    on = {str(one["name"]).rpartition("/")[2] for one in answer.get("services") or () if one.get("state") == "ENABLED"}
+    return [name for name in names if name not in on]
+
+
+# ---- the state bucket ----------------------------------------------------------------------------------------------
+
+
+def bucket(google: Google, environment: Environment) -> Check:
+    """Versioned, private, without access lists. One that is there is not changed: what is wrong with it is said."""
+    name = environment.state
+    try:
+        found = google.find("storage", f"b/{name}")
+        if found is None:
+            return _make(google, environment)
+        return _check_bucket(google, environment, found)
+    except CloudError as error:
+        fix = error.fix or ""
+        if error.reason == "permission":
+            fix = f"{fix}; or the name is another project's: set state_bucket in the YAML"
+        return Check("bucket", f"gs://{name}", "missing", error.what, fix)
+
+
+def _make(google: Google, environment: Environment) -> Check:
+    location = environment.bucket_location or environment.region
+    body = {
+        "name": environment.state,
+        "location": location,
+        "labels": STATE_LABELS,
+        "versioning": {"enabled": True},
+        "iamConfiguration": {
+            "uniformBucketLevelAccess": {"enabled": True},
+            "publicAccessPrevention": "enforced",
+        },
+    }
+    try:
+        google.call("storage", "POST", "b", body, project=google.project)
+    except CloudError as error:
+        if error.reason != "exists" and not unsure(error):
+            raise
+        found = google.find("storage", f"b/{environment.state}")
+        if found is None:
+            raise
+        return _check_bucket(google, environment, found)  # made by another run, or by the request whose answer was lost
+    detail = f"made in {location}: versioned, private, for all environments of {google.project}"
+    return Check("bucket", f"gs://{environment.state}", "ok", detail)
+
+
+def foreign(google: Google, bucket: dict[str, Any]) -> bool:
+    """Names of buckets are everybody's: somebody else may have taken this one first."""
+    number = str(google.call("cloudresourcemanager", "GET", f"projects/{google.project}")["name"]).rpartition("/")[2]
+    return str(bucket.get("projectNumber", number)) != number
+
+
+def _check_bucket(google: Google, environment: Environment, found: dict[str, Any]) -> Check:
+    what, access = f"gs://{environment.state}", found.get("iamConfiguration") or {}
+    if foreign(google, found):
+        detail = f"is of another project (number {found['projectNumber']})"
+        return Check("bucket", what, "missing", detail, "set state_bucket in the YAML to a name of your own")
+    wrong = {
+        "--versioning": ("is not versioned", bool((found.get("versioning") or {}).get("enabled"))),
+        "--public-access-prevention": ("may be made public", access.get("publicAccessPrevention") == "enforced"),
+        "--uniform-bucket-level-access": (
+            "has access lists of its own",
+            bool((access.get("uniformBucketLevelAccess") or {}).get("enabled")),
+        ),
+    }
+    if faults := {option: words for option, (words, right) in wrong.items() if not right}:
+        fix = f"gcloud storage buckets update {what} {' '.join(faults)}"
+        return Check("bucket", what, "missing", ", ".join(faults.values()), fix)
+    return Check("bucket", what, "ok", "there: versioned, private")
+
+
+# ---- permissions, and what stands already --------------------------------------------------------------------------
+
+
+def granted(google: Google, environment: Environment) -> Iterator[Check]:
+    needed = permissions.needed(environment)
+    try:
+        has, unknown = permissions.held(google, sorted(needed))
+    except CloudError as error:
+        yield Check("permissions", "project", "unknown", error.what, error.fix or "")
+        return
+    missing = [name for name in sorted(needed) if name not in has | unknown]
+    fixes = permissions.grants(google.project, missing)
+    for name in missing:
+        role = permissions.role_for(name)
+        detail = f"needed by env {', '.join(needed[name])}; {role} has it"
+        yield Check("permissions", name, "missing", detail, f"an owner runs: {fixes[role]}")
+    for name in sorted(unknown):
+        yield Check("permissions", name, "unknown", "Google does not know it for a project")
+    if not missing:
+        yield Check("permissions", "project", "ok", f"{len(has)} of {len(needed)} are held")
+
+
+def standing(google: Google, environment: Environment) -> list[str]:
+    """Parts that exist, whose machines count as in use already. Nothing where it cannot be seen."""
+    found = []
+    try:
+        for wish in checks.wishes(environment):
+            group = groups.describe(google, wish.zone, f"{environment.name}-{wish.part}")
+            if group is not None and group.target >= wish.hosts and wish.part not in found:
+                found.append(wish.part)
+        if environment.disk is not None:
+            name = environment.disk_name(record.read(environment).generation)
+            if google.find("compute", f"projects/{google.project}/zones/{environment.zone}/disks/{name}"):
+                found.append("disk")
+        if environment.nfs is not None:
+            path = f"projects/{google.project}/locations/{environment.zone}/instances/{environment.name}-nfs"
+            if google.find("file", path):
+                found.append("nfs")
+    except MaskwrightError:
+        pass  # said by the other checks
+    return found

@@ -1,0 +1,136 @@
+"""An environment's slice of v4 or v5e: not Terraform's, but made and taken away together with what is.
+
+Its hosts are told the same as those of an instance group; deploy/terraform/hosts.tf is where that list comes from,
+and a test compares the two. But for maskwright-idle-minutes: a node costs as much with its hosts turned off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from maskwright.cloud import machines
+from maskwright.cloud.environment import Environment, Fallback, region_of
+from maskwright.cloud.google import queued_resource
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.provision import variables
+from maskwright.cloud.provision.terraform_cli import CONFIGURATION, Change
+from maskwright.cloud.record import Record
+from maskwright.core.console import say
+
+
+def name(environment: Environment) -> str:
+    return f"{environment.name}-slice"
+
+
+def change(google: Google, environment: Environment, record: Record) -> Change | None:
+    """What `ensure`, or `absent` where the YAML has none, would do: Terraform's plan does not show it."""
+    if environment.slice is None or not environment.slice.queued:
+        return Change(name(environment), "queued_resource", "delete") if record.queued_zone else None
+    zone = _place(environment, record).zone or environment.zone
+    if record.queued_zone not in (None, zone):
+        return Change(name(environment), "queued_resource", "replace")
+    found = queued_resource.describe(google, zone, name(environment))
+    if found is not None and found.phase not in ("lost", "going"):
+        return None
+    return Change(name(environment), "queued_resource", "create" if found is None else "replace")
+
+
+def in_words(environment: Environment, record: Record, what: Change) -> str:
+    hosts, place = environment.slice, _place(environment, record)
+    if what.kind == "delete" or hosts is None:
+        return f"queued resource {what.address} in {record.queued_zone} will be taken away"
+    again = "asked for again" if what.kind == "replace" else "asked for"
+    machines = f"{hosts.machine()}, {place.provisioning_model}, in {place.zone}"
+    return f"queued resource {what.address} ({machines}) will be {again}"
+
+
+def ensure(
+    google: Google,
+    environment: Environment,
+    record: Record,
+    values: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    remember: Callable[[Record], None],
+) -> None:
+    """Asks for it; it may be long in Google's queue. `values` and `outputs`: Terraform's variables and outputs. What is
+    remembered is remembered first: should this process die, `down` knows where to look."""
+    wanted = describe(environment, record, values, outputs)
+    if record.queued_zone not in (None, wanted.zone):
+        absent(google, environment, record)
+    remember(replace(record, queued_zone=wanted.zone))
+    found = queued_resource.ensure(google, wanted)
+    say(f"{wanted.name}: {wanted.accelerator_type} in {wanted.zone} is {found.state}")
+
+
+def absent(google: Google, environment: Environment, record: Record) -> Record:
+    if record.queued_zone is not None and queued_resource.absent(google, record.queued_zone, name(environment)):
+        say(f"{name(environment)}: taken away")
+    return replace(record, queued_zone=None)
+
+
+def describe(
+    environment: Environment, record: Record, values: Mapping[str, Any], outputs: Mapping[str, Any]
+) -> queued_resource.Wanted:
+    wished = environment.slice
+    assert wished is not None and wished.queued
+    place = _place(environment, record)
+    zone = place.zone or environment.zone
+    project = f"projects/{environment.project}"
+    attached = bool(values["disk"]) and values["disk"]["seeded"]
+    disk = f"{project}/zones/{environment.zone}/disks/{values['disk']['name']}" if attached else None
+    return queued_resource.Wanted(
+        name=name(environment),
+        zone=zone,
+        accelerator_type=wished.machine(),
+        runtime_version=wished.runtime_version or machines.TPUS[wished.accelerator].runtime_version,
+        model=place.provisioning_model,
+        network=f"{project}/global/networks/{environment.name}-net",
+        subnetwork=f"{project}/regions/{region_of(zone)}/subnetworks/{environment.name}-{region_of(zone)}",
+        service_account=str(outputs["service_account"]),
+        reservation=wished.reservation if place.provisioning_model == "RESERVATION_BOUND" else None,
+        data_disk=disk,
+        metadata=metadata(environment, values, outputs, attached),
+        labels=environment.all_labels(),
+    )
+
+
+def _place(environment: Environment, record: Record) -> Fallback:
+    if environment.slice is None:
+        return Fallback(zone=record.queued_zone or environment.zone)
+    return environment.slice.place(environment.zone, record.placement["slice"])
+
+
+def metadata(
+    environment: Environment, values: Mapping[str, Any], outputs: Mapping[str, Any], attached: bool
+) -> dict[str, str]:
+    wished = environment.slice
+    assert wished is not None
+    host, runs = values["host"], values["runs_bucket"]
+    said = {
+        "startup-script": _script("startup.sh"),
+        "shutdown-script": _script("shutdown.sh"),
+        "enable-oslogin": "TRUE",
+        "block-project-ssh-keys": "TRUE",
+        "serial-port-enable": "FALSE",
+        "maskwright-environment": environment.name,
+        "maskwright-kind": "slice",
+        "maskwright-hosts": str(wished.hosts),
+        "maskwright-topology": wished.topology,
+        "maskwright-runs-bucket": runs,
+        "maskwright-spec": f"gs://{runs}/jobs/slice/job.json",
+        "maskwright-mount-point": values["mount_point"],
+        "maskwright-nfs": outputs.get("nfs_address"),
+        "maskwright-disk": variables.SHARED_DEVICE if attached else None,
+        "maskwright-container": host["container"],
+        "maskwright-version": host["version"],
+        "maskwright-setup": host["setup"],
+    }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _script(file: str) -> str:
+    with open(os.path.join(CONFIGURATION, "host", file), encoding="utf-8") as script:
+        return script.read()

@@ -1,0 +1,245 @@
+"""The terraform (or tofu) binary, run on the configuration that this package carries.
+
+Each environment has a work folder in the user's cache. State, and the lock on it, are in the bucket: the folder may be
+lost. Terraform's output is the user's to read, on stderr; its exit codes are passed on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from maskwright.cloud.environment import Environment
+from maskwright.core import storage
+from maskwright.core.console import say
+from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
+from maskwright.core.secrets import redact
+
+OLDEST = (1, 7)
+CONFIGURATION = os.path.join(os.path.dirname(os.path.dirname(__file__)), "terraform")
+LEAVE_SECONDS = 600.0
+"""For terraform to finish what it is about after an interrupt, and to save the state."""
+LISTEN_SECONDS = 0.1
+HOLDS_DATA = ("google_compute_disk", "google_filestore_instance", "google_storage_bucket")
+OURS = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)")
+"""Variables that would change what is run here; `TF_CLI_ARGS_apply=-lock=false` was somebody's idea before."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """`kind`: create, update, replace or delete. `before`: what there is, in Terraform's words. `deposed`: it was
+    replaced already, which somebody agreed to, and only its removal has failed."""
+
+    address: str
+    type: str
+    kind: str
+    before: Mapping[str, Any] | None = None
+    deposed: bool = False
+
+    @property
+    def loses_data(self) -> bool:
+        return self.kind in ("replace", "delete") and self.type in HOLDS_DATA and not self.deposed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`text` as Terraform shows it. `file` is read by `apply`; without changes there is nothing to apply."""
+
+    changes: tuple[Change, ...]
+    text: str
+    file: str
+    differs: bool
+
+
+class Terraform:
+    """Raises `InputError` when there is no binary to run, and `TerraformError` with its exit code when it fails."""
+
+    def __init__(self, environment: Environment, *, lock_timeout_seconds: float = 60.0) -> None:
+        self.environment = environment
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        self.folder = os.path.join(cache, "maskwright", "env", environment.project, environment.name)
+        self._lock = f"-lock-timeout={lock_timeout_seconds:g}s"
+        self._binary = find_binary()
+
+    @contextmanager
+    def ready(self) -> Iterator[Terraform]:
+        """Inside, the work folder is this process's, and initialized."""
+        storage.make_folder(self.folder)
+        with storage.locked(os.path.join(self.folder, ".in-use"), remove=False), _hang_up_stops():
+            self._remove(".tf", ".tfplan")  # what an older version left
+            shutil.rmtree(os.path.join(self.folder, "modules"), ignore_errors=True)
+            ignore = shutil.ignore_patterns("tests", ".terraform*")
+            shutil.copytree(CONFIGURATION, self.folder, dirs_exist_ok=True, ignore=ignore)
+            os.chmod(self.folder, 0o700)  # plans and what Terraform says are the user's own
+            where = [f"-backend-config=bucket={self.environment.state}"]
+            where += [f"-backend-config=prefix={self.environment.prefix}"]
+            self._run("init", ["-reconfigure", self._lock, *where], quiet=True)
+            try:
+                yield self
+            finally:
+                self._remove(".tfplan")  # it holds what the state holds
+
+    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> Plan:
+        storage.write_json(os.path.join(self.folder, "terraform.tfvars.json"), variables)
+        file = os.path.join(self.folder, "next.tfplan")
+        words = ["-detailed-exitcode", f"-out={file}", self._lock, *(["-destroy"] if destroy else [])]
+        code = self._run("plan", words, allowed=(0, 2), quiet=True)
+        text = self._read("show", [file])
+        shown = json.loads(self._read("show", ["-json", file]))
+        return Plan(tuple(_changes(shown)), text, file, code == 2)
+
+    def apply(self, plan: Plan) -> None:
+        self._run("apply", [self._lock, plan.file])
+
+    def outputs(self) -> dict[str, Any]:
+        return {name: value["value"] for name, value in json.loads(self._read("output", ["-json"])).items()}
+
+    # ---- running -------------------------------------------------------------------------------------------------
+
+    def _remove(self, *endings: str) -> None:
+        for name in os.listdir(self.folder):
+            if name.endswith(endings):
+                os.unlink(os.path.join(self.folder, name))
+
+    def _words(self, command: str, options: Sequence[str]) -> list[str]:
+        input_ = ["-input=false"] if command in ("init", "plan", "apply") else []
+        color = [] if "-json" in options and command == "output" else ["-no-color"]
+        return [self._binary, command, *input_, *color, *options]
+
+    def _read(self, command: str, options: Sequence[str]) -> str:
+        done = subprocess.run(
+            self._words(command, options),
+            cwd=self.folder,
+            env=_variables(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise self._failed(command, done.returncode, done.stderr)
+        return done.stdout
+
+    def _run(self, command: str, options: Sequence[str], *, allowed: Sequence[int] = (0,), quiet: bool = False) -> int:
+        """Shows what it prints; `quiet`: only what it complains of. A session of its own: Ctrl-C is passed on once. Its
+        output is a file: by a pipe, it would die with this process and leave what it was making in no state."""
+        log = os.path.join(self.folder, "terraform.log")
+        with suppress(FileNotFoundError):
+            os.unlink(log)
+        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
+            process = subprocess.Popen(
+                self._words(command, options),
+                cwd=self.folder,
+                env=_variables(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        heard: deque[str] = deque(maxlen=400)
+        over = threading.Event()
+        reader = threading.Thread(target=_hear, args=(log, over, heard, quiet), daemon=True)
+        reader.start()
+        try:
+            code = process.wait()
+        except BaseException:
+            say(f"terraform {command} is told to stop; it finishes what it is about and saves the state")
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(LEAVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+        finally:
+            over.set()
+            reader.join(5.0)
+            with suppress(FileNotFoundError):
+                os.unlink(log)
+        if code not in allowed:
+            if quiet:
+                for line in heard:
+                    say(line)
+            raise self._failed(command, code, "\n".join(heard))
+        return code
+
+    def _failed(self, command: str, code: int, output: str) -> MaskwrightError:
+        where = f"terraform {command} ({self.environment.name})"
+        first = next((line for line in output.splitlines() if "Error: " in line), "").partition("Error: ")[2]
+        if "Lock Info:" in output:
+            held = {key: value.strip() for key, value in re.findall(r"(Who|Created|ID):\s*(.*)", output)}
+            what = f"another run holds the state: {held.get('Who', 'somebody')}, since {held.get('Created', 'a while')}"
+            fix = f"wait for it; if it is dead: `{os.path.basename(self._binary)} -chdir={self.folder} force-unlock "
+            return Locked(what, where=where, fix=fix + f"{held.get('ID', 'ID')}`")
+        if "bucket doesn't exist" in output:  # `init`, by Google's library
+            fix = "`maskwright env init ENV` makes the bucket for the state"
+            return TerraformError(f"gs://{self.environment.state} is not there", code, where=where, fix=fix)
+        what = redact(first) or f"it ended with {code}"
+        fix = "as it says above; the same command again goes on from what is there"
+        return TerraformError(what, code if code > 0 else 1, where=where, fix=fix)
+
+
+def find_binary() -> str:
+    found = shutil.which("terraform") or shutil.which("tofu")
+    where = "terraform"
+    if found is None:
+        fix = "install Terraform 1.7 or newer (developer.hashicorp.com/terraform/install) or OpenTofu"
+        raise InputError("neither terraform nor tofu is on the path", where=where, fix=fix)
+    said = subprocess.run([found, "version", "-json"], env=_variables(), capture_output=True, text=True, check=False)
+    try:
+        version = str(json.loads(said.stdout)["terraform_version"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{found} does not tell its version", where=where, fix="install it anew") from None
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
+        fix = f"install {OLDEST[0]}.{OLDEST[1]} or newer"
+        raise InputError(f"{found} is version {version}", where=where, fix=fix)
+    return found
+
+
+def _variables() -> dict[str, str]:
+    mine = {name: value for name, value in os.environ.items() if not OURS.match(name)}
+    return {**mine, "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
+
+
+def _hear(log: str, over: threading.Event, heard: deque[str], quiet: bool) -> None:
+    with open(log, encoding="utf-8", errors="replace") as file:
+        rest, ended = "", False
+        while not ended:
+            ended = over.wait(LISTEN_SECONDS)
+            *lines, rest = (rest + file.read()).split("\n")
+            for line in [*lines, rest] if ended and rest else lines:
+                heard.append(line)
+                if not quiet:
+                    say(line)
+
+
+@contextmanager
+def _hang_up_stops() -> Iterator[None]:
+    """A terminal that is closed ends a command as Ctrl-C does: what must not be left is taken away. Not under nohup."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _changes(shown: dict[str, Any]) -> Iterator[Change]:
+    """Of `terraform show -json`: developer.hashicorp.com/terraform/internals/json-format"""
+    for entry in shown.get("resource_changes", []):
+        actions = entry["change"]["actions"]
+        if actions in (["no-op"], ["read"]):
+            continue
+        kind = "replace" if len(actions) == 2 else actions[0]
+        before, deposed = entry["change"].get("before"), bool(entry.get("deposed"))
+        yield Change(entry["address"], entry["type"], kind, before, deposed)

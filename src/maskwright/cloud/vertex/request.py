@@ -1,0 +1,282 @@
+"""`submit vertex`: a custom job of Vertex AI, on CPUs, GPUs or a TPU slice, as the body of its REST request.
+
+Sources, read in 2026: the API's discovery document (aiplatform v1), cloud.google.com/vertex-ai/docs/training/
+{configure-compute, distributed-training, training-with-tpu-vm, schedule-jobs-dws, train-nfs-share}. None of it was run
+on Google Cloud by us.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from maskwright.cloud import machines
+from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, Jobs, follow_to_its_end
+from maskwright.core.config import RunConfig
+from maskwright.core.console import say
+from maskwright.core.errors import InputError
+from maskwright.core.folder import Folder
+from maskwright.core.secrets import SECRET_VARIABLE, redact
+from maskwright.core.storage import is_url
+from maskwright.launch import cluster
+from maskwright.launch.target import Env, Option, Place, Pretrain, values_of
+
+BUCKETS, NFS, SCRATCH = "/gcs", "/mnt/nfs", "/tmp"
+"""In a container: every bucket that the job's account may read (Cloud Storage FUSE), NFS mounts, what goes with it."""
+CPU_MACHINE = "n2-standard-8"
+TPU_MACHINES = {
+    "v5e": {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
+    "v6e": machines.TPUS["v6e"].machines,
+}
+"""Kinds that Vertex AI has, by the chips of a machine."""
+TPU_TOPOLOGIES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+"""Of both kinds; all but the first three are of several machines, each with 4 chips."""
+LONGEST_HOURS = 168.0
+"""Seven days: a job's default, and the most that FLEX_START has."""
+SAVING_SECONDS = 1_800
+"""Between --stop-after-hours, when a run saves and stops, and Google's timeout: to start, pull the image and save."""
+PROJECTS = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
+
+
+@dataclass(frozen=True)
+class Vertex(Place):
+    region: Annotated[str, Option("Region of the job, as in us-central1.", "NAME")]
+    image: Annotated[str, Option("Container image with maskwright in it; `maskwright env image` builds one.", "IMAGE")]
+    project: Annotated[str | None, Option("Project of the job. GOOGLE_CLOUD_PROJECT when not given.", "NAME")] = None
+    staging: Annotated[str | None, Option("Folder in a bucket that CONFIG is copied to, gs://….", "URL")] = None
+    num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
+    machine_type: Annotated[
+        str | None, Option("Machine type of each machine; that of a TPU slice follows from it.", "NAME")
+    ] = None
+    accelerator: Annotated[
+        str | None,
+        Option("TPU slice, as in v6e:4x4, or GPUs of an N1 machine, as in NVIDIA_TESLA_T4:2.", "KIND:N"),
+    ] = None
+    strategy: Annotated[
+        Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT ones can be taken away.")
+    ] = "STANDARD"
+    wait_hours: Annotated[
+        float | None, Option("Longest wait for machines with FLEX_START; 0 waits for ever.", "N", min=0.0)
+    ] = None
+    nfs: Annotated[tuple[str, ...], Option("NFS share to mount, SERVER:/path:/mnt/nfs/NAME.", "SERVER:PATH:PATH")] = ()
+    network: Annotated[
+        str | None, Option("Network of the NFS servers, projects/NUMBER/global/networks/NAME.", "NAME")
+    ] = None
+    service_account: Annotated[str | None, Option("Service account that the job runs as.", "NAME")] = None
+    label: Annotated[tuple[str, ...], Option("Label of the job.", "KEY=VALUE")] = ()
+    env: Env = ()
+
+    leaves_out = frozenset({"stop_after_steps", "profile_steps"})
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", self.region):
+            raise InputError(f"{self.region[:40]!r} is no region", where="--region", fix="as in us-central1")
+        if not re.fullmatch(r"[^\s]+", self.image):
+            fix = "--image REGION-docker.pkg.dev/PROJECT/REPOSITORY/maskwright:TAG"
+            raise InputError(f"{self.image!r} is no image", where="--image", fix=fix)
+        if self.staging is not None and not self.staging.startswith("gs://"):
+            fix = "--staging gs://bucket/folder"
+            raise InputError(f"{self.staging[:80]!r} is no bucket", where="--staging", fix=fix)
+        if self.nfs and self.network is None:
+            fix = "--network projects/NUMBER/global/networks/NAME, one that is peered with Vertex AI"
+            raise InputError("needs the network that the server is in", where="--nfs", fix=fix)
+        if (self.strategy == "FLEX_START") != (self.wait_hours is not None):
+            fix = "--strategy FLEX_START --wait-hours 24, both or neither; 0 waits for ever"
+            raise InputError("goes with FLEX_START, and it with --wait-hours", where="--wait-hours", fix=fix)
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Follows the job; its exit code is this command's."""
+        project = self.project or next((os.environ[name] for name in PROJECTS if os.environ.get(name)), None)
+        if project is None:
+            raise InputError("is not given", where="--project", fix=f"--project NAME, or export {PROJECTS[0]}=NAME")
+        request, where, text = body(self, command, uuid.uuid4().hex)
+        if dry_run:
+            return print(json.dumps(request, indent=2, ensure_ascii=False))
+        folder, _, name = where.rpartition("/")
+        if self.staging is not None and folder == self.staging.rstrip("/"):
+            Folder(folder).put(name, text.encode())
+        job = Jobs(project, self.region).create(request)
+        say(f"{job.target}: submitted; `maskwright stop {job.target}` ends it")
+        follow_to_its_end(job)
+
+    @property
+    def shares(self) -> list[Nfs]:
+        return [parse_nfs(text) for text in self.nfs]
+
+    @property
+    def slice(self) -> tuple[str, str] | None:
+        """Kind and topology of a TPU slice."""
+        kind, _, topology = (self.accelerator or "").partition(":")
+        return (kind, topology) if kind in machines.TPUS else None
+
+
+@dataclass(frozen=True)
+class Nfs:
+    server: str
+    path: str
+    folder: str
+
+
+def parse_nfs(text: str) -> Nfs:
+    found = re.fullmatch(r"([\w.-]+):(/[^:\s]*):(/mnt/nfs/[A-Za-z0-9._-]+)", text)
+    if not found:
+        fix = f"--nfs 10.1.2.3:/share:{NFS}/share"
+        raise InputError(f"{text[:120]!r} is not SERVER:/path:{NFS}/NAME", where="--nfs", fix=fix)
+    return Nfs(*found.groups())
+
+
+def parse_label(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
+        fix = "--label team=nlp: small letters, digits, _ and -"
+        raise InputError(f"{text[:120]!r} is not KEY=VALUE", where="--label", fix=fix)
+    return key, value
+
+
+def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
+    """Of each machine, and its number of GPUs. Accelerator-optimised machines have theirs built in; N1 takes what
+    --accelerator names."""
+    if place.slice is not None:
+        return _slice_spec(place, *place.slice), 0
+    machine = place.machine_type or CPU_MACHINE
+    built_in, built_in_count = machines.GPUS.get(machine, ("", 0))
+    if place.accelerator is None:
+        if not built_in:
+            return {"machineType": machine}, 0
+        name, count = built_in, built_in_count
+    else:
+        name, _, number = place.accelerator.partition(":")
+        if built_in:
+            fix = "leave it out, or take an N1 machine"
+            raise InputError(f"{machine} has {built_in_count} {built_in} built in", where="--accelerator", fix=fix)
+        if place.machine_type is None or not (number or "1").isdecimal() or number == "0":
+            fix = "--machine-type n1-standard-8 --accelerator NVIDIA_TESLA_T4:2, or a TPU slice: v6e:4x4"
+            raise InputError(f"{place.accelerator[:40]!r} on which machine?", where="--accelerator", fix=fix)
+        count = int(number or 1)
+    name = name.upper().replace("-", "_")
+    return {"machineType": machine, "acceleratorType": name, "acceleratorCount": count}, count
+
+
+def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
+    if kind not in TPU_MACHINES:
+        fix = f"{' or '.join(TPU_MACHINES)} here; for {kind} an environment: docs/google-cloud.md"
+        raise InputError(f"Vertex AI has no {kind}", where="--accelerator", fix=fix)
+    if topology not in TPU_TOPOLOGIES:
+        what, fix = f"{topology[:20]!r} is no slice of {kind}", f"{kind}: and one of {', '.join(TPU_TOPOLOGIES)}"
+        raise InputError(what, where="--accelerator", fix=fix)
+    if place.num_nodes != 1:
+        fix = "leave it out: the topology says how many machines there are"
+        raise InputError("does not go with a TPU slice", where="--num-nodes", fix=fix)
+    sizes, chips = TPU_MACHINES[kind], machines.chips(topology)
+    machine = place.machine_type or sizes.get(chips, sizes[4])
+    fitting = [name for size, name in sizes.items() if size == chips or (size == 4 and chips > 4)]
+    if machine not in fitting:
+        what, fix = f"{machine} makes no {kind} {topology}", f"{' or '.join(fitting)}, or leave it out"
+        raise InputError(what, where="--machine-type", fix=fix)
+    return {"machineType": machine, "tpuTopology": topology}
+
+
+def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
+    """The whole job is begun again when a machine was lost, as often as Google likes."""
+    if place.strategy == "FLEX_START" and place.machine_type not in machines.GPUS:
+        fix = "--machine-type g2-standard-12 and the like, or --strategy SPOT"
+        raise InputError("is for L4, A100, H100, H200 and B200 alone", where="--strategy FLEX_START", fix=fix)
+    if hours is None and place.strategy == "FLEX_START":
+        fix = f"--stop-after-hours N, up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}"
+        raise InputError("FLEX_START needs to know for how long", where="--stop-after-hours", fix=fix)
+    if hours is not None and hours * 3600 + SAVING_SECONDS > LONGEST_HOURS * 3600:
+        fix = f"up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}; the same command goes on with the run"
+        raise InputError(f"{hours:g} h are more than Vertex AI gives a job", where="--stop-after-hours", fix=fix)
+    return {
+        "strategy": place.strategy,
+        "restartJobOnWorkerRestart": True,
+        **({"timeout": f"{hours * 3600 + SAVING_SECONDS:.0f}s"} if hours is not None else {}),
+        **({"maxWaitDuration": f"{place.wait_hours * 3600:.0f}s"} if place.wait_hours is not None else {}),
+    }
+
+
+def variables(values: Mapping[str, str]) -> list[dict[str, str]]:
+    """Of --env. The body of a job can be read by whoever may see jobs, so a secret is refused."""
+    found = []
+    for name, value in values.items():
+        if SECRET_VARIABLE.search(name) or redact(value) != value:
+            fix = "keep it in Secret Manager and read it in the container, as docs/vertex.md shows"
+            raise InputError("is a secret, and a job's variables can be read by others", where=f"--env {name}", fix=fix)
+        found.append({"name": name, "value": value.replace("$(", "$$(")})  # "$(" names another variable there
+    return found
+
+
+def staged(place: Vertex, config_location: str, text: str) -> str:
+    """gs:// of the configuration as the containers read it; under a name by its content, so that a job that runs keeps
+    what it was started with."""
+    if config_location.startswith("gs://"):
+        return config_location
+    if place.staging is None:
+        fix = "--staging gs://bucket/folder, or give CONFIG as gs://…"
+        raise InputError("is not where the containers are", where=config_location, fix=fix)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(os.path.basename(config_location))[0])
+    return f"{place.staging.rstrip('/')}/{stem}-{digest}.yaml"
+
+
+def check_paths(place: Vertex, config: RunConfig, run: str) -> None:
+    """Raises `InputError` when the run or its data would not be there in a container, or gone with it."""
+    mounts = [share.folder for share in place.shares]
+    kept = [*mounts, *([SCRATCH] if config.checkpoint.copy_to else [])]
+    if ".." in run.split("/") or not any(run.startswith(folder + "/") for folder in kept):
+        fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from where it continues"
+        raise InputError(f"{run} would be lost with its machine", where="--run", fix=fix)
+    for key, path in (("data.store", config.data.store), ("model.init_from", config.model.init_from)):
+        if not path:
+            continue
+        if path.startswith("gs://"):
+            fix = f"--set {key}={BUCKETS}/{path.removeprefix('gs://')}, where Vertex AI mounts the bucket"
+            raise InputError("is read as a folder there", where=key, fix=fix)
+        if is_url(path) or not any(path.startswith(folder + "/") for folder in (BUCKETS, *mounts)):
+            fix = f"--set {key}={BUCKETS}/BUCKET/…, or inside a --nfs mount"
+            raise InputError(f"{path} is not in a container", where=key, fix=fix)
+
+
+def sized(place: Vertex, command: Pretrain, config: RunConfig, gpus: int) -> Pretrain:
+    """The command with what each machine computes on."""
+    if place.slice is None:
+        return cluster.sized(command, config, place.num_nodes, gpus)
+    if config.engine.kind != "jax" or config.engine.device not in ("auto", "tpu"):
+        raise InputError("a TPU is for jax", where="engine.kind", fix="--set engine.kind=jax, and engine.device auto")
+    return command.setting("engine.device=tpu")
+
+
+def body(place: Vertex, command: Pretrain, submission: str) -> tuple[dict[str, Any], str, str]:
+    """The request; where the configuration has to lie, and its text. Raises `InputError` for what could not work."""
+    config, text = cluster.read(command)
+    check_paths(place, config, command.run)
+    where = staged(place, command.config, text)
+    machine, gpus = machine_spec(place)
+    words = ["maskwright", *sized(place, replace(command, config=where), config, gpus).words()]
+    if any("$(" in word for word in words):
+        raise InputError("holds $(, which Vertex AI may replace", where="the command", fix="write it in CONFIG instead")
+    # The hosts of a TPU slice find each other by themselves.
+    first, *rest = words if place.slice else ["python", "-m", "maskwright.cloud.vertex.node", *words]
+    container: dict[str, Any] = {"imageUri": place.image, "command": [first], "args": rest}
+    if given := variables(values_of(place.env)):
+        container["env"] = given
+    pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": "1", "containerSpec": container}
+    if shares := place.shares:
+        pool["nfsMounts"] = [{"server": one.server, "path": one.path, "mountPoint": one.folder} for one in shares]
+    # The first pool is the one machine that the others meet; a TPU slice is one replica, however many machines it has.
+    pools = [pool, *([{**pool, "replicaCount": str(place.num_nodes - 1)}] if place.num_nodes > 1 else [])]
+    job: dict[str, Any] = {"workerPoolSpecs": pools, "scheduling": scheduling(place, command.stop_after_hours)}
+    job |= {"serviceAccount": place.service_account} if place.service_account else {}
+    job |= {"network": place.network} if place.network else {}
+    for option, value in {"--label": "\n".join(place.label), "--image": place.image}.items():
+        if redact(value) != value:
+            fix = "keep it in Secret Manager, as docs/vertex.md shows"
+            raise InputError("holds a secret, and whoever may see jobs can read it", where=option, fix=fix)
+    labels = {**dict(map(parse_label, place.label)), SUBMISSION_LABEL: submission}
+    return {"displayName": cluster.name_for(command.run), "labels": labels, "jobSpec": job}, where, text

@@ -1,0 +1,43 @@
+"""Packages that not every machine needs, and how one installs them."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from maskwright import __version__
+from maskwright.core.errors import ConfigError
+
+TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow", "zstandard")
+EXTRAS = {
+    **dict.fromkeys(TRAIN, "train"),
+    **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),
+    **dict.fromkeys(("gigatoken", "awkward"), "fast"),
+    **{extra: extra for extra in ("jax", "ray")},
+    "libtpu": "tpu",
+}
+"""The extra of pyproject.toml that brings a package."""
+
+
+def installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def missing(package: str, where: str | None = None) -> ConfigError:
+    """The error for a package of `EXTRAS` that is not here."""
+    extra = EXTRAS[package]
+    option = "" if extra in ("train", "fast") else f" --{extra}"  # which `scripts/install` always installs
+    wheel = f"maskwright-{__version__}-py3-none-any.whl"
+    fix = f"in a clone run scripts/install{option}; elsewhere pip install '{wheel}[{extra}]'"
+    return ConfigError(f"the package {package} is not installed", where=where, fix=fix)
+
+
+def explain_import(error: BaseException) -> ConfigError | None:
+    """The same for an import that failed; None for any other error."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return missing(package) if package in EXTRAS else None
+
+
+def require(package: str, where: str | None = None) -> None:
+    """Raises `ConfigError` (exit 2), which names the extra."""
+    if not installed(package):
+        raise missing(package, where)

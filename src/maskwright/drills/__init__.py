@@ -1,0 +1,1 @@
+"""Faults made on purpose, and the proof that a run survives them."""

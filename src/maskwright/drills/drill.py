@@ -1,0 +1,112 @@
+"""`maskwright drill`: makes faults on purpose in a tiny copy of a user's job, and reports what became of each.
+
+First comes a save alone, with a fault at each of its file operations. Then a run meets one fault after the other, and
+must still end with the numbers of a run that was left alone.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.config import RunConfig, build_config
+from maskwright.core.console import say
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.drills import drill_run, drill_save
+from maskwright.drills.verify_resume import shortened, verify_resume
+
+STEPS = 24
+
+
+@dataclass
+class Drills:
+    folder: str
+    results: list[tuple[str, str, bool]] = field(default_factory=list)
+    """(fault, what happened, whether that is right)."""
+    kills: int = 0
+
+    def meet(self, fault: str, drill: Callable[[], str]) -> None:
+        """Runs `drill`, which returns what it saw, and raises `AssertionError` or `MaskwrightError` if that is
+        wrong."""
+        begin = time.monotonic()
+        try:
+            with redirect_stderr(io.StringIO()):  # hundreds of warnings are expected here
+                seen, good = drill(), True
+        except StoppedEarly:
+            raise
+        except (AssertionError, MaskwrightError, OSError, RuntimeError) as error:
+            seen, good = " ".join(str(error).split()) or type(error).__name__, False
+        self.results.append((fault, seen, good))
+        say(f"{'passed' if good else 'FAILED'}  {fault}: {seen}  ({time.monotonic() - begin:.1f} s)")
+
+    @property
+    def failed(self) -> int:
+        return sum(not good for _, _, good in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def report(self) -> str:
+        width = max(len(fault) for fault, _, _ in self.results)
+        lines = [f"{'passed' if good else 'FAILED'}  {fault:<{width}}  {seen}" for fault, seen, good in self.results]
+        lines.append(f"{len(self.results) - self.failed} passed, {self.failed} failed")
+        return "\n".join(lines)
+
+
+def tiny(config: RunConfig) -> RunConfig:
+    """A small and short run with the same kinds of everything: packing, masking, architecture, optimizer, dropout,
+    precision. The store stays the user's own."""
+    values = shortened(config, STEPS).model_dump()
+    shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_seq_len", "init_from")
+    values["model"] |= {"size": "nano", **dict.fromkeys(shape)}
+    values["data"]["seq_len"] = min(values["data"]["seq_len"], 64)
+    workers = values["batch"]["virtual_workers"]
+    fewest = min(workers, 4) if config.engine.kind == "torch" else config.engine.devices or workers
+    values["batch"] = {"micro_batch_rows": min(values["batch"]["micro_batch_rows"], 4), "virtual_workers": fewest}
+    values["checkpoint"] |= {"keep": 3, "keep_every_steps": None, "copy_to": None}
+    values["health"]["on_spike"] = "warn"
+    return build_config(values, "drill")
+
+
+def drill(config: RunConfig, *, hours: float = 0.0, work: str | None = None) -> Drills:
+    """`hours`: how long random kills go on after the list. Raises `InputError` if `work` is not new.
+
+    The runs are removed if all drills passed, and otherwise kept and named.
+    """
+    folder = work or tempfile.mkdtemp(prefix="maskwright-drill-")
+    if work and os.path.exists(work) and os.listdir(work):
+        raise InputError("is not empty", where=work, fix="give --work a new folder")
+    storage.make_folder(folder)
+    drills, small = Drills(folder), tiny(config)
+    for fault, action in drill_save.drills(os.path.join(folder, "save")):
+        drills.meet(fault, action)
+    for fault, action in drill_run.drills(os.path.join(folder, "run"), small):
+        drills.meet(fault, action)
+    _kill_for_hours(drills, small, hours)
+    if drills.failed:
+        say(f"everything is kept in {folder}")
+    elif work is None:
+        shutil.rmtree(folder)
+    return drills
+
+
+def _kill_for_hours(drills: Drills, config: RunConfig, hours: float) -> None:
+    end, seed = time.monotonic() + hours * 3600.0, 0
+
+    def once() -> str:
+        verdict = verify_resume(config, steps=STEPS * 4, kills=10, seed=seed)
+        drills.kills += len(verdict.kills)
+        assert not verdict.differences, verdict.report()
+        return f"{len(verdict.kills)} kills, {verdict.steps_computed_again} steps computed again, the same numbers"
+
+    while time.monotonic() < end:
+        seed += 1
+        drills.meet(f"kill -9 at random, seed {seed}", once)

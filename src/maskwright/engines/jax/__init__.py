@@ -1,0 +1,1 @@
+"""The engine on JAX: TPU, and also CPU and GPU."""

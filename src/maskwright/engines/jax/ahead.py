@@ -1,0 +1,215 @@
+"""Compiling an update for a TPU slice that is not here, by Google's own compiler in libtpu.
+
+Runs as a process of its own (`python -m maskwright.engines.jax.ahead REQUEST RESULT`), because libtpu reads its
+settings when it is loaded, writes to the terminal as it likes, and keeps its memory.
+
+The compiler says of memory what the slice would say. It does not know speed, and nothing is run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from maskwright.core import config as run
+from maskwright.core import storage
+from maskwright.core.errors import ConfigError
+from maskwright.model.config import ModelConfig
+
+SETTINGS = {
+    "TPU_SKIP_MDS_QUERY": "1",  # else minutes of looking for a metadata server
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else two compilations at once die on a lock file
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # a machine that is not there either; keeps libtpu from asking for it
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_LOG_DIR": "disabled",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "JAX_PLATFORMS": "cpu",
+}
+OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
+"""Both cores of a v4 chip are one device, as in its runtime."""
+BOUNDS = {("v5e", "2x4"): (2, 4, 1), ("v6e", "2x4"): (2, 4, 1)}
+"""One host has eight of these chips; the compiler would put any four on a host."""
+GIB = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+
+
+@dataclass(frozen=True)
+class Request:
+    slice: str
+    """Kind and topology, such as `v6e:4x4`."""
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    sharding: str
+    dtype: str
+    devices: int | None
+    rows: int
+    """Of a micro-batch, as are the next two."""
+    tokens: int
+    slots: int
+    micro_batches: int
+    """Micro-batches that a device computes in an update."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Bytes are those of one device, at the moment when most are in use."""
+
+    device_kind: str
+    devices: int
+    fits: bool
+    limit_bytes: int
+    needed_bytes: int
+    """If the program does not fit, what the compiler asked for."""
+    arguments_bytes: int
+    temporaries_bytes: int | None
+    """None if the program does not fit."""
+    collectives: dict[str, int]
+    """How often each stands in the program; one in the loop over layers runs once a layer."""
+    compile_seconds: float
+    versions: dict[str, str]
+
+
+def topology(name: str) -> Any:
+    """Raises `ConfigError` with the compiler's own words."""
+    from jax.experimental import topologies
+
+    kind, _, shape = name.partition(":")
+    options = dict(OPTIONS.get(kind, {}))
+    if (kind, shape) in BOUNDS:
+        options["chips_per_host_bounds"] = BOUNDS[kind, shape]
+    elif shape in ("1x1", "1x1x1"):
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    try:
+        return topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+    except Exception as error:
+        what = f"the TPU compiler refuses it: {' '.join(str(error).split())[:300]}"
+        fix = "topologies are those that Google rents, as v5e:2x4 or v5p:2x2x4"
+        raise ConfigError(what, where=name, fix=fix) from None
+
+
+def program_for(request: Request) -> tuple[Any, list[Any]]:
+    """(`step.Program`, the devices of the slice). Raises `ConfigError` if the hosts do not divide `devices`, as the run
+    would."""
+    import jax.numpy as jnp
+
+    from maskwright.engines.jax.layout import Layout
+    from maskwright.engines.jax.processes import first_devices
+    from maskwright.engines.jax.step import Program
+    from maskwright.model.jax.networks import shapes
+
+    devices = sorted(topology(request.slice).devices, key=lambda device: (device.process_index, device.id))
+    if request.devices is not None:
+        devices = first_devices(devices, request.devices)
+    model = ModelConfig(**request.model)
+    dtype = jnp.bfloat16 if request.dtype == "bf16" else jnp.float32
+    layout = Layout.of(devices, shapes(model), fsdp=request.sharding == "fsdp", dtype=dtype)
+    return Program(model, run.Optimizer(**request.optimizer), layout, "tpu"), devices
+
+
+def compile_ahead(request: Request) -> Result:
+    import jax
+
+    program, devices = program_for(request)
+    sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
+    arguments = program.update_shapes(micro_batches=request.micro_batches, **sizes)
+    began = time.perf_counter()
+    lowered = program.jitted_update().lower(*arguments)
+    found: dict[str, Any] = {
+        "device_kind": devices[0].device_kind,
+        "devices": len(devices),
+        "limit_bytes": memory_limit(devices[0]),
+        "versions": {"jax": jax.__version__, "libtpu": _libtpu_version()},
+    }
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        seconds = round(time.perf_counter() - began, 1)
+        return Result(
+            fits=False,
+            needed_bytes=_largest_size(str(error)),
+            arguments_bytes=_bytes_of(arguments),
+            temporaries_bytes=None,
+            collectives={},
+            compile_seconds=seconds,
+            **found,
+        )
+    seconds = round(time.perf_counter() - began, 1)
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    return Result(
+        fits=True,
+        # Not the sum of all temporaries, which also counts those that never live at the same time.
+        needed_bytes=memory.peak_memory_in_bytes,
+        arguments_bytes=memory.argument_size_in_bytes,
+        temporaries_bytes=memory.peak_memory_in_bytes - memory.argument_size_in_bytes,
+        collectives={name: count for name in COLLECTIVES if (count := _count(name, text))},
+        compile_seconds=seconds,
+        **found,
+    )
+
+
+def memory_limit(device: Any) -> int:
+    """What a program may take of a device's memory. The compiler says it of a program that takes half a terabyte."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import SingleDeviceSharding
+
+    huge = jax.ShapeDtypeStruct((2**18, 2**18), jnp.float32, sharding=SingleDeviceSharding(device))
+    try:
+        jax.jit(lambda x: x + 1).lower(huge).compile()
+    except jax.errors.JaxRuntimeError as error:
+        return min(_sizes(str(error)))
+    raise ValueError("this compiler knows no limit of memory")
+
+
+def _sizes(message: str) -> list[int]:
+    return [round(float(number) * GIB[unit]) for number, unit in re.findall(r"\b(\d+(?:\.\d+)?)([KMGT])\b", message)]
+
+
+def _largest_size(message: str) -> int:
+    """The first line says how much was needed of how much there is."""
+    return max(_sizes(message.splitlines()[0]) or _sizes(message))
+
+
+def _bytes_of(arguments: Any) -> int:
+    """Bytes of the arguments on one device."""
+    import jax
+
+    leaves = jax.tree.leaves(arguments)
+    return sum(int(leaf.dtype.itemsize) * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
+
+
+def _count(name: str, text: str) -> int:
+    return len(re.findall(rf" {name}(?:-start)?\(", text))
+
+
+def _libtpu_version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version("libtpu")
+
+
+def main() -> None:
+    """Reads a request; writes a result, `{"error": …}` or `{"refused": …}`, the parts of a `ConfigError`."""
+    os.environ.update(SETTINGS)
+    wanted, into = sys.argv[1:]
+    try:
+        answer = asdict(compile_ahead(Request(**storage.read_json(wanted))))
+    except ConfigError as error:
+        answer = {"refused": {"what": error.what, "where": error.where, "fix": error.fix}}
+    except (ValueError, RuntimeError) as error:
+        answer = {"error": " ".join(str(error).split())[:500]}
+    with open(into, "w", encoding="utf-8") as file:
+        json.dump(answer, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""The JAX engine: TPU slices, and also CPU (virtual devices) and GPU.
+
+The host only feeds: an update is one compiled program (`step.py`), and nothing in it waits for the host. Its results
+stay on the devices until somebody asks for a number.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from jax.sharding import PartitionSpec
+
+from maskwright.core import config as run
+from maskwright.core.config import shared_out
+from maskwright.core.console import warn
+from maskwright.core.errors import MaskwrightError
+from maskwright.data.batch import Batch
+from maskwright.engines.base import (
+    EvalStats,
+    StepStats,
+    TrainState,
+    fewer_at_once,
+    is_out_of_memory,
+    not_finite,
+    one_row_too_long,
+)
+from maskwright.engines.ceiling import gemm_ceiling
+from maskwright.engines.jax import optimizers
+from maskwright.engines.jax.layout import AXIS, Layout
+from maskwright.engines.jax.optimizers import Rates
+from maskwright.engines.jax.processes import connect
+from maskwright.engines.jax.step import BATCH_FIELDS, EVERYWHERE, NO_BAD_STEP, Program, arrange
+from maskwright.model.config import NEVER_PREDICTED, ModelConfig
+from maskwright.model.jax.networks import Stacked, shapes, stack, unstack
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One program that was compiled, for the record."""
+
+    what: str
+    shapes: dict[str, tuple[int, ...]]
+    seconds: float
+    step: int
+
+
+def choose_dtype(wanted: str, device: str) -> str:
+    """On a CPU, XLA's bf16 products are slower than its fp32 ones (0.8 times on 2 Zen 5 cores)."""
+    return wanted if wanted != "auto" else "fp32" if device == "cpu" else "bf16"
+
+
+class JaxEngine:
+    """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on any number of devices."""
+
+    runs_ahead = True
+    reads_alone = False
+
+    def __init__(self, model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int) -> None:
+        self.config, self.optimizer_config = model, optimizer
+        platform, devices, self.processes = connect(engine)
+        self.device: str = platform
+        dtype = choose_dtype(engine.dtype, platform)
+        self.dtype_name = {"bf16": "bfloat16", "fp32": "float32"}[dtype]
+        layout = Layout.of(devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name))
+        self.program = Program(model, optimizer, layout, platform, seed=seed)
+        self.dp_degree = layout.devices
+        self._local = [i for i, found in enumerate(devices) if found.process_index == jax.process_index()]
+        self.rows_at_once: int | None = None
+        self.waiting: Callable[[], AbstractContextManager[object]] | None = None  # a step is one program
+        self.compiles: list[Compiled] = []
+        self._programs: dict[Any, Any] = {}
+        self._step = 0
+        self._state: dict[str, Any] = {}
+        self._vote: Array | None = None
+        self._gather = jax.jit(lambda array: array, out_shardings=self.program.sharding(EVERYWHERE))
+        hosts = f" on {self.processes.world_size} hosts" if self.processes.world_size > 1 else ""
+        self.description = (
+            f"JAX {jax.__version__} on {layout.devices} x {devices[0].device_kind}{hosts}, {self.dtype_name}, "
+            f"{'fully sharded' if engine.sharding == 'fsdp' else 'data parallel'}"
+        )
+
+    def local_virtual_workers(self, virtual_workers: int) -> list[int]:
+        each = shared_out(virtual_workers, self.dp_degree, "devices")
+        return [a * self.dp_degree + d for a in range(each) for d in self._local]
+
+    def ceiling(self) -> float:
+        here = self.program.layout.mesh.local_devices[0]
+        # An accelerator finishes one product before the host has asked for the next; virtual devices share cores.
+        many, chips = (1, 1) if self.device == "cpu" else (32, self.dp_degree)
+
+        def multiply(m: int, k: int, n: int) -> Callable[[], object]:
+            shapes = ((many * m, k), (k, n))
+            a, b = (jax.device_put(jnp.ones(shape, self.dtype_name), here) for shape in shapes)
+            product = jax.jit(partial(jnp.matmul, precision="highest" if self.dtype_name == "float32" else None))
+            return lambda: product(a, b).block_until_ready()
+
+        return chips * many * gemm_ceiling(multiply)
+
+    # ---- one update ------------------------------------------------------------------------------------------
+
+    def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
+        """Compiles both programs and runs neither: the compiler says what a TPU's memory lacks."""
+        self._run("update", self._state, batches, *self._scalars(0.0, 0), compile_only=True)
+        if held_out:
+            self._run("evaluate", self._state["parameters"], self._own(held_out), compile_only=True)
+
+    def step(
+        self,
+        batches: Sequence[Batch],
+        learning_rate: float,
+        give_up: Callable[[], bool] = lambda: False,
+        vote: int = 0,
+    ) -> StepStats | None:
+        if self.processes.world_size == 1 and give_up():
+            return None  # of several ranks, none can leave a step out alone
+        self._state, stats = self._run("update", self._state, batches, *self._scalars(learning_rate, vote))
+        self._step += 1
+        # The vote of the step before: nobody waits for this step's, and the host is never further ahead than that.
+        before, self._vote = self._vote, stats["vote"]
+        known = 0 if before is None else int(before)
+        agreed = vote if self.processes.world_size == 1 else known
+        return StepStats(stats["loss_sum"], stats["weight"], stats["grad_norm"], agreed)
+
+    def _scalars(self, learning_rate: float, vote: int) -> tuple[Array, Array, Array]:
+        """The arguments of `Program.update` after the batches."""
+        rates = Rates.of(self.optimizer_config, learning_rate, self._step + 1)
+        return (
+            self._everywhere(np.array(rates, np.float32)),
+            self._everywhere(np.array(self._step, np.int32)),
+            self._everywhere(np.full(len(self._local), vote, np.int32), PartitionSpec(AXIS)),
+        )
+
+    def check(self) -> None:
+        bad = int(self._state["first_bad"])
+        if bad < self._step:
+            raise not_finite(bad)
+
+    def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
+        found = self._run("evaluate", self._state["parameters"], self._own(batches))
+        return EvalStats(*(float(found[name]) for name in ("loss_sum", "weight", "correct")))
+
+    def _own(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Of everybody's batches, filled up with blank ones, those of this process's devices."""
+        blank = [replace(batches[0], weights=np.zeros_like(batches[0].weights))]
+        everything = list(batches) + blank * (-len(batches) % self.dp_degree)
+        return [batch for i, batch in enumerate(everything) if i % self.dp_degree in self._local]
+
+    def _run(self, what: str, state: Any, batches: Sequence[Batch], *rest: Array, compile_only: bool = False) -> Any:
+        while True:
+            compiled = False
+            try:
+                arguments = (state, self._put(batches), *rest)
+                program = self._compiled(what, arguments, rows=len(batches[0].input_ids))
+                compiled = True
+                return None if compile_only else program(*arguments)
+            except (jax.errors.JaxRuntimeError, MemoryError) as error:
+                self._compute_fewer_at_once(batches[0], error, alone=compiled)
+
+    def _put(self, batches: Sequence[Batch]) -> dict[str, Array]:
+        """Puts this process's micro-batches on its devices, in parts when they do not fit at once."""
+        M, local = len(batches[0].input_ids), len(self._local)
+        size = largest_divisor(M, self.rows_at_once or M)
+        if size < M:
+            rounds = [batches[i : i + local] for i in range(0, len(batches), local)]
+            batches = [batch.part(i, i + size) for one in rounds for i in range(0, M, size) for batch in one]
+        arrays = arrange(batches, local)
+        return {name: self._everywhere(arrays[name], PartitionSpec(None, AXIS)) for name in BATCH_FIELDS}
+
+    def _everywhere(self, local: np.ndarray, spec: PartitionSpec = EVERYWHERE) -> Array:
+        """The array of all processes, made of this process's part."""
+        return jax.make_array_from_process_local_data(self.program.sharding(spec), local)
+
+    def _compiled(self, what: str, arguments: tuple[Any, ...], rows: int) -> Any:
+        """The program for these very shapes. It is compiled and noted if there is none yet."""
+        sizes = {name: tuple(arguments[1][name].shape) for name in BATCH_FIELDS}
+        wanted = (what, *sizes.values())
+        if wanted not in self._programs:
+            program = replace(self.program, parts=rows // sizes["input_ids"][2])
+            began = time.perf_counter()
+            jitted = program.jitted_update() if what == "update" else program.jitted_score()
+            self._programs[wanted] = jitted.lower(*arguments).compile()
+            if any(made.what == what for made in self.compiles):
+                shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
+                warn(f"step {self._step}: compiling {what} again, for other shapes: {shown}")
+            self.compiles.append(Compiled(what, sizes, round(time.perf_counter() - began, 2), self._step))
+        return self._programs[wanted]
+
+    def _compute_fewer_at_once(self, batch: Batch, error: Exception, *, alone: bool) -> None:
+        """Halves `rows_at_once` with a warning after memory ran out. Raises `error` if it is another one, and
+        `MaskwrightError` if nothing can be done. `alone`: a device may have said it in one process alone, whereas the
+        compiler says the same in all."""
+        M, T = batch.input_ids.shape
+        rows = largest_divisor(M, self.rows_at_once or M)
+        if not is_out_of_memory(error):
+            raise error
+        gone = any(array.is_deleted() for array in jax.tree.leaves(self._state))
+        if gone or (alone and self.processes.world_size > 1):
+            raise MaskwrightError(
+                "out of memory in the middle of an update, which cannot be done again"
+                + ("" if gone else " in one process alone"),
+                where=self.device,
+                fix="lower batch.micro_batch_rows in a new run that begins from an export of this one; on a GPU, "
+                "XLA_PYTHON_CLIENT_MEM_FRACTION gives JAX more than three quarters of the memory",
+            ) from None
+        if rows == 1:
+            raise one_row_too_long(T, self.device) from None
+        self.rows_at_once = largest_divisor(M, rows // 2)
+        warn(fewer_at_once(rows, self.rows_at_once, T))
+
+    # ---- state -----------------------------------------------------------------------------------------------
+
+    def read(self) -> TrainState:
+        if not self._step:
+            return TrainState(0, unstack(self._fetch(self._state["parameters"]), self.config))
+        moments = {kind: unstack(self._fetch(named), self.config) for kind, named in self._state["moments"].items()}
+        return TrainState(self._step, unstack(self._fetch(self._state["parameters"]), self.config), moments)
+
+    def _fetch(self, named: dict[str, Array]) -> Stacked:
+        """Gathers the arrays on rank 0. The other ranks take part and get nothing."""
+        result: Stacked = {}
+        for name, array in named.items():
+            if self.processes.world_size > 1 and not array.is_fully_replicated:
+                # One at a time in every process: a device never holds two gathered arrays, and processes that gathered
+                # several in different orders would wait for each other for ever.
+                array = self._gather(array).block_until_ready()
+            if self.processes.rank == 0:
+                result[name] = np.asarray(array)
+        return result
+
+    def write(self, state: TrainState) -> None:
+        header = json.loads(self.processes.broadcast(json.dumps([state.step, bool(state.moments)]).encode()))
+        self._step, with_moments = header
+        self._vote, self._state = None, {}  # first, so that the devices never hold two
+        self._state = {
+            "parameters": self._send(stack(state.parameters, self.config, NEVER_PREDICTED), self.program.layout.shapes),
+            "moments": {},
+            "first_bad": self._everywhere(np.array(NO_BAD_STEP, np.int32)),
+        }
+        names = optimizers.moment_names(self.optimizer_config.kind, self.program.layout.shapes)
+        for kind, of in names.items():
+            given = stack(state.moments[kind], self.config) if state.moments else {}
+            self._state["moments"][kind] = self._send(given if with_moments else None, of)
+
+    def _send(self, stacked: Stacked | None, names: Iterable[str]) -> dict[str, Array]:
+        """Gives each process's devices their part of each array; None is zero everywhere."""
+        result: dict[str, Array] = {}
+        for name in names:
+            shape = self.program.layout.shapes[name]
+            given = (stacked or {}).get(name)
+            array = np.zeros(shape, np.float32) if given is None else given
+            if stacked is not None and self.processes.world_size > 1:
+                array = np.asarray(multihost_utils.broadcast_one_to_all(array))
+            sharding = self.program.layout.sharding(name)
+            result[name] = jax.make_array_from_callback(shape, sharding, array.__getitem__)
+        return result
+
+    @property
+    def report(self) -> dict[str, object]:
+        return {"compiles": [asdict(made) for made in self.compiles], "memory_bytes": self._memory()}
+
+    def _memory(self) -> list[dict[str, int]]:
+        """Bytes in use, at the peak, and there, for each of this host's devices that says so."""
+        wanted = {"bytes_in_use": "in_use", "peak_bytes_in_use": "peak", "bytes_limit": "there"}
+        found = (device.memory_stats() or {} for device in self.program.layout.mesh.local_devices)
+        return [{name: stats[key] for key, name in wanted.items() if key in stats} for stats in found]
+
+    def profile(self, folder: str) -> AbstractContextManager[object]:
+        """Writes what TensorBoard's profile page and Perfetto read."""
+        return jax.profiler.trace(folder, create_perfetto_trace=False)
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    return max(d for d in range(1, min(number, limit) + 1) if number % d == 0)

@@ -1,0 +1,127 @@
+"""Optimizers in JAX, on dictionaries of fp32 arrays: twins of `torch/optimizers.py`, for one device's shards.
+
+AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, all that is not a hidden matrix.
+Muon (Jordan et al. 2024): the matrices are shared out over the devices, and each is orthogonalized once and gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from maskwright.core import config as run
+from maskwright.engines.jax.layout import AXIS, Layout
+from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS
+from maskwright.model.jax.parts import Weights
+
+Moments = dict[str, Weights]
+
+
+def is_hidden(name: str) -> bool:
+    return name.endswith(HIDDEN_ROLES)
+
+
+def is_vector(name: str) -> bool:
+    """Biases and norms are not decayed."""
+    return name.endswith(".bias") or "norm" in name
+
+
+def moment_names(kind: str, names: Iterable[str]) -> dict[str, list[str]]:
+    """Which parameters have which moment."""
+    every = list(names)
+    others = [name for name in every if kind == "adamw" or not is_hidden(name)]
+    moments = {"exp_avg": others, "exp_avg_sq": others}
+    return moments if kind == "adamw" else moments | {"momentum": [name for name in every if is_hidden(name)]}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """fp32 scalars of one update, computed by the host in double precision."""
+
+    learning_rate: Array
+    correction1: Array
+    """AdamW's bias correction 1 - beta1^t."""
+    correction2: Array
+    """AdamW's bias correction sqrt(1 - beta2^t)."""
+
+    @staticmethod
+    def of(options: run.Optimizer, learning_rate: float, step: int) -> list[float]:
+        """`step` counts finished updates, this one included."""
+        return [learning_rate, 1.0 - options.beta1**step, (1.0 - options.beta2**step) ** 0.5]
+
+
+def apply(
+    options: run.Optimizer, rates: Rates, weights: Weights, gradients: Weights, moments: Moments, layout: Layout
+) -> tuple[Weights, Moments]:
+    """New weights and moments."""
+    after, new = {}, {kind: dict(named) for kind, named in moments.items()}
+    for name, m in moments["exp_avg"].items():
+        gradient, v = gradients[name], moments["exp_avg_sq"][name]
+        m = new["exp_avg"][name] = m + (gradient - m) * (1.0 - options.beta1)
+        v = new["exp_avg_sq"][name] = v * options.beta2 + jnp.square(gradient) * (1.0 - options.beta2)
+        decay = 0.0 if is_vector(name) else options.weight_decay
+        denominator = jnp.sqrt(v) / rates.correction2 + options.eps
+        rate = rates.learning_rate
+        after[name] = weights[name] * (1.0 - rate * decay) - rate / rates.correction1 * m / denominator
+    if options.kind == "muon":
+        ahead = {}
+        for name, momentum in moments["momentum"].items():
+            momentum = new["momentum"][name] = momentum + (gradients[name] - momentum) * (1.0 - options.momentum)
+            ahead[name] = gradients[name] + (momentum - gradients[name]) * options.momentum  # Nesterov's look ahead
+        for name, update in _orthogonal(ahead, layout).items():
+            shrink = 1.0 - rates.learning_rate * options.weight_decay
+            after[name] = weights[name] * shrink - rates.learning_rate * update
+    return {name: after[name] for name in weights}, new
+
+
+def _orthogonal(updates: Weights, layout: Layout) -> Weights:
+    """Orthogonalizes each hidden matrix, from this device's shard to the same one. Query, key and value are apart, and
+    so are both halves of a gated layer."""
+    full = {name: layout.gathered(name, update, jnp.float32) for name, update in updates.items()}
+    width = full["head.dense.weight"].shape[-1]
+    groups: dict[str, list[str]] = {"squares": [], "ups": [], "downs": []}
+    for name in full:
+        wide = "ups" if name.endswith("up.weight") else "downs" if name.endswith("down.weight") else "squares"
+        groups[wide].append(name)
+    result = {}
+    for group, names in groups.items():
+        rows = full["layers.down.weight"].shape[-1] if group == "ups" else width
+        stacks = [full[name].reshape(-1, rows, full[name].shape[-1]) for name in names]
+        matrices = jnp.concatenate(stacks)
+        scale = UPDATE_RMS * max(matrices.shape[1:]) ** 0.5
+        turned = matrices.mT if group == "ups" else matrices
+        made = shared_orthogonalize(turned.astype(layout.dtype), layout.devices).astype(jnp.float32) * scale
+        made = made.mT if group == "ups" else made
+        begin = 0
+        for name, stack in zip(names, stacks, strict=True):
+            part = made[begin : begin + len(stack)].reshape(full[name].shape)
+            result[name], begin = layout.shard(name, part), begin + len(stack)
+    return result
+
+
+def shared_orthogonalize(matrices: Array, devices: int) -> Array:
+    """[n, r, c], the same on every device -> each matrix orthogonalized by one device, and gathered."""
+    n = len(matrices)
+    each = -(-n // devices)
+    if devices == 1:
+        return orthogonalize(matrices)
+    padded = jnp.pad(matrices, ((0, each * devices - n), (0, 0), (0, 0)))
+    own = jax.lax.dynamic_slice_in_dim(padded, jax.lax.axis_index(AXIS) * each, each)
+    return jax.lax.all_gather(orthogonalize(own), AXIS, tiled=True)[:n]
+
+
+def orthogonalize(matrices: Array) -> Array:
+    """[n, r, c] -> about U V^T of each matrix's singular value decomposition, as in `torch/optimizers.py`."""
+    a, b, c = NEWTON_SCHULZ
+    squares = jnp.square(matrices.astype(jnp.float32)).sum((-2, -1), keepdims=True)
+    x = matrices / (jnp.sqrt(squares) + 1e-7).astype(matrices.dtype)
+
+    def once(x: Array, _: None) -> tuple[Array, None]:
+        gram = x @ x.mT
+        return a * x + (b * gram + c * (gram @ gram)) @ x, None
+
+    return jax.lax.scan(once, x, None, length=NEWTON_SCHULZ_STEPS)[0]

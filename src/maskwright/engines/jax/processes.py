@@ -1,0 +1,200 @@
+"""Finding the devices, and the other hosts of a slice, before anything else is computed.
+
+On a Cloud TPU the hosts find each other by the machine's metadata (Compute Engine) or variables (GKE). Elsewhere they
+use MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK, torch's `env://`. One process on each host owns all of its chips.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+from contextlib import suppress
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from maskwright.core import config as run
+from maskwright.core import hardware
+from maskwright.core.console import warn
+from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.core.extras import require
+from maskwright.engines.jax.layout import Platform
+from maskwright.engines.processes import (
+    CONNECT_SECONDS,
+    LONGEST_MESSAGE,
+    Alone,
+    Launch,
+    Processes,
+    find,
+    is_loopback,
+    launch_variables,
+)
+
+CPU_DEVICES = "jax_num_cpu_devices"
+MOST_VIRTUAL_DEVICES = 64
+"""Each has a thread, and all wait for each other; a thousand of them end the process."""
+LATER_SECONDS = 60.0
+"""From our own deadline for the hosts to find each other to JAX's, at which XLA ends the process."""
+DEAD_AFTER_SECONDS = 30
+"""A host without a sign of life for so long counts as dead."""
+LOST = ("gloo", "connection", "unavailable", "heartbeat", "socket", "deadline_exceeded", "coordination")
+"""Words in the errors of collectives and of the coordination service when another process has died."""
+GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
+"""PCI vendor, and its TPUs from v3 to 7x."""
+
+
+class Hosts:
+    """More than one process."""
+
+    def __init__(self) -> None:
+        self.rank, self.world_size = jax.process_index(), jax.process_count()
+
+    def broadcast(self, data: bytes) -> bytes:
+        length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+        given = np.frombuffer(data, np.uint8) if self.rank == 0 else np.zeros(length, np.uint8)
+        return np.asarray(multihost_utils.broadcast_one_to_all(given)).astype(np.uint8).tobytes()
+
+    def gather(self, data: bytes) -> list[bytes]:
+        sizes = multihost_utils.process_allgather(np.int32(len(data)))
+        given = np.zeros(LONGEST_MESSAGE, np.uint8)
+        given[: len(data)] = np.frombuffer(data, np.uint8)
+        found = np.asarray(multihost_utils.process_allgather(given)).astype(np.uint8)
+        return [row[:size].tobytes() for row, size in zip(found, np.asarray(sizes), strict=True)]
+
+    def lost(self, error: Exception) -> bool:
+        # Where a collective fails at once, JAX raises its error as a ValueError.
+        text = str(error).lower()
+        return isinstance(error, RuntimeError | ValueError) and any(sign in text for sign in LOST)
+
+    def close(self) -> None:
+        with suppress(RuntimeError, ValueError):
+            self.broadcast(b"")  # waits while rank 0 copies its last checkpoint; shutdown waits 30 seconds
+            jax.distributed.shutdown()
+
+
+def tpu_chips(devices: str = "/sys/bus/pci/devices") -> int:
+    """TPU chips in this machine, found without loading libtpu."""
+    found = 0
+    for path in glob.glob(os.path.join(glob.escape(devices), "*", "vendor")):
+        with open(path, encoding="ascii") as vendor, open(path[:-6] + "device", encoding="ascii") as device:
+            found += vendor.read().strip() == GOOGLE and device.read().strip() in TPU_DEVICES
+    return found
+
+
+def choose_device(wanted: str) -> Platform:
+    """`auto` takes TPU chips when there are some, else a CUDA device, else the CPU. Raises `ConfigError` rather than
+    falling back."""
+    chips = tpu_chips()
+    if wanted == "tpu" and not chips:
+        raise ConfigError(
+            "tpu was asked for, but this machine has no TPU chip",
+            where="engine.device",
+            fix="run it on a TPU VM; `maskwright plan` compiles for one that is not here",
+        )
+    if wanted == "tpu" or (wanted == "auto" and chips):
+        require("libtpu", "engine.device")
+        return "tpu"
+    there = bool(glob.glob("/dev/nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
+    cuda = there and importlib.util.find_spec("jax_plugins") is not None
+    if wanted == "auto" and there and not cuda:
+        warn('there is an NVIDIA device, but this JAX cannot use it: install "jax[cuda12]"; going on with the CPU')
+    if wanted == "cuda" and not cuda:
+        raise ConfigError(
+            "cuda was asked for, but there is no NVIDIA device that this JAX can use",
+            where="engine.device",
+            fix='check the driver, install "jax[cuda12]", or say cpu',
+        )
+    return "cuda" if wanted == "cuda" or (wanted == "auto" and cuda) else "cpu"
+
+
+def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
+    """(device, the devices of all hosts in an order that all agree on, processes). It is the first use of JAX.
+
+    Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.
+    """
+    device, given = choose_device(engine.device), launch_variables()
+    if given and (engine.devices or given.world_size) % given.world_size:  # before jaxlib, which crashes
+        raise ConfigError(
+            f"{engine.devices} devices cannot be shared out evenly over {given.world_size} processes",
+            where="engine.devices",
+            fix=f"take a multiple of {given.world_size}, or leave it out",
+        )
+    if device == "cpu":
+        _set_up_cpu(engine, given.world_size if given else 1)
+    if (given and given.world_size > 1) or (device == "tpu" and given is None):
+        _find_hosts(given)
+    try:
+        jax.config.update("jax_platforms", device)
+        devices = sorted(jax.devices(), key=lambda found: (found.process_index, found.id))
+    except RuntimeError as error:
+        raise MaskwrightError(
+            f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="see the driver's own message"
+        ) from None
+    if engine.devices is not None or device == "cpu":
+        devices = first_devices(devices, engine.devices or jax.process_count())
+    processes: Processes = Hosts() if jax.process_count() > 1 else Alone()
+    return device, devices, processes
+
+
+def _set_up_cpu(engine: run.Engine, hosts: int) -> None:
+    """On a CPU, `engine.devices` are virtual devices in one process: sharding over chips, without any chips."""
+    threads = engine.threads or hardware.spread_over_cores()
+    here = (engine.devices or 1) // hosts
+    if here > MOST_VIRTUAL_DEVICES:
+        raise ConfigError(
+            f"{here} devices were asked for; on a CPU they are virtual, and at most {MOST_VIRTUAL_DEVICES}",
+            where="engine.devices",
+            fix="take fewer; `maskwright plan` compiles for large slices",
+        )
+    if hosts > 1:
+        threads = max(threads, here)  # a device that waits for another process holds a thread, and all wait at once
+    os.environ.setdefault("PJRT_NPROC", str(threads))
+    if here > getattr(jax.config, CPU_DEVICES):
+        with suppress(RuntimeError):  # the devices exist already; `first_devices` reports too few
+            jax.config.update(CPU_DEVICES, here)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+
+
+def _find_hosts(launch: Launch | None) -> None:
+    if jax.distributed.is_initialized():
+        return
+    given: dict[str, Any] = {}
+    if launch:
+        given = {
+            "coordinator_address": f"{launch.address}:{launch.port}",
+            "num_processes": launch.world_size,
+            "process_id": launch.rank,
+            "cluster_detection_method": "deactivate",
+        }
+        if is_loopback(launch.address):  # JAX would listen on every address
+            given["coordinator_bind_address"] = given["coordinator_address"]
+    # The run itself takes SIGTERM: the hosts agree on a step to stop at (the vote of `Program.update`).
+    jax.config.update("jax_enable_preemption_service", False)
+
+    def initialize() -> None:
+        jax.distributed.initialize(
+            **given,
+            initialization_timeout=int(CONNECT_SECONDS + LATER_SECONDS),
+            heartbeat_timeout_seconds=DEAD_AFTER_SECONDS,
+            shutdown_timeout_seconds=DEAD_AFTER_SECONDS,
+        )
+
+    find(initialize, CONNECT_SECONDS)
+
+
+def first_devices(devices: list[Any], count: int) -> list[Any]:
+    """The same number of devices on each host, `count` in all."""
+    hosts = sorted({device.process_index for device in devices})
+    each = count // len(hosts)
+    chosen = [device for host in hosts for device in [d for d in devices if d.process_index == host][:each]]
+    if len(chosen) != count:
+        raise ConfigError(
+            f"{count} devices were asked for, {len(devices)} on {len(hosts)} hosts are there",
+            where="engine.devices",
+            fix="take a number that the hosts divide and have; leave it out for all; docs/tpu.md has how to take one "
+            "host or chip of a slice",
+        )
+    return chosen

@@ -1,0 +1,212 @@
+"""One update and one evaluation as JAX compiles them: pure functions of arrays, for any mesh.
+
+`engine.py` runs them; `maskwright plan` compiles the same ones ahead of time for a slice that is not there.
+
+Dimensions: A micro-batches for each device in one update, N devices, M rows of T tokens and K predicted positions in
+each micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
+
+from maskwright.core import config as run
+from maskwright.data import bits
+from maskwright.data.batch import Batch
+from maskwright.engines.base import DROPOUT_PURPOSE
+from maskwright.engines.jax import optimizers
+from maskwright.engines.jax.layout import AXIS, Layout, Platform
+from maskwright.engines.jax.optimizers import Rates
+from maskwright.model.config import ModelConfig
+from maskwright.model.jax.attention import choose_way
+from maskwright.model.jax.networks import logits, losses
+from maskwright.model.jax.parts import Weights
+
+BATCH_FIELDS = ("input_ids", "position_ids", "segment_ids", "predict_index", "labels", "weights")
+EVERYWHERE = PartitionSpec()
+NO_BAD_STEP = 2**31 - 1
+
+State = dict[str, Any]
+"""`parameters`, `moments` by kind, and `first_bad`, int32: the first step whose loss or gradient was not finite.
+Neither that step nor a later one changes anything."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is compiled: a model, how it learns, on which devices, with how many rows at once."""
+
+    model: ModelConfig
+    optimizer: run.Optimizer
+    layout: Layout
+    platform: Platform
+    """What it is compiled for; it decides how attention is computed."""
+    parts: int = 1
+    """Parts in which a virtual worker's micro-batch is computed; more than one if it does not fit at once."""
+    seed: int = 0
+
+    # ---- one micro-batch, inside the mesh --------------------------------------------------------------------
+
+    def _logits(self, weights: Weights, batch: dict[str, Array], key: Array | None) -> Array:
+        inputs = [batch[name] for name in BATCH_FIELDS[:4]]
+        width = self.model.hidden_size // self.model.num_attention_heads
+        dropped = self.model.attention_probs_dropout_prob if key is not None else 0.0
+        way = choose_way(self.platform, inputs[0].shape[1], width, dropped, self.layout.dtype)
+        return logits(weights, self.model, *inputs, gather=self.layout.gathered, way=way, key=key)
+
+    def _key(self, step: Array, number: Array) -> Array | None:
+        """Dropout's key in one part of one micro-batch: by seed, step, virtual worker and part, on any number of
+        devices."""
+        if not (self.model.hidden_dropout_prob or self.model.attention_probs_dropout_prob):
+            return None
+        virtual_worker = number // self.parts * self.layout.devices + jax.lax.axis_index(AXIS)
+        seed = int(bits.key(self.seed, DROPOUT_PURPOSE))
+        key = jax.random.wrap_key_data(jnp.array([seed >> 32, seed & 0xFFFFFFFF], jnp.uint32), impl="threefry2x32")
+        for part in (step, virtual_worker, number % self.parts):
+            key = jax.random.fold_in(key, part)
+        return key
+
+    def _gradient(self, weights: Weights, batches: dict[str, Array], step: Array) -> tuple[Array, Array, Weights]:
+        """Loss sum, weight and gradient of the global batch; the loss is divided once, by the global weight."""
+        weight = jax.lax.psum(batches["weights"].sum(), AXIS)
+
+        def loss_of(weights: Weights, batch: dict[str, Array], number: Array) -> tuple[Array, Array]:
+            found = self._logits(weights, batch, self._key(step, number))
+            loss = jnp.sum(losses(found, batch["labels"]) * batch["weights"])  # not a product: those may be in bf16
+            return loss / jnp.maximum(weight, 1.0), loss
+
+        def add(before: tuple[Weights, Array], here: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
+            gradient, loss = jax.grad(loss_of, has_aux=True)(weights, *here)
+            return jax.tree.map(jnp.add, before, (gradient, loss)), None
+
+        count = len(batches["weights"])
+        if count == 1:
+            first = {name: array[0] for name, array in batches.items()}
+            gradient, loss = jax.grad(loss_of, has_aux=True)(weights, first, jnp.int32(0))
+        else:
+            zero = (jax.tree.map(jnp.zeros_like, weights), jnp.float32(0))
+            (gradient, loss), _ = jax.lax.scan(add, zero, (batches, jnp.arange(count, dtype=jnp.int32)))
+        return jax.lax.psum(loss, AXIS), weight, self.layout.sum_gradients(gradient)
+
+    # ---- one update ------------------------------------------------------------------------------------------
+
+    def update(
+        self, state: State, batches: dict[str, Array], rates: Array, step: Array, vote: Array
+    ) -> tuple[State, dict[str, Array]]:
+        """Inside the mesh. `batches`: this device's, [A, 1, …]; `rates` fp32 [3]; `vote` int32 [1], of which all
+        get the highest."""
+        batches = {name: array[:, 0] for name, array in batches.items()}
+        loss, weight, gradient = self._gradient(state["parameters"], batches, step)
+        norm = self.layout.norm(gradient)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        first_bad = jnp.where(finite, state["first_bad"], jnp.minimum(state["first_bad"], step))
+        if self.optimizer.max_grad_norm is not None:  # torch.nn.utils.clip_grad_norm_'s rule
+            shrink = jnp.minimum(self.optimizer.max_grad_norm / (norm + 1e-6), 1.0)
+            gradient = jax.tree.map(lambda g: g * shrink, gradient)
+        old = (state["parameters"], state["moments"])
+        new = optimizers.apply(self.optimizer, Rates(*rates), old[0], gradient, old[1], self.layout)
+        parameters, moments = jax.tree.map(lambda n, o: jnp.where(first_bad > step, n, o), new, old)
+        stats = {"loss_sum": loss, "weight": weight, "grad_norm": norm, "vote": jax.lax.pmax(vote[0], AXIS)}
+        return {"parameters": parameters, "moments": moments, "first_bad": first_bad}, stats
+
+    def score(self, parameters: Weights, batches: dict[str, Array]) -> dict[str, Array]:
+        """Inside the mesh: sums over the micro-batches of all devices, [A, 1, …] on each."""
+
+        def one(batch: dict[str, Array]) -> dict[str, Array]:
+            found = self._logits(parameters, batch, None)
+            right = (found.argmax(-1) == batch["labels"]).astype(jnp.float32)
+            weights = batch["weights"]
+            return {
+                "loss_sum": jnp.sum(losses(found, batch["labels"]) * weights),
+                "weight": weights.sum(),
+                "correct": jnp.sum(right * weights),
+            }
+
+        here = jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
+        return jax.lax.psum(jax.tree.map(lambda a: a.sum(0), here), AXIS)
+
+    # ---- on a mesh -------------------------------------------------------------------------------------------
+
+    def _specs(self) -> tuple[State, dict[str, PartitionSpec]]:
+        parameters = {name: self.layout.spec(name) for name in self.layout.shapes}
+        names = optimizers.moment_names(self.optimizer.kind, self.layout.shapes)
+        moments = {kind: {name: parameters[name] for name in of} for kind, of in names.items()}
+        state = {"parameters": parameters, "moments": moments, "first_bad": EVERYWHERE}
+        return state, dict.fromkeys(BATCH_FIELDS, PartitionSpec(None, AXIS))
+
+    def _on_mesh(self, inside: Any, takes: Any, gives: Any, donate: tuple[int, ...]) -> Any:
+        # fp32 runs in fp32, since a TPU or GPU takes less by default. bf16 stays: TPU kernels take nothing else.
+        precision = "highest" if self.layout.dtype == jnp.float32 else "default"
+
+        def traced(*arguments: Any) -> Any:
+            with jax.default_matmul_precision(precision):
+                return inside(*arguments)
+
+        # check_vma would let autodiff sum each micro-batch's gradient over all devices; here that comes last.
+        outside = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=takes, out_specs=gives, check_vma=False)
+        return jax.jit(outside, donate_argnums=donate)
+
+    def jitted_update(self) -> Any:
+        state, batch = self._specs()
+        stats = dict.fromkeys(("loss_sum", "weight", "grad_norm", "vote"), EVERYWHERE)
+        takes = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
+        return self._on_mesh(self.update, takes, (state, stats), (0,))
+
+    def jitted_score(self) -> Any:
+        state, batch = self._specs()
+        stats = dict.fromkeys(("loss_sum", "weight", "correct"), EVERYWHERE)
+        return self._on_mesh(self.score, (state["parameters"], batch), stats, ())
+
+    # ---- shapes, for memory that is not there yet --------------------------------------------------------------
+
+    def state_shapes(self) -> State:
+        specs, _ = self._specs()
+        abstract = lambda name: jax.ShapeDtypeStruct(  # noqa: E731
+            self.layout.shapes[name], jnp.float32, sharding=self.layout.sharding(name)
+        )
+        return {
+            "parameters": {name: abstract(name) for name in specs["parameters"]},
+            "moments": {kind: {name: abstract(name) for name in of} for kind, of in specs["moments"].items()},
+            "first_bad": jax.ShapeDtypeStruct((), jnp.int32, sharding=self.sharding(EVERYWHERE)),
+        }
+
+    def update_shapes(self, *, micro_batches: int, rows: int, tokens: int, slots: int) -> tuple[Any, ...]:
+        """Arguments of `jitted_update`: `micro_batches` (A) of `rows` (M) x `tokens` (T) with `slots` (K) each."""
+        sizes = dict.fromkeys(BATCH_FIELDS[:3], (rows, tokens)) | dict.fromkeys(BATCH_FIELDS[3:], (slots,))
+        N = self.layout.devices
+        sharding = self.sharding(PartitionSpec(None, AXIS))
+        batch = {
+            name: jax.ShapeDtypeStruct(
+                (micro_batches, N, *size), jnp.float32 if name == "weights" else jnp.int32, sharding=sharding
+            )
+            for name, size in sizes.items()
+        }
+        everywhere = self.sharding(EVERYWHERE)
+        return (
+            self.state_shapes(),
+            batch,
+            jax.ShapeDtypeStruct((3,), jnp.float32, sharding=everywhere),
+            jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere),
+            jax.ShapeDtypeStruct((N,), jnp.int32, sharding=self.sharding(PartitionSpec(AXIS))),
+        )
+
+    def sharding(self, spec: PartitionSpec) -> NamedSharding:
+        return NamedSharding(self.layout.mesh, spec)
+
+
+def arrange(batches: Sequence[Batch], devices: int) -> dict[str, np.ndarray]:
+    """Micro-batches in the order of their virtual workers -> arrays [A, devices, …]: virtual worker a * devices + d is
+    micro-batch a of device d."""
+    return {
+        name: np.stack([getattr(batch, name) for batch in batches]).reshape(
+            len(batches) // devices, devices, *getattr(batches[0], name).shape
+        )
+        for name in BATCH_FIELDS
+    }

@@ -1,0 +1,348 @@
+"""The torch engine: one CPU or CUDA device for each process.
+
+This file has the micro-batches of an update, its health and memory; `weights.py` has what it changes, and `prepare.py`
+what it computes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import astuple, dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskwright.core import config as run
+from maskwright.core.config import shared_out
+from maskwright.core.console import warn
+from maskwright.core.errors import MaskwrightError
+from maskwright.data import bits
+from maskwright.data.batch import Batch
+from maskwright.engines.base import (
+    DROPOUT_PURPOSE,
+    EvalStats,
+    StepStats,
+    TrainState,
+    fewer_at_once,
+    is_out_of_memory,
+    not_finite,
+    one_row_too_long,
+)
+from maskwright.engines.ceiling import gemm_ceiling
+from maskwright.engines.torch.prepare import (
+    choose_compile,
+    choose_device,
+    choose_dtype,
+    prepare,
+    use_exact_sums,
+    use_threads,
+)
+from maskwright.engines.torch.processes import Peers, connect, gather_into
+from maskwright.engines.torch.weights import Replicated
+from maskwright.model.config import ModelConfig
+from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, takes_cu_seqlens
+from maskwright.model.torch.networks import masked_lm_loss
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over all ranks for one step."""
+
+    weight: float
+    """Weight of the predictions."""
+    vote: int
+    """The highest one."""
+    urgent: bool
+    """Whether any rank must give the step up."""
+
+
+class Exchange:
+    """The one exchange between ranks in an update, however often its gradient is computed again."""
+
+    def __init__(self, engine: TorchEngine, weight: float, vote: int) -> None:
+        self._engine, self._weight, self._vote = engine, weight, vote
+        self._sums: Sums | None = None
+
+    def sums(self, *, urgent: bool = False) -> Sums:
+        if self._sums is None:
+            with (self._engine.waiting or nullcontext)():
+                self._sums = self._engine.exchange(self._weight, self._vote, urgent=urgent)
+        return self._sums
+
+
+class TorchEngine:
+    """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run drops the same.
+
+    `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides.
+    """
+
+    def __init__(
+        self, model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int, *, run_flops: float = 0.0
+    ) -> None:
+        self.config, self.optimizer_config, self.seed = model, optimizer, seed
+        self.device = choose_device(engine.device)
+        self.processes = connect(engine, self.device)
+        self.dp_degree = self.processes.world_size
+        self.dtype = choose_dtype(engine.dtype, self.device)
+        self.dtype_name = str(self.dtype).removeprefix("torch.")
+        self.threads = use_threads(engine, self.device)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        if self.device == "cuda":
+            use_exact_sums(engine.reproducibility == "exact")
+        compiled = choose_compile(engine.compile, self.device, run_flops)
+        self.runs_ahead = self.device == "cuda"
+        # A CUDA stream may stand behind a collective operation that waits for the lost process for ever.
+        self.reads_alone = engine.sharding == "data" and self.device == "cpu"
+        self.rows_at_once: int | None = None
+        self._step = 0
+        self._first_bad = torch.tensor(2**62, device=self.device)
+        self.model, self.weights = prepare(
+            model,
+            optimizer,
+            engine,
+            device=self.device,
+            dtype=self.dtype,
+            processes=self.processes,
+            compiled=compiled,
+        )
+        # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
+        self.waiting: Callable[[], AbstractContextManager[object]] | None = None
+        if isinstance(self.weights, Replicated):
+            self.waiting = nullcontext
+        self.description = self._describe(engine, compiled)
+
+    def _describe(self, engine: run.Engine, compiled: bool) -> str:
+        name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
+        how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
+        several = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
+        layers = "compiled" if compiled else "not compiled"
+        return f"torch {torch.__version__} on {name}, {self.dtype_name}, layers {layers}{several}"
+
+    def local_virtual_workers(self, virtual_workers: int) -> list[int]:
+        each = shared_out(virtual_workers, self.dp_degree, "processes")
+        return list(range(self.processes.rank * each, (self.processes.rank + 1) * each))
+
+    def ceiling(self) -> float:
+        def multiply(m: int, k: int, n: int) -> Callable[[], object]:
+            a, b = (torch.randn(shape, device=self.device).to(self.dtype) for shape in ((m, k), (k, n)))
+
+            def once() -> None:
+                a @ b
+                if self.device != "cpu":
+                    torch.cuda.synchronize()
+
+            return once
+
+        return self.dp_degree * gemm_ceiling(multiply)
+
+    # ---- one update ------------------------------------------------------------------------------------------
+
+    def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
+        """One micro-batch of each kind: the others have its shapes. `begin` allocates the moments and the buffers of
+        all micro-batches first. Nothing is sent but the number of rows that fit, so ranks may differ until then."""
+        local = self.local_virtual_workers(len(batches) * self.dp_degree)
+
+        def train() -> None:
+            self.weights.begin(len(batches) * self.dp_degree)
+            self._accumulate(batches[0], local[0], final=False)
+
+        self._fitting(batches[0], train)
+        for batch in held_out[:1]:
+            self._evaluate(batch)
+        self.exchange(0.0, 0, urgent=False)
+
+    def step(
+        self,
+        batches: Sequence[Batch],
+        learning_rate: float,
+        give_up: Callable[[], bool] = lambda: False,
+        vote: int = 0,
+    ) -> StepStats | None:
+        exchange = Exchange(self, sum(batch.predicted for batch in batches), vote)
+        losses = self._fitting(batches[0], lambda: self._gradient(batches, give_up, exchange))
+        if len(losses) < len(batches):
+            return None
+        sums = exchange.sums()
+        with (self.waiting or nullcontext)():
+            loss_sum = self._gathered(torch.stack(losses)).sum(dtype=torch.float64)
+            weight = max(sums.weight, 1.0)
+            norm = self.weights.finish() / weight
+        good = self._judge(loss_sum, norm)
+        longest = self.optimizer_config.max_grad_norm
+        # torch.nn.utils.clip_grad_norm_'s rule, and the one division by the weight
+        scale = torch.clamp((longest or math.inf) / (norm + 1e-6), max=1.0) / weight
+        self.weights.update(scale, learning_rate, good)
+        self._step += 1
+        return StepStats(loss_sum, sums.weight, norm, sums.vote)
+
+    def _gradient(self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Exchange) -> list[Tensor]:
+        """Loss sums of the micro-batches; fewer of them when all ranks give the step up.
+
+        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. A
+        rank that wants to give up goes to that exchange at once."""
+        local = self.local_virtual_workers(len(batches) * self.dp_degree)
+        self.weights.begin(len(batches) * self.dp_degree)
+        losses = []
+        for virtual_worker, batch in zip(local, batches, strict=True):
+            final, urgent = virtual_worker == local[-1], give_up()
+            if self.processes.world_size == 1:
+                if urgent:
+                    break
+            elif (final or (urgent and not self.weights.in_step)) and exchange.sums(urgent=urgent).urgent:
+                break
+            losses.append(self._accumulate(batch, virtual_worker, final=final))
+        return losses
+
+    def exchange(self, weight: float, vote: int, *, urgent: bool) -> Sums:
+        """What ranks tell each other in each step, over the connection of their hosts. The fewest `rows_at_once` of any
+        rank become those of all."""
+        if not isinstance(self.processes, Peers):
+            return Sums(weight, vote, urgent)
+        own = torch.tensor([weight, vote, self.rows_at_once or math.inf, urgent], dtype=torch.float64)
+        found = self.processes.gather_numbers(own)
+        rows = found[:, 2].min().item()
+        self.rows_at_once = None if math.isinf(rows) else int(rows)
+        return Sums(found[:, 0].sum().item(), int(found[:, 1].max()), bool(found[:, 3].any()))
+
+    def _gathered(self, own: Tensor) -> Tensor:
+        """[n] of each rank -> [world_size * n], by virtual worker."""
+        if self.processes.world_size == 1:
+            return own
+        found = own.new_empty(self.processes.world_size * len(own))
+        gather_into(found, own)
+        return found
+
+    def _fitting(self, batch: Batch, compute: Callable[[], T]) -> T:
+        """The result of `compute`, which is called again with half of `batch`'s rows at once when memory runs out."""
+        while True:
+            try:
+                return compute()
+            except (RuntimeError, MemoryError) as error:
+                self._compute_fewer_at_once(batch, error)
+
+    def _compute_fewer_at_once(self, batch: Batch, error: Exception) -> None:
+        """Halves `rows_at_once` with a warning after memory ran out. Raises `error` if it is another one, and
+        `MaskwrightError` if not even one row fits."""
+        if not is_out_of_memory(error):
+            raise error
+        M, T = batch.input_ids.shape
+        rows = min(self.rows_at_once or M, M)
+        if rows == 1:
+            raise one_row_too_long(T, self.device) from None
+        if self.weights.sending:
+            raise MaskwrightError(
+                "out of memory while the processes were summing their gradients, which cannot be done again",
+                where=self.device,
+                fix="lower batch.micro_batch_rows and raise batch.virtual_workers in a new run that begins from an "
+                "export of this one",
+            ) from None
+        self.rows_at_once = rows // 2
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+        warn(fewer_at_once(rows, self.rows_at_once, T))
+
+    def _parts(self, batch: Batch) -> list[Batch]:
+        M = len(batch.input_ids)
+        size = self.rows_at_once or M
+        return [batch] if size >= M else [batch.part(i, min(i + size, M)) for i in range(0, M, size)]
+
+    def _judge(self, loss_sum: Tensor, norm: Tensor) -> Tensor | None:
+        """Notes whether loss and gradient are finite. A device that runs ahead gets 1 or 0, which scales this update
+        and each later one, so that nothing waits. Elsewhere `HealthError` is raised here."""
+        finite = torch.isfinite(loss_sum) & torch.isfinite(norm)
+        self._first_bad = torch.where(finite, self._first_bad, self._first_bad.clamp(max=self._step))
+        if not self.runs_ahead:
+            self.check()
+            return None
+        return (self._first_bad > self._step).float()
+
+    def check(self) -> None:
+        step = int(self._first_bad)
+        if step <= self._step:
+            raise not_finite(step)
+
+    def _accumulate(self, batch: Batch, virtual_worker: int, *, final: bool) -> Tensor:
+        """Adds one micro-batch's gradient; returns its loss sum on the device."""
+        if self.config.hidden_dropout_prob or self.config.attention_probs_dropout_prob:
+            torch.manual_seed(int(bits.key(self.seed, DROPOUT_PURPOSE, self._step, virtual_worker) >> np.uint64(1)))
+        self.model.train()
+        total = torch.zeros((), device=self.device)
+        parts = self._parts(batch)
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            loss = masked_lm_loss(*self._predict(part))
+            self.weights.expect(first=number == 0, last=last, final=final and last)
+            loss.backward()
+            self.weights.take()
+            total = total + loss.detach()
+        return total
+
+    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [K, V], labels [K] and weights [K] on the device."""
+
+        def put(array: np.ndarray) -> Tensor:
+            tensor = torch.from_numpy(array)
+            if self.device == "cuda":  # from ordinary memory, a copy waits for the device
+                tensor = tensor.pin_memory()
+            return tensor.to(self.device, non_blocking=True)
+
+        segments: Tensor | CuSeqlens = put(batch.segment_ids)
+        dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
+        width = self.config.hidden_size // self.config.num_attention_heads
+        if takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
+            segments = CuSeqlens(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
+        logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
+        return logits, put(batch.labels).long(), put(batch.weights)
+
+    def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
+        if not isinstance(self.processes, Peers):
+            return sum((self._evaluate(batch) for batch in batches), EvalStats())
+        # Each rank computes equally many, because ranks may wait for each other in a forward pass.
+        blank = replace(batches[0], weights=np.zeros_like(batches[0].weights))
+        everything = [*batches, *[blank] * (-len(batches) % self.dp_degree)]
+        own = [self._evaluate(batch) for batch in everything[self.processes.rank :: self.dp_degree]]
+        found = self.processes.gather_numbers(torch.tensor([astuple(stats) for stats in own], dtype=torch.float64))
+        return sum((EvalStats(*stats) for stats in found.transpose(0, 1).flatten(0, 1).tolist()), EvalStats())
+
+    @torch.no_grad()
+    def _evaluate(self, batch: Batch) -> EvalStats:
+        self.model.eval()
+        return self._fitting(batch, lambda: sum((self._score(part) for part in self._parts(batch)), EvalStats()))
+
+    def _score(self, batch: Batch) -> EvalStats:
+        logits, labels, weights = self._predict(batch)
+        loss = masked_lm_loss(logits, labels, weights)
+        correct = ((logits.argmax(-1) == labels) * weights).sum()
+        return EvalStats(float(loss), float(weights.sum()), float(correct))
+
+    # ---- state -----------------------------------------------------------------------------------------------
+
+    def read(self) -> TrainState:
+        return self.weights.read(self._step)
+
+    def write(self, state: TrainState) -> None:
+        header = json.loads(self.processes.broadcast(json.dumps([state.step, bool(state.moments)]).encode()))
+        self._step, with_moments = header
+        self.weights.write(TrainState(self._step, state.parameters, state.moments), moments=with_moments)
+
+    @property
+    def report(self) -> dict[str, object]:
+        if self.device == "cpu":
+            return {}
+        return {"memory_bytes": {"peak": torch.cuda.max_memory_allocated(), "there": torch.cuda.mem_get_info()[1]}}
+
+    @contextmanager
+    def profile(self, folder: str) -> Iterator[object]:
+        """Writes `trace.json`, for Perfetto or chrome://tracing."""
+        with torch.profiler.profile() as profiler:
+            yield profiler
+        os.makedirs(folder, exist_ok=True)
+        profiler.export_chrome_trace(os.path.join(folder, "trace.json"))

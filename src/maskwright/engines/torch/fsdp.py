@@ -1,0 +1,162 @@
+"""Weights, gradient and optimizer state of a torch run, sharded over the ranks by torch's `fully_shard` (FSDP2).
+
+A layer's weights are gathered just before it is computed, in the dtype of the multiplications, and again in the
+backward pass. Its gradient is reduce-scattered at once, in fp32. This is for models that do not fit otherwise: it sends
+more than `weights.py`, and its sums have the backend's order. Checkpoints are the same files.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from maskwright.core import config as run
+from maskwright.engines.base import TrainState
+from maskwright.engines.processes import Processes
+from maskwright.model.config import NEVER_PREDICTED, ModelConfig
+from maskwright.model.hf.names import Parameters
+from maskwright.model.torch.modernbert import ModernBert
+from maskwright.model.torch.networks import assign, extract
+from maskwright.model.torch.roberta import Roberta
+
+KINDS = ("exp_avg", "exp_avg_sq")
+
+
+class Sharded:
+    """See `weights.Weights`. `network` comes without storage (device meta), and gets storage for this rank's shard on
+    `device`."""
+
+    in_step = True
+    sending = True
+    """Each layer's forward pass already gathers its weights from the other ranks."""
+
+    def __init__(
+        self,
+        network: Roberta | ModernBert,
+        config: ModelConfig,
+        options: run.Optimizer,
+        dtype: torch.dtype,
+        device: str,
+        processes: Processes,
+    ) -> None:
+        self.config, self.options, self._processes = config, options, processes
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        mesh = init_device_mesh(device, (processes.world_size,))
+        for layer in network.layers:
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        fully_shard(network, mesh=mesh, mp_policy=policy)
+        network.to_empty(device=device)
+        for module in network.modules():
+            if isinstance(module, FSDPModule):  # sum over ranks, no mean
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+        self._named = {name: cast(DTensor, parameter) for name, parameter in network.named_parameters()}
+        self._optimizer: torch.optim.AdamW | None = None
+
+    def _local(self) -> dict[str, Tensor]:
+        """This rank's shard of each parameter; it may be empty."""
+        return {name: parameter.to_local().detach() for name, parameter in self._named.items()}
+
+    def _start_optimizer(self, step: int = 0) -> torch.optim.AdamW:
+        """With the moments of `step` finished updates, all zero."""
+        if self._optimizer is None:
+            options = self.options
+            self._parts = self._local()
+            matrices, vectors = (
+                [part for name, part in self._parts.items() if (self._named[name].ndim < 2) is flat]
+                for flat in (False, True)
+            )
+            groups = [
+                {"params": matrices, "weight_decay": options.weight_decay},
+                {"params": vectors, "weight_decay": 0.0},
+            ]
+            self._optimizer = torch.optim.AdamW(
+                groups, lr=options.learning_rate, betas=(options.beta1, options.beta2), eps=options.eps, fused=True
+            )
+            for part in self._parts.values():
+                self._optimizer.state[part] = {
+                    "step": torch.tensor(float(step), device=part.device),
+                    **{kind: torch.zeros_like(part) for kind in KINDS},
+                }
+        return self._optimizer
+
+    # ---- one update ------------------------------------------------------------------------------------------
+
+    def begin(self, virtual_workers: int) -> None:
+        self._start_optimizer()
+        for parameter in self._named.values():
+            parameter.grad = None
+
+    def expect(self, *, first: bool, last: bool, final: bool) -> None:
+        """`fully_shard` reduce-scatters after each backward pass: there is no room for an unsharded gradient."""
+
+    def take(self) -> None: ...
+
+    def _gradients(self) -> dict[str, Tensor]:
+        return {name: cast(DTensor, parameter.grad).to_local() for name, parameter in self._named.items()}
+
+    def finish(self) -> Tensor:
+        squares = torch.stack(torch._foreach_norm(list(self._gradients().values()))).square().sum()
+        dist.all_reduce(squares)
+        return squares.sqrt()
+
+    def update(self, scale: Tensor, learning_rate: float, good: Tensor | None) -> None:
+        optimizer, gradients = self._start_optimizer(), self._gradients()
+        torch._foreach_mul_(list(gradients.values()), scale)
+        for name, part in self._parts.items():
+            part.grad = gradients[name]
+        if good is not None:
+            optimizer.found_inf = 1.0 - good  # type: ignore[attr-defined]  # torch's own way, that of GradScaler
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        optimizer.step()
+
+    # ---- state -----------------------------------------------------------------------------------------------
+
+    def read(self, step: int) -> TrainState:
+        moments = {}
+        if step and self._optimizer:
+            state = self._optimizer.state
+            for kind in KINDS:
+                moments[kind] = self._gather({name: state[part][kind] for name, part in self._parts.items()})
+        return TrainState(step, self._gather(self._local()), moments if self._processes.rank == 0 else {})
+
+    def _gather(self, parts: dict[str, Tensor]) -> Parameters:
+        """On rank 0, one parameter after the other, so that no device holds more than one of them unsharded."""
+        found: Parameters = {}
+        gathered: dict[str, Tensor] = {}
+        for name, like in self._named.items():
+            full = DTensor.from_local(
+                parts[name], like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
+            ).full_tensor()
+            if self._processes.rank == 0:
+                gathered[name] = full.cpu()
+        if gathered:
+            found = extract(gathered, self.config)
+        return found
+
+    def write(self, state: TrainState, *, moments: bool) -> None:
+        self._shard(self._local(), state.parameters, NEVER_PREDICTED)
+        self._optimizer = None
+        if not moments:
+            return
+        optimizer = self._start_optimizer(state.step)
+        for kind in KINDS:
+            parts = {name: optimizer.state[part][kind] for name, part in self._parts.items()}
+            self._shard(parts, state.moments.get(kind, {}), 0.0)
+
+    def _shard(self, parts: dict[str, Tensor], given: Parameters, padding: float) -> None:
+        """Gives each rank its shard of rank 0's arrays."""
+        full = {name: torch.empty(like.shape) for name, like in self._named.items()} if given else {}
+        if given:
+            assign(full, given, self.config, padding)
+        for name, like in self._named.items():
+            array = full[name] if given else torch.empty(like.shape)
+            shard = distribute_tensor(array.to(parts[name].device), like.device_mesh, like.placements)
+            parts[name].copy_(shard.to_local())

@@ -1,0 +1,136 @@
+"""What a torch run computes on, and the network made ready for it: device, precision, threads, FSDP, compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import cache
+
+import torch
+
+from maskwright.core import config as run
+from maskwright.core import hardware
+from maskwright.core.errors import ConfigError
+from maskwright.engines.processes import Processes, launch_variables
+from maskwright.engines.torch.weights import Replicated, Weights
+from maskwright.model.config import ModelConfig
+from maskwright.model.torch.modernbert import ModernBert
+from maskwright.model.torch.networks import make_network
+from maskwright.model.torch.roberta import Roberta
+
+COMPILE_PAYS_FLOPS = 1e17
+"""FLOPs of a run of some five minutes on a CUDA device: fused layers save more than the minute of compiling. On a CPU
+they save nothing (docs/experiments.md)."""
+
+
+def choose_device(wanted: str) -> str:
+    """`auto` takes a CUDA device when there is one. Raises `ConfigError` rather than falling back."""
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "cuda was asked for, but torch sees no CUDA device",
+            where="engine.device",
+            fix="check the driver and that torch is a CUDA build, or say cpu",
+        )
+    if wanted == "tpu":
+        raise ConfigError("torch does not know TPUs", where="engine.device", fix="say engine.kind: jax")
+    return wanted
+
+
+def choose_dtype(wanted: str, device: str) -> torch.dtype:
+    """`auto` takes bf16 if the hardware multiplies it faster. Its feature flags decide, so the choice never varies."""
+    if wanted == "auto":
+        if device == "cuda":
+            wanted = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+        else:
+            wanted = "bf16" if hardware.cpu_multiplies_bf16_faster() else "fp32"
+    return torch.bfloat16 if wanted == "bf16" else torch.float32
+
+
+def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
+    """The FLOPs of the whole run decide, not of what is left of it, so that a continued run computes as before.
+
+    Raises `ConfigError` if a compiler is needed and absent.
+    """
+    if device == "cpu" and wanted == "on" and not (os.environ.get("CXX") or shutil.which("g++")):
+        raise ConfigError("torch.compile needs a C++ compiler on a CPU", where="engine.compile", fix="install g++")
+    return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
+
+
+def require_shardable(optimizer: run.Optimizer, engine: run.Engine, compiled: bool) -> None:
+    where = "engine.sharding fsdp"
+    if engine.reproducibility == "exact":
+        raise ConfigError(
+            "sums gradients in the order of the backend", where=where, fix="say engine.reproducibility: fast, too"
+        )
+    if optimizer.kind == "muon":
+        fix = "take optimizer.kind: adamw, or engine.sharding: data; engine.kind: jax has both"
+        raise ConfigError("shards the matrices that muon needs unsharded", where=where, fix=fix)
+    if compiled:
+        raise ConfigError("is not compiled", where=where, fix="say engine.compile: off")
+
+
+def use_threads(engine: run.Engine, device: str) -> int:
+    """Sets how many threads this process computes with, and returns it. Ranks of one machine share out its cores."""
+    launch = launch_variables()
+    # Each rank takes its own share of the cores in any case; engine.threads holds what `exact_threads` decided.
+    share = cpu_threads() if device == "cpu" and (not engine.threads or (launch and launch.local_world_size > 1)) else 0
+    threads = engine.threads or share or hardware.usable_cores()
+    torch.set_num_threads(threads)
+    if device == "cpu":
+        hardware.keep_freed_memory()
+    return threads
+
+
+@cache
+def cpu_threads() -> int:
+    """Binds this process to its share of the cores, once: afterwards it sees no other cores."""
+    launch = launch_variables()
+    local_rank, local_world_size = (launch.local_rank, launch.local_world_size) if launch else (0, 1)
+    return hardware.spread_over_cores(number=local_rank, count=local_world_size)
+
+
+def use_exact_sums(exact: bool) -> None:
+    """On CUDA, some kernels add in whatever order their threads come, as flash attention's backward pass does. Those
+    that have no other way are named in a warning (torch's page "Reproducibility")."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(exact, warn_only=True)
+    # Otherwise each new tensor is filled first, for nothing.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def prepare(
+    model: ModelConfig,
+    optimizer: run.Optimizer,
+    engine: run.Engine,
+    *,
+    device: str,
+    dtype: torch.dtype,
+    processes: Processes,
+    compiled: bool,
+) -> tuple[Roberta | ModernBert, Weights]:
+    """The network, and the weights that an update changes, in the order of torchtitan's `parallelize`.
+
+    Raises `ConfigError` if the parts do not go together."""
+    # 1. The layout of the weights: a part of each in every rank, or all of them in flat buffers.
+    weights: Weights
+    if engine.sharding == "fsdp":
+        require_shardable(optimizer, engine, compiled)
+    if engine.sharding == "fsdp" and processes.world_size > 1:
+        from maskwright.engines.torch.fsdp import Sharded
+
+        network = make_network(model, "meta")
+        weights = Sharded(network, model, optimizer, dtype, device, processes)
+    else:
+        network, exact = make_network(model, device), engine.reproducibility == "exact"
+        weights = Replicated(network, model, optimizer, dtype, exact=exact, processes=processes)
+    # 2. The compiler, layer by layer.
+    if compiled:
+        # A layer has a variant for each of mask or none, training or not, first or later. Beyond the limit torch would
+        # go on uncompiled without a word, and a continued run might draw the line elsewhere.
+        torch._dynamo.config.recompile_limit = 64
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        for part in (*network.layers, network.head):
+            part.compile()
+    return network, weights

@@ -1,0 +1,159 @@
+"""Finding the other ranks of a torch run by `env://` variables, before anything is computed.
+
+Messages about the run (`Peers`) go over gloo. Gradients and weights on CUDA devices go over NCCL.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from maskwright.core import config as run
+from maskwright.core.errors import ConfigError
+from maskwright.core.parent import LISTENER
+from maskwright.engines.processes import (
+    CONNECT_SECONDS,
+    LONGEST_MESSAGE,
+    Alone,
+    Launch,
+    Processes,
+    find,
+    is_loopback,
+    launch_variables,
+)
+
+NAME_SECONDS = 120.0
+SILENT_SECONDS = 1800
+"""How long a collective operation waits for a rank that neither answers nor is gone before it counts as lost:
+checkpoints are read and caches filled in between."""
+LOST = ("connection", "socket", "broken pipe", "timed out waiting", "failed to recv", "remote process", "was aborted")
+"""Words in the errors of collective operations when another process has died."""
+
+gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""[n] of each rank -> [world_size * n]. torch 2.13 has the first name and warns of the second, 2.11 has only the
+second."""
+
+
+class Peers:
+    """Several ranks, over gloo."""
+
+    def __init__(self) -> None:
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+
+    def broadcast(self, data: bytes) -> bytes:
+        length = torch.tensor([len(data)])
+        dist.broadcast(length, 0)
+        given = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8) if self.rank == 0 else None
+        found = given if given is not None else torch.empty(max(1, int(length)), dtype=torch.uint8)
+        dist.broadcast(found, 0)
+        return found[: int(length)].numpy().tobytes()
+
+    def gather(self, data: bytes) -> list[bytes]:
+        own = torch.zeros(LONGEST_MESSAGE + 8, dtype=torch.uint8)
+        own[: 8 + len(data)] = torch.frombuffer(bytearray(len(data).to_bytes(8, "little") + data), dtype=torch.uint8)
+        found = [torch.empty_like(own) for _ in range(self.world_size)]
+        dist.all_gather(found, own)
+        texts = (one.numpy().tobytes() for one in found)
+        return [text[8 : 8 + int.from_bytes(text[:8], "little")] for text in texts]
+
+    def gather_numbers(self, own: Tensor) -> Tensor:
+        """[n] of each rank -> [world_size, n], on the CPU."""
+        found = [torch.empty_like(own) for _ in range(self.world_size)]
+        dist.all_gather(found, own)
+        return torch.stack(found)
+
+    def lost(self, error: Exception) -> bool:
+        text = str(error).lower()
+        return isinstance(error, RuntimeError) and any(sign in text for sign in LOST)
+
+    def close(self) -> None:
+        try:
+            self.broadcast(b"")  # waits while rank 0 copies its last checkpoint
+        except RuntimeError:
+            return
+        dist.destroy_process_group()
+
+
+def connect(engine: run.Engine, device: str) -> Processes:
+    """Raises `ConfigError` if a device is absent, `StoppedEarly` if the other ranks cannot be found."""
+    launch = launch_variables()
+    if launch and engine.devices not in (None, launch.world_size):
+        fix = f"start {engine.devices} processes, or leave engine.devices out"
+        raise ConfigError(
+            f"{engine.devices} were asked for, and {launch.world_size} compute", where="engine.devices", fix=fix
+        )
+    if launch and device == "cuda":
+        there = torch.cuda.device_count()
+        if launch.local_world_size > there:
+            raise ConfigError(
+                f"{launch.local_world_size} processes on this machine, and torch sees {there} CUDA devices",
+                where="engine.device",
+                fix=f"start with --processes {there}, or say engine.device: cpu",
+            )
+        torch.cuda.set_device(launch.local_rank)
+    if launch is None or launch.world_size == 1:
+        return Alone()
+    if not dist.is_initialized():
+        _find(launch, "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    return Peers()
+
+
+def _find(launch: Launch, backend: str) -> None:
+    if is_loopback(launch.address):
+        # gloo and NCCL would listen on the address that the host's name has.
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(name, next(name for _, name in socket.if_nameindex() if name.startswith("lo")))
+
+    def initialize() -> None:
+        dist.init_process_group(
+            backend,
+            store=_store(launch),
+            rank=launch.rank,
+            world_size=launch.world_size,
+            timeout=timedelta(seconds=SILENT_SECONDS),
+        )
+
+    find(initialize, CONNECT_SECONDS)
+
+
+def _resolve(launch: Launch) -> tuple[Any, ...]:
+    """Retries, as torch does for the other ranks: the name of a Kubernetes pod appears seconds after its start."""
+    until = time.monotonic() + NAME_SECONDS
+    while True:
+        try:
+            return socket.getaddrinfo(launch.address, launch.port, type=socket.SOCK_STREAM)[0]
+        except socket.gaierror:
+            if time.monotonic() > until:
+                raise
+            time.sleep(1.0)
+
+
+def _store(launch: Launch) -> dist.TCPStore:
+    """torch's own store would listen on every address; rank 0 listens here on the one that the others call."""
+    listener: int | None = None
+    first = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun listens
+    if first and LISTENER in os.environ:
+        listener = int(os.environ.pop(LISTENER))
+    elif first:
+        family, kind, *_, address = _resolve(launch)
+        with socket.socket(family, kind) as found:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+            found.listen(1024)
+            listener = found.detach()
+    return dist.TCPStore(
+        launch.address,
+        launch.port,
+        launch.world_size,
+        first,
+        timeout=timedelta(seconds=CONNECT_SECONDS + 60.0),  # after the deadline of `find`: torch's prints a C++ stack
+        wait_for_workers=False,
+        master_listen_fd=listener,
+    )

@@ -1,0 +1,1 @@
+"""Jobs that hosts fetch from a bucket."""

@@ -1,0 +1,336 @@
+"""The agent of a host: it waits for jobs that `submit` leaves in a bucket (`queue.py`), runs them and reports on
+them. Host 0's leads besides (`leader.py`).
+
+On several hosts the command gets --num-nodes, --node-rank and --rendezvous: host 0's address, with a port that is new
+in each attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import time
+from collections import deque
+from dataclasses import asdict
+from typing import Any
+
+from maskwright import __version__
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.folder import Folder
+from maskwright.core.parent import as_reason
+from maskwright.core.secrets import redact
+from maskwright.launch.bucket import leader, machine
+from maskwright.launch.bucket.leader import Leader
+from maskwright.launch.bucket.queue import attempt_folder, last_attempt, read_spec, spec_folder
+from maskwright.launch.bucket.slots import Slot, Slots
+from maskwright.launch.cluster import PORT
+from maskwright.launch.outcome import End, conclude
+from maskwright.launch.ssh.host import Attempt, Stop, show
+from maskwright.launch.target import JobSpec, node_words
+
+IMAGE = "MASKWRIGHT_IMAGE"
+"""Set by the host's start-up script: the digest of the container's image."""
+PORTS = 100
+"""An attempt's port is not the last one's, which a process that dies slowly may still hold."""
+LOG_SECONDS = 15.0
+"""Between two pieces of a log: 5,760 small objects a day and host."""
+WAIT_SECONDS = 3600.0
+"""A job that waits for hosts keeps those that are there for so long, where idle ones stop at all. Should nobody make
+the missing ones, they would bill for ever; a watcher makes all of them again."""
+LOG_BYTES = 4 << 20
+"""Kept for a bucket that cannot be reached; beyond it the oldest lines are dropped."""
+
+
+class Agent:
+    """`turn` until `over`, `idle_for_good` or `displaced`. Trouble with the bucket is waited out: the job goes on
+    meanwhile."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        index: int,
+        num_hosts: int,
+        *,
+        once: bool,
+        poll_seconds: float,
+        instance: str = "",
+        slots: Slots | None = None,
+        slot: Slot | None = None,
+        idle_seconds: float | None = None,
+    ) -> None:
+        self.folder, self.index, self.num_hosts = folder, index, num_hosts
+        self.once, self.poll_seconds = once, poll_seconds
+        self.over: dict[str, Any] | None = None
+        """The result after which an agent that runs one submission ends."""
+        self.idle_for_good = self.displaced = False
+        self._instance, self._slots, self._slot = instance or machine.instance(), slots, slot
+        self._idle_seconds, self._busy_at = idle_seconds, time.monotonic()
+        self._waits: tuple[int, float] = (0, 0.0)
+        """For the hosts of which submission it waits, and since when."""
+        self._leader = Leader(folder, num_hosts, poll_seconds) if index == 0 else None
+        self._attempt: Attempt | None = None
+        self._place = ""
+        self._log: deque[bytes] = deque()
+        self._log_bytes = 0
+        self._segment, self._logged_at, self._beat, self._set_up = 0, 0.0, 0, 0
+        self._before: int | None = None
+        self._trouble = ""
+        software = {"maskwright": __version__, "image": os.environ.get(IMAGE, "")}
+        self._self = {"instance": self._instance, "host": platform.node(), "software": software}
+
+    def turn(self, stop: Stop) -> None:
+        """For about `poll_seconds` the job's, then the bucket's."""
+        until = time.monotonic() + self.poll_seconds
+        while time.monotonic() < until and not (stop.asked and self._attempt is None):
+            if self._attempt is None:
+                time.sleep(min(0.2, self.poll_seconds))
+                continue
+            if stop.asked:
+                self._attempt.tell_all()
+            self._attempt.turn()
+            if self._attempt.over:
+                break
+        try:
+            self._speak_with_the_bucket()
+            self._trouble = ""
+        except MaskwrightError as error:
+            if str(error) != self._trouble:
+                warn(f"{error}; trying again")
+            self._trouble = str(error)
+            time.sleep(min(1.0, self.poll_seconds))
+
+    def leave(self, stop: Stop) -> None:
+        """Ends what runs, and says so in the bucket as well as it can."""
+        if self._attempt is not None:
+            self._attempt.tell_all()
+            while not self._attempt.over and not stop.urgent:
+                self._attempt.turn()
+            self._attempt.close()
+        try:
+            if self._attempt is not None and not self.displaced:
+                self._upload()
+            if not self.displaced:
+                self._put_beat(0, gone=True)
+        except MaskwrightError as error:
+            warn(str(error))
+
+    def _speak_with_the_bucket(self) -> None:
+        if self._slots and self._slot and not self._slots.holds(self._slot):
+            self.displaced = True  # this host was silent for long: another one goes on in its place
+            return
+        if self._attempt is not None:
+            self._upload()
+        spec = read_spec(self.folder)
+        self._put_beat(spec.submission if spec else 0)
+        result = self.folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
+        self._rest(spec, waiting=spec is not None and result is None)
+        if spec is None:
+            return
+        if self._before is None:
+            self._before = spec.submission if result is not None else 0
+        if result is not None:
+            if self._attempt is not None:  # counted as lost meanwhile
+                self._attempt.tell_all()
+            elif self.once and spec.submission != self._before:
+                self.over = result
+            return
+        number = last_attempt(self.folder, spec.submission)
+        wished = self.folder.get_json("stop.json") or {}
+        asked = wished.get("submission") == spec.submission
+        if self._leader:
+            self._leader.turn(spec, number, asked)
+        self._follow(spec, number, asked)
+
+    def _rest(self, spec: JobSpec | None, *, waiting: bool) -> None:
+        """Ends a host that has had nothing to compute for long."""
+        now = time.monotonic()
+        if self._attempt is not None:
+            self._busy_at, self._waits = now, (0, 0.0)
+            return
+        if waiting and spec is not None:
+            if self._waits[0] != spec.submission:
+                self._waits = (spec.submission, now)
+            if self._idle_seconds is None or now - self._waits[1] < max(WAIT_SECONDS, self._idle_seconds):
+                self._busy_at = now
+                return
+        if self._idle_seconds is not None and now - self._busy_at >= (0.0 if waiting else self._idle_seconds):
+            minutes = round((now - self._waits[1]) / 60.0) if waiting else self._idle_seconds / 60.0
+            what = "a job waited in vain for its other hosts" if waiting else "no job"
+            self._end_for_want_of_a_job(spec, f"{what} for {minutes:g} minutes")
+
+    def _put_beat(self, submission: int, *, gone: bool = False) -> None:
+        self._beat += 1
+        beat = {"beat": self._beat, "submission": submission, "idle": self._attempt is None and not gone, **self._self}
+        if "address" not in self._self:
+            self._self["address"] = beat["address"] = machine.address()
+            _remove_note(self.folder, self._instance)
+        self.folder.put_json(f"hosts/host-{self.index}.json", {**beat, **({"gone": True} if gone else {})})
+
+    def _end_for_want_of_a_job(self, spec: JobSpec | None, what: str) -> None:
+        """The note comes first: who submits afterwards sees it, and who submitted before is seen by the second look."""
+        _leave_note(self.folder, self._instance, what)
+        now = read_spec(self.folder)
+        if (now.submission if now else 0) == (spec.submission if spec else 0):
+            self.idle_for_good = True
+        else:
+            _remove_note(self.folder, self._instance)
+            say("a job came: staying")
+
+    def _follow(self, spec: JobSpec, number: int, asked: bool) -> None:
+        place = f"{attempt_folder(spec.submission, number)}/host-{self.index}"
+        if self._attempt is not None:
+            attempt_place = self._place.rpartition("/")[0]
+            if asked or place != self._place or self.folder.get(f"{attempt_place}/end.json") is not None:
+                self._attempt.tell_all()
+            return
+        if not number or self.folder.get(f"{place}/exit.json") is not None:
+            return
+        self._place, self._segment = place, 0
+        if self.folder.get(f"{place}/begun.json") is not None:
+            self._put_exit(End(self.index, None, why="the host, or its agent, was started again"))
+            return
+        self.folder.put_json(f"{place}/begun.json", {"time": time.time(), "instance": self._instance})
+        missing = [name for name in spec.environment if name not in os.environ]
+        if missing:
+            self._put_exit(End(self.index, 2, why=f"{missing[0]} is not set for the agent on this host"))
+            return
+        say(f"{place}: {spec.command}")
+        home = shlex.quote(os.path.expanduser("~"))  # a start-up script may have no HOME
+        self._attempt = Attempt(
+            spec,
+            [self.index],
+            lambda _, command: ["sh", "-c", f"export HOME={home} && cd && {command}"],
+            values={name: os.environ[name] for name in spec.environment},
+            job=f"{self.folder.location}#{spec.submission}".replace(" ", "-"),
+            setup=self._set_up != spec.submission,
+            replace=True,
+            more=self._node_words(spec, number),
+            line=self._take_line,
+        )
+        self._set_up = spec.submission
+
+    def _node_words(self, spec: JobSpec, number: int) -> list[str]:
+        """Several hosts meet at the first one. Slices too: whether JAX would find the hosts of an instance group by
+        itself could not be tried, and libtpu joins their chips either way."""
+        if self.num_hosts == 1:
+            return []
+        start = self.folder.get_json(f"{attempt_folder(spec.submission, number)}/start.json") or {}
+        first = str((start.get("addresses") or [""])[0]) or "127.0.0.1"
+        return node_words(self.num_hosts, self.index, f"{first}:{PORT + number % PORTS}")
+
+    def _take_line(self, index: int, line: str) -> None:
+        show(index, line)
+        self._log.append(redact(line).encode() + b"\n")
+        self._log_bytes += len(self._log[-1])
+        while self._log_bytes > LOG_BYTES:
+            self._log_bytes -= len(self._log.popleft())
+
+    def _upload(self) -> None:
+        assert self._attempt is not None
+        now, every = time.monotonic(), min(LOG_SECONDS, 3 * self.poll_seconds)
+        if self._log and (self._attempt.over or now - self._logged_at >= every):
+            self._logged_at = now
+            content = b"".join(self._log)
+            self.folder.put(f"{self._place}/log-{self._segment + 1:06d}.txt", content)
+            self._segment += 1
+            self._log.clear()
+            self._log_bytes = 0
+        if self._attempt.over:
+            self._put_exit(self._attempt.ends[0])
+            self._attempt.close()
+            self._attempt = None
+
+    def _put_exit(self, end: End) -> None:
+        self.folder.put_json(f"{self._place}/exit.json", asdict(end))
+
+
+def run_agent(
+    spec: str,
+    index: int | None,
+    num_hosts: int | None,
+    *,
+    once: bool,
+    poll_seconds: float,
+    instance: str | None = None,
+    idle_minutes: float | None = None,
+) -> None:
+    """Returns when no job came for `idle_minutes`. Raises `StoppedEarly` when it was told to end; with `once`, what
+    gives the process the job's exit code."""
+    folder = spec_folder(spec)
+    if index is None:
+        index = machine.told_index() if num_hosts else int(machine.attribute("agent-worker-number"))
+    num_hosts = num_hosts or len(machine.attribute("worker-network-endpoints").split(","))
+    if index is not None and not 0 <= index < num_hosts:
+        raise InputError(f"{index} is not in 0 … {num_hosts - 1}", where="--host-index", fix="count hosts from 0")
+    name = instance or machine.instance()
+    slots = Slots(folder, name, num_hosts, leader.LOST_SECONDS) if index is None else None
+    idle_seconds = None if idle_minutes is None else 60.0 * idle_minutes
+    with Stop(patient=True).on_signals() as stop:
+        while True:
+            slot = _claim(slots, poll_seconds, stop, idle_seconds) if slots else None
+            number = slot.index if slot else index
+            if number is None:
+                if stop.asked:
+                    break
+                return _leave_note(folder, name, f"no free place for {idle_minutes:g} minutes")
+            say(f"agent: {name} is host {number} of {num_hosts}, waiting for {spec}")
+            agent = Agent(
+                folder,
+                number,
+                num_hosts,
+                once=once,
+                poll_seconds=poll_seconds,
+                instance=name,
+                slots=slots,
+                slot=slot,
+                idle_seconds=idle_seconds,
+            )
+            _run(agent, stop)
+            if agent.idle_for_good:
+                return
+            if agent.over is not None:
+                over = agent.over
+                return conclude(int(over["code"]), str(over["cause"]), spec, as_reason(str(over.get("reason"))))
+            if stop.asked:
+                break
+            warn(f"another machine has become host {number}: this one was silent for long")
+    raise StoppedEarly("the agent was told to end; started again, it waits for the next attempt")
+
+
+def _run(agent: Agent, stop: Stop) -> None:
+    try:
+        while agent.over is None and not (agent.idle_for_good or agent.displaced or stop.asked):
+            agent.turn(stop)
+    finally:
+        agent.leave(stop)
+
+
+def _leave_note(folder: Folder, instance: str, what: str) -> None:
+    """By which whoever makes hosts knows that this one is not missing."""
+    say(f"{what}: ending")
+    folder.put_json(f"idle/{instance}.json", {"what": what, "time": time.time()})
+
+
+def _remove_note(folder: Folder, instance: str) -> None:
+    folder.remove(f"idle/{instance}.json")
+
+
+def _claim(slots: Slots, poll_seconds: float, stop: Stop, idle_seconds: float | None) -> Slot | None:
+    """Waits for a free number; None when there was none for so long, or it was told to end."""
+    told, begun = "", time.monotonic()
+    while not stop.asked and (idle_seconds is None or time.monotonic() - begun <= idle_seconds):
+        try:
+            if (slot := slots.look()) is not None:
+                return slot
+            text = "all hosts' numbers are taken: waiting for one whose host is silent"
+        except MaskwrightError as error:
+            text = f"{error}; trying again"
+        if text != told:
+            say(text)
+        told = text
+        until = time.monotonic() + poll_seconds
+        while time.monotonic() < until and not stop.asked:
+            time.sleep(min(0.2, poll_seconds))
+    return None

@@ -1,0 +1,75 @@
+"""Which index a host has, where no machine says it: the hosts settle it in the bucket.
+
+    hosts/host-3.json                     the beat of whoever is host 3
+    hosts/host-3.claim-000002.json        {"instance": "lab1-slice-x7f2"}: the second machine to be host 3
+
+A claim is created and never changed. Of two hosts that create the same one the store refuses one, so no number has two
+owners. The highest claim of a number counts. A host takes over a number whose beat stands still, or says that its host
+has gone; one that was taken over sees the next claim and ends what it runs. A host that comes back under its own name
+is who it was.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from maskwright.core.folder import Folder
+
+CLAIM = re.compile(r"host-(\d+)\.claim-(\d+)\.json")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """`claim`: how many machines have been this host, with this one."""
+
+    index: int
+    claim: int
+
+
+class Slots:
+    """`look` until it finds one. `lost_seconds`: after which a beat that stands still is that of a lost host."""
+
+    def __init__(self, folder: Folder, instance: str, num_hosts: int, lost_seconds: float) -> None:
+        self._folder, self._instance, self._num_hosts, self._lost_seconds = folder, instance, num_hosts, lost_seconds
+        self._owners: dict[Slot, str] = {}
+        self._seen: dict[int, tuple[Any, float]] = {}
+
+    def look(self) -> Slot | None:
+        """None while other hosts hold all numbers."""
+        highest = dict.fromkeys(range(self._num_hosts), 0)
+        for name in self._folder.names("hosts"):
+            if (found := CLAIM.fullmatch(name)) and int(found[1]) in highest:
+                highest[int(found[1])] = max(highest[int(found[1])], int(found[2]))
+        for host, claim in highest.items():
+            if claim and self._owner(Slot(host, claim)) == self._instance:
+                return Slot(host, claim)
+        for host, claim in highest.items():
+            slot = Slot(host, claim + 1)
+            if (not claim or self._silent(host)) and self._folder.create_json(
+                _name(slot), {"instance": self._instance, "time": time.time()}
+            ):
+                return slot
+        return None
+
+    def holds(self, slot: Slot) -> bool:
+        """Whether nobody has taken it over. One small read, so it may be asked at every turn."""
+        return self._folder.get(_name(Slot(slot.index, slot.claim + 1))) is None
+
+    def _owner(self, slot: Slot) -> str:
+        if slot not in self._owners:
+            self._owners[slot] = str((self._folder.get_json(_name(slot)) or {}).get("instance", ""))
+        return self._owners[slot]
+
+    def _silent(self, host: int) -> bool:
+        """By this machine's clock: others may be wrong."""
+        beat, now = self._folder.get_json(f"hosts/host-{host}.json"), time.monotonic()
+        if host not in self._seen or beat != self._seen[host][0]:
+            self._seen[host] = (beat, now)
+        return bool(beat and beat.get("gone")) or now - self._seen[host][1] >= self._lost_seconds
+
+
+def _name(slot: Slot) -> str:
+    return f"hosts/host-{slot.index}.claim-{slot.claim:06d}.json"

@@ -1,0 +1,384 @@
+"""`maskwright pretrain` as a Ray job: one command on each node of a gang, begun together, ended together.
+
+Ray is the launcher and no more: a placement group for the machines, an actor in each bundle that starts the command.
+Checkpoints, the step and the data order are the run's own, so whatever Ray loses, the same submission continues
+exactly. Ray Train's TorchTrainer would do as much here, but loads torch in the driver (444 MB, 3 seconds) and asks its
+workers every 2 seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.config import RunConfig
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
+from maskwright.core.secrets import redact
+from maskwright.launch import cluster
+from maskwright.launch.cluster import LONGER_THAN_SAVING_SECONDS
+from maskwright.launch.outcome import End, Verdict, conclude, judge, report
+from maskwright.launch.ray.member import Member
+from maskwright.launch.ssh.host import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES, Stop, show
+from maskwright.launch.target import Pretrain, node_words
+
+DRIVER = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray's job server sets it for the entrypoint and its children, not for actors (2.60, `JobSupervisor`)."""
+RESTARTS, RESTART_WAIT_SECONDS = 3, 2.0
+RESTARTS_KEY = "maskwright_restarts"
+"""In the job's metadata, for `submit --restarts`."""
+STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
+"""Between SIGTERM and SIGKILL; 3 if not set, too short to save. Ray reads it in the job's own environment."""
+TELL_EVERY_SECONDS, ROOM_SECONDS = 30.0, 1800.0
+"""For a machine that was lost to be replaced."""
+HEAR_SECONDS = 1.0
+
+
+def job_id() -> str | None:
+    """The submission that this process is the driver of; None elsewhere. One of a gang (`WORLD_SIZE`, `torchrun`) is
+    none."""
+    if "WORLD_SIZE" in os.environ:
+        return None
+    found = _metadata().get("job_submission_id")
+    return str(found) if found else None
+
+
+def _metadata() -> dict[str, Any]:
+    try:
+        values = json.loads(os.environ.get(DRIVER, "{}")).get("metadata")
+    except (ValueError, AttributeError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+@dataclass(frozen=True)
+class Gang:
+    """`num_nodes` processes (or supervisors of processes) with `gpus` GPUs each; 0 is the CPU."""
+
+    num_nodes: int
+    gpus: int
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        return {"CPU": float(max(1, self.gpus)), **({"GPU": float(self.gpus)} if self.gpus else {})}
+
+    @property
+    def strategy(self) -> str:
+        """GPUs close together, which is where they are fast; CPU nodes each on a machine of its own if there is."""
+        return "PACK" if self.gpus else "SPREAD"
+
+    def fits(self, machines: Sequence[Mapping[str, float]]) -> bool:
+        """Whether it would, were nothing else on those machines."""
+        return sum(_room(machine, self.bundle) for machine in machines) >= self.num_nodes
+
+    def __str__(self) -> str:
+        what = f"{self.gpus} GPU{'s' * (self.gpus > 1)}" if self.gpus else "the CPU"
+        return f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} with {what}{' each' * (self.num_nodes > 1)}"
+
+
+def _room(machine: Mapping[str, float], bundle: Mapping[str, float]) -> int:
+    return min(int(machine.get(name, 0.0) // amount) for name, amount in bundle.items())
+
+
+def choose(
+    machines: Sequence[Mapping[str, float]], num_nodes: int | None, gpus: int | None, virtual_workers: int
+) -> Gang:
+    """What was asked for, and of the rest as much as there is and can share out the batch: all GPUs, on as few machines
+    as have them. Raises `InputError` when the cluster is too small for it."""
+    there = [int(machine.get("GPU", 0.0)) for machine in machines]
+    if gpus is None or (num_nodes is None and gpus):
+        possible = [
+            Gang(count, size)
+            for count in ([num_nodes] if num_nodes else range(1, sum(there) + 1))
+            for size in ([gpus] if gpus else range(1, max(there, default=0) + 1))
+            if virtual_workers % (count * size) == 0 and Gang(count, size).fits(machines)
+        ]
+        smallest = Gang(num_nodes or 1, gpus or 0)
+        gang = max(possible, key=lambda one: (one.num_nodes * one.gpus, one.gpus), default=smallest)
+    else:
+        gang = Gang(num_nodes or 1, gpus)
+    if not gang.fits(machines):
+        has = "; ".join(
+            ", ".join(f"{machine.get(name, 0.0):g} {name}s" for name in ("CPU", "GPU")) for machine in machines
+        )
+        raise InputError(
+            f"no room for {gang}: the cluster's machines have {has or 'nothing'}",
+            where="--num-nodes, --gpus-per-node",
+            fix="ask for less, or add machines first (an autoscaler's that are not there yet do not count)",
+        )
+    return gang
+
+
+def require_lasting(run: str, store: str | None, init_from: str | None, folder: str | None) -> None:
+    """A job stands in a temporary folder that goes with it: what it reads may lie there, what it writes may not."""
+    if not os.path.isabs(run) and "://" not in run:
+        raise InputError(
+            "is relative, and a Ray job's folder is deleted when it ends: the checkpoints would be lost",
+            where=f"--run {run}",
+            fix="give a folder by its whole path, on storage that all machines of the cluster see",
+        )
+    for key, location in (("data.store", store), ("model.init_from", init_from)):
+        if location is None or "://" in location or os.path.isabs(location):
+            continue
+        if folder is None or not os.path.exists(os.path.join(folder, location)):
+            raise InputError(
+                "is relative, and not in the job's working directory",
+                where=f"{key}: {location}",
+                fix="give its whole path on the cluster's machines, or upload it with --working-dir (below 100 MiB)",
+            )
+
+
+@dataclass
+class Command:
+    """What each node runs. In the words of `pretrain`, `{files}` stands for a folder with `files`."""
+
+    pretrain: Pretrain
+    files: dict[str, bytes] = field(default_factory=dict)
+    grace_seconds: float = 30.0
+    one_process: bool = False
+    """Of JAX, which drives all devices of a node."""
+
+    @property
+    def run(self) -> str:
+        return self.pretrain.run
+
+    def __str__(self) -> str:
+        return str(self.pretrain).replace("{files}/", "")
+
+    def on(self, index: int, gang: Gang, rendezvous: str) -> tuple[list[str], dict[str, str]]:
+        """Arguments and environment of one node. A node without GPUs gets no CUDA_VISIBLE_DEVICES from Ray, and
+        would see all of its machine's."""
+        environment = {} if gang.gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        # A node whose GPUs cannot be used must not train on its CPU.
+        device = ["engine.device=cuda"] if gang.gpus else []
+        processes = 1 if self.one_process else max(1, gang.gpus)
+        words = replace(self.pretrain.setting(*device), processes=processes).words()
+        return words + (node_words(gang.num_nodes, index, rendezvous) if gang.num_nodes > 1 else []), environment
+
+
+def train_as_a_job(command: Pretrain, config: RunConfig, num_nodes: int | None, gpus: int | None) -> None:
+    """As the driver of a Ray job. The configuration goes along with the command. Raises what `train` does."""
+    require_lasting(command.run, config.data.store, config.model.init_from, os.getcwd())
+    if config.engine.device == "cpu":
+        if gpus:
+            raise InputError(f"is cpu, and --gpus-per-node is {gpus}", where="engine.device", fix="leave one out")
+        gpus = 0
+    name = os.path.basename(command.config)
+    with storage.open_binary(command.config) as file:
+        files = {name: file.read()}
+    there = replace(command, config=f"{{files}}/{name}")
+    grace = cluster.grace_seconds(config)
+    gang_command = Command(there, files, grace, one_process=config.engine.kind == "jax")
+    train(gang_command, num_nodes, gpus, config.batch.virtual_workers)
+
+
+def train(command: Command, num_nodes: int | None, gpus: int | None, virtual_workers: int) -> None:
+    """Runs the gang to its end. Raises `StoppedEarly` (75) when it can be continued, and `JobError` with the exit code
+    of the node that failed first."""
+    import ray
+
+    name = f"Ray job {job_id()}"
+    restarts = int(_metadata().get(RESTARTS_KEY, RESTARTS))
+    ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        with Stop().on_signals() as stop:  # after `init`, which has a handler of its own
+            gang = choose(_machines(), num_nodes, gpus, virtual_workers)
+            asked = "as asked" if None not in (num_nodes, gpus) else "chosen by what the cluster has"
+            say(f"{name}: {gang} ({asked})")
+            if not gang.gpus and any(machine.get("GPU") for machine in _machines()):
+                warn("the cluster has GPUs, and none is used: --gpus-per-node says how many")
+            verdict = _attempts(command, gang, restarts, stop, name)
+    finally:
+        ray.shutdown()
+    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", name, verdict.reason)
+
+
+def _machines() -> list[dict[str, float]]:
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _attempts(command: Command, gang: Gang, restarts: int, stop: Stop, name: str) -> Verdict:
+    for number in range(restarts + 1):
+        attempt = Attempt(command, gang)
+        try:
+            attempt.begin(stop, patient=number > 0)
+            say(f"{name}: attempt {number + 1} on {', '.join(attempt.hosts)}: {command}")
+            while not attempt.over and not stop.urgent:
+                attempt.turn()
+                if stop.asked:
+                    attempt.tell_all()
+        finally:
+            attempt.close()
+        verdict = judge(attempt.ends, gang.num_nodes, asked=stop.asked)
+        if verdict.code or verdict.restart:
+            for line in report(attempt.ends, verdict):
+                say(line)
+        if stop.asked or not verdict.restart or number == restarts:
+            break
+        warn(f"attempt {number + 1} can be continued: restart {number + 1} of {restarts}")
+        until = time.monotonic() + RESTART_WAIT_SECONDS
+        while time.monotonic() < until and not stop.asked:
+            time.sleep(0.1)
+        if stop.asked:
+            break
+    return verdict
+
+
+class Attempt:
+    """One attempt: `begin`, then `turn` until `over`; `ends` come in the order of time."""
+
+    def __init__(self, command: Command, gang: Gang) -> None:
+        self.command, self.gang = command, gang
+        self.hosts: list[str] = []
+        self.ends: list[End] = []
+        self._group: Any = None
+        self._actors: list[Any] = []
+        self._heard: dict[Any, int] = {}
+        self._tails = [deque[str](maxlen=TAIL_LINES) for _ in range(gang.num_nodes)]
+        self._told_at: float | None = None
+        self._failed_at: float | None = None
+
+    @property
+    def over(self) -> bool:
+        return len(self.ends) == self.gang.num_nodes
+
+    # ---- beginning ---------------------------------------------------------------------------------------------
+
+    def begin(self, stop: Stop, *, patient: bool) -> None:
+        """Waits for machines, and raises `StoppedEarly` when there are none in time or `stop` says so."""
+        import ray
+        from ray.util.placement_group import placement_group, placement_group_table
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self._group = placement_group([self.gang.bundle] * self.gang.num_nodes, strategy=self.gang.strategy)
+        self._wait_for_room(stop, patient)
+        nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+        placed = placement_group_table(self._group)["bundles_to_node_id"]
+        self.hosts = [nodes[placed[index]] for index in range(self.gang.num_nodes)]
+        for index in range(self.gang.num_nodes):
+            where = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+            actor = ray.remote(Member).options(
+                num_cpus=self.gang.bundle["CPU"],
+                num_gpus=float(self.gang.gpus),
+                scheduling_strategy=where,
+                max_concurrency=4,
+            )
+            self._actors.append(actor.remote())
+        ready = self._prepare(stop)
+        if ready is not None:
+            self._start_all(ready)
+
+    def _wait_for_room(self, stop: Stop, patient: bool) -> None:
+        began = told_at = time.monotonic()
+        while not self._group.wait(timeout_seconds=0.5):
+            now = time.monotonic()
+            if stop.asked:
+                raise StoppedEarly("told to end while waiting for machines; nothing was begun")
+            enough = self.gang.fits(_machines())
+            if not enough and now - began > (ROOM_SECONDS if patient else TELL_EVERY_SECONDS):
+                raise StoppedEarly(f"the cluster has no room for {self.gang} any more; submit again when it has")
+            if now - told_at > TELL_EVERY_SECONDS:
+                told_at = now
+                say(f"waiting for {self.gang}: {'others use the cluster' if enough else 'a machine is missing'}")
+
+    def _prepare(self, stop: Stop) -> list[tuple[int, bool]] | None:
+        """What each node says of its machine; None when one was lost, and with it the attempt."""
+        import ray
+        from ray.exceptions import RayError
+
+        patience = self.command.grace_seconds + LONGER_THAN_SAVING_SECONDS
+        deadline = time.monotonic() + patience + ROOM_SECONDS  # an actor's process may be a download away
+        pairs = zip(self._actors, self.hosts, strict=True)
+        waited = [actor.prepare.remote(self.command.run, host, patience) for actor, host in pairs]
+        while len(ray.wait(waited, num_returns=len(waited), timeout=0.2)[0]) < len(waited):
+            if stop.asked:
+                raise StoppedEarly("told to end before it began")
+            if time.monotonic() > deadline:
+                raise MaskwrightError("a Ray worker does not start", fix="see `ray status` and the workers' logs")
+        ready = []
+        for index, reference in enumerate(waited):
+            try:
+                ready.append(ray.get(reference))
+            except RayError as error:
+                self._ended(index, None, _reason(error))
+        if len(ready) == len(waited):
+            return ready
+        self._told_at = time.monotonic()
+        lost = {end.host for end in self.ends}
+        for index in set(range(self.gang.num_nodes)) - lost:
+            self._ended(index, StoppedEarly.exit_code, "")
+        return None
+
+    def _start_all(self, ready: list[tuple[int, bool]]) -> None:
+        for index, (_, free) in enumerate(ready):
+            if not free:
+                warn(f"host {index}: another process on {self.hosts[index]} still works on {self.command.run}")
+        rendezvous = f"{self.hosts[0]}:{ready[0][0]}"
+        for index, actor in enumerate(self._actors):
+            words, environment = self.command.on(index, self.gang, rendezvous)
+            actor.start.remote(words, self.command.run, self.command.files, environment, self.command.grace_seconds)
+            self._heard[actor.hear.remote(HEAR_SECONDS)] = index
+
+    # ---- going on ----------------------------------------------------------------------------------------------
+
+    def turn(self, seconds: float = 0.2) -> None:
+        """Works through what has come, and waits at most so long for something."""
+        import ray
+        from ray.exceptions import RayError
+
+        for reference in ray.wait(list(self._heard), timeout=seconds)[0] if self._heard else ():
+            index = self._heard.pop(reference)
+            try:
+                lines, over, code, reason = ray.get(reference)
+            except RayError as error:
+                self._ended(index, None, _reason(error))
+                continue
+            for line in lines:
+                self._tails[index].append(redact(line))
+                show(index, line)
+            if over:
+                self._ended(index, code, "" if code is not None else "its process was lost", reason)
+            else:
+                self._heard[self._actors[index].hear.remote(HEAR_SECONDS)] = index
+        self._look_at_the_clock()
+
+    def _ended(self, index: int, code: int | None, why: str, reason: StopReason = "") -> None:
+        end = End(index, code, self._told_at is not None, reason, redact(why), tuple(self._tails[index]))
+        self.ends.append(end)
+        if code != 0:
+            self._failed_at = self._failed_at or time.monotonic()
+
+    def _look_at_the_clock(self) -> None:
+        now = time.monotonic()
+        if self._failed_at is not None and now - self._failed_at > OTHERS_SECONDS:
+            self.tell_all()
+        if self._told_at is not None and now - self._told_at > self.command.grace_seconds + ANSWER_SECONDS:
+            for index in list(self._heard.values()):
+                self._ended(index, None, "did not answer")
+            self._heard.clear()
+
+    def tell_all(self) -> None:
+        if self._told_at is None:
+            self._told_at = time.monotonic()
+            for actor in self._actors:
+                actor.tell.remote()
+
+    def close(self) -> None:
+        """Gives the machines back. What still runs there is told to save and end, by the end of its actor."""
+        from ray.util.placement_group import remove_placement_group
+
+        if self._group is not None:
+            remove_placement_group(self._group)
+
+
+def _reason(error: Exception) -> str:
+    return f"Ray lost it: {' '.join(str(error).split())[:200]}"

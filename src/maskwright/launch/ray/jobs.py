@@ -1,0 +1,344 @@
+"""Ray's job API from outside the cluster: submit, follow, status, logs, stop, list.
+
+Everything goes over HTTP to the head (port 8265), so a laptop needs no other way in. The package is needed here only
+for its client; nothing of training is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shlex
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from types import FrameType
+from typing import Annotated, Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
+
+from maskwright.core.console import lost_terminal_is_no_error, warn
+from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
+from maskwright.core.extras import missing
+from maskwright.core.secrets import redact
+from maskwright.launch.target import Option
+
+USUAL_ADDRESS = "http://127.0.0.1:8265"
+CONNECT_SECONDS, POLL_SECONDS = 10.0, 0.5
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+T = TypeVar("T")
+Address = Annotated[
+    str | None, Option(f"Address of the Ray head; RAY_API_SERVER_ADDRESS or {USUAL_ADDRESS} when not given.", "URL")
+]
+
+
+@dataclass(frozen=True)
+class RayJob:
+    """`state`: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED. `code`: the entrypoint's, where Ray knows. `run`: its
+    run directory, None for what is no `maskwright pretrain`. Times are Unix seconds."""
+
+    id: str
+    state: str
+    code: int | None
+    run: str | None
+    began: float | None
+    ended: float | None
+    why: str
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("SUCCEEDED", "FAILED", "STOPPED")
+
+    def report(self) -> str:
+        return describe_jobs([self])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# ---- the cluster ---------------------------------------------------------------------------------------------------
+
+
+def parse_id(target: str) -> str:
+    """`ray:ID` as the ID."""
+    kind, _, name = target.partition(":")
+    if kind != "ray" or not ID.fullmatch(name):
+        fix = "write it as ray:ID; `maskwright list` shows them"
+        raise InputError(f"{target[:120]!r} is no Ray job", where="ray:ID", fix=fix)
+    return name
+
+
+def find_address(address: str | None) -> str:
+    named = address or os.environ.get("RAY_API_SERVER_ADDRESS")
+    if named is None and os.environ.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
+        named = os.environ["RAY_ADDRESS"]
+    named = named or USUAL_ADDRESS
+    parts = urlsplit(named)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        fix = "give the head's HTTP address, as http://127.0.0.1:8265 (a tunnel's or a port-forward's end)"
+        raise InputError("is no HTTP address", where=f"--address {named}", fix=fix)
+    return named.rstrip("/")
+
+
+class Cluster:
+    """Raises `InputError` when the package is missing or the token refused, `MaskwrightError` when nothing answers."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = find_address(address)
+        _choose_token(self.address)
+        try:
+            from ray.job_submission import JobSubmissionClient
+        except ImportError:
+            raise missing("ray", self.address) from None
+        for handler in logging.getLogger("ray").handlers:
+            handler.setLevel(logging.WARNING)  # it tells of each upload and of each end of a log
+        parts = urlsplit(self.address)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((parts.hostname or "", port), CONNECT_SECONDS).close()
+        except OSError as error:
+            raise self._silent(error.strerror or str(error)) from None
+        os.environ["RAY_API_SERVER_ADDRESS"] = self.address  # which the client prefers to what it is given
+        self._client = self.ask(lambda: JobSubmissionClient(self.address))
+
+    def _silent(self, reason: str) -> MaskwrightError:
+        fix = "check --address; from outside: kubectl port-forward service/HEAD 8265, or ssh -L 8265:127.0.0.1:8265"
+        return MaskwrightError(f"no Ray head answers ({reason})", where=self.address, fix=fix)
+
+    def ask(self, what: Callable[[], T]) -> T:
+        import requests
+        from ray.exceptions import AuthenticationError
+
+        try:
+            return what()
+        except AuthenticationError:
+            fix = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to the cluster's token"
+            raise InputError("the cluster refuses the token, or there is none", where=self.address, fix=fix) from None
+        except (ConnectionError, requests.exceptions.RequestException) as error:
+            raise self._silent(" ".join(str(error).split())[:200]) from None
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split()).removeprefix("Request failed with status code ")
+            fix = "see the head's dashboard_Job*.log" if reason.startswith("5") else "correct it"
+            raise MaskwrightError(f"Ray refuses: {reason[:300]}", where=self.address, fix=fix) from None
+
+    def job(self, job: str) -> RayJob:
+        details = self.ask(lambda: self._details(job))
+        if details is None:
+            fix = "`maskwright list` shows them; a head that started again has forgotten its jobs"
+            raise InputError("no such job", where=f"ray:{job} at {self.address}", fix=fix)
+        return _job(details)
+
+    def _details(self, job: str) -> Any:
+        try:
+            return self._client.get_job_info(job)
+        except RuntimeError as error:
+            if "status code 404" in str(error):
+                return None
+            raise
+
+    def jobs(self) -> list[RayJob]:
+        """Submitted ones, the oldest first. Drivers that were started without the job API have no such ID."""
+        found = [_job(details) for details in self.ask(self._client.list_jobs) if details.submission_id]
+        return sorted(found, key=lambda job: job.began or 0.0)
+
+    def submit(self, **options: Any) -> None:
+        self.ask(lambda: self._client.submit_job(**options))
+
+    def stop(self, job: str) -> None:
+        self.ask(lambda: self._client.stop_job(job))
+
+    def logs(self, job: str) -> str:
+        return str(self.ask(lambda: self._client.get_job_logs(job)))
+
+    def follow(self, job: str, show: Callable[[str], None]) -> RayJob:
+        """Until it is over. `show` gets pieces of the log, from its beginning."""
+        import aiohttp
+
+        try:
+            return self.ask(lambda: asyncio.run(self._tail(job, show)))
+        except aiohttp.ClientError as error:
+            raise self._silent(str(error)) from None
+
+    async def _tail(self, job: str, show: Callable[[str], None]) -> RayJob:
+        """Ray ends its own tail 3 seconds after the job: what is left is read at once."""
+        pieces = self._client.tail_job_logs(job)
+        shown = 0
+        coming = asyncio.ensure_future(anext(pieces, None))
+        while True:
+            await asyncio.wait([coming], timeout=POLL_SECONDS)
+            if coming.done() and (piece := coming.result()) is not None:
+                show(piece)
+                shown += len(piece)
+                coming = asyncio.ensure_future(anext(pieces, None))
+            elif (found := self.job(job)).over:
+                coming.cancel()
+                show(self.logs(job)[shown:])
+                return found
+            elif coming.done():
+                await asyncio.sleep(POLL_SECONDS)
+
+
+def _choose_token(address: str) -> None:
+    """Ray sends a token only in the mode `token`; it is on where a token is given, as in `ray start` (2.60)."""
+    kept = os.path.expanduser("~/.ray/auth_token")
+    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")) or os.path.exists(kept)
+    mode = os.environ.setdefault("RAY_AUTH_MODE", "token" if given else "disabled")
+    parts = urlsplit(address)
+    if mode.lower() == "token" and parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+        warn(f"the token goes unencrypted to {parts.hostname}: better a tunnel or https")
+
+
+def _job(details: Any) -> RayJob:
+    def seconds(milliseconds: int | None) -> float | None:
+        return milliseconds / 1000 if milliseconds else None
+
+    why = f"{details.error_type or ''} {details.message or ''}".strip()
+    return RayJob(
+        str(details.submission_id),
+        str(getattr(details.status, "value", details.status)),
+        details.driver_exit_code,
+        _run_of(details.entrypoint or ""),
+        seconds(details.start_time),
+        seconds(details.end_time),
+        why,
+    )
+
+
+def _run_of(entrypoint: str) -> str | None:
+    """The run directory that a submitted command names, in Ray's own spelling too."""
+    try:
+        words = shlex.split(entrypoint)
+    except ValueError:
+        return None
+    if "pretrain" not in words:
+        return None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if (word == "--run" and following) or word.startswith("--run="):
+            return os.path.normpath(following if word == "--run" else word.removeprefix("--run="))
+    return None
+
+
+# ---- following and ending ------------------------------------------------------------------------------------------
+
+
+class _Leave(BaseException):
+    pass
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise _Leave
+
+
+def _show(text: str) -> None:
+    with lost_terminal_is_no_error():
+        print(redact(text), end="", flush=True)
+
+
+def follow_to_its_end(cluster: Cluster, name: str) -> None:
+    """Shows the log until the job is over, then `conclude`. Ctrl-C ends the following; the job goes on."""
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        job = cluster.follow(name, _show)
+    except _Leave:
+        what = f"no longer followed; the job goes on. `maskwright stop ray:{name}` ends it"
+        raise StoppedEarly(what, where=f"ray:{name}") from None
+    except MaskwrightError as error:
+        fix = "look for the head; if it is gone, its jobs have saved and ended, and the same submission continues"
+        raise MaskwrightError(f"lost sight of it: {error.what}", where=f"ray:{name}", fix=fix) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    conclude(job)
+
+
+def conclude(job: RayJob) -> None:
+    """Raises what gives this process the exit code of a job that is over."""
+    where, again = f"ray:{job.id}", "the same submission continues the run"
+    if job.state == "SUCCEEDED":
+        return
+    if job.state == "STOPPED" or job.code == StoppedEarly.exit_code:
+        raise StoppedEarly(again, where=where)
+    if job.code is None:  # the driver never began, or its machine is gone
+        lost = "RUNTIME_ENV" not in job.why and "START" not in job.why
+        what = " ".join(job.why.split())[:300] or "Ray does not say why"
+        if lost:
+            raise StoppedEarly(f"{what}; {again}", where=where)
+        raise JobError(f"the job did not begin: {what}", 1, where=where, fix="see `ray status` and the head's logs")
+    if job.code in (127, 126):
+        fix = "install it, with its `ray` extra, in the environment that `ray start` runs in, on every machine"
+        raise JobError("`maskwright` is not installed on the cluster", 1, where=where, fix=fix)
+    if job.code < 0 or job.code > 128:
+        number = -job.code if job.code < 0 else job.code - 128
+        raise JobError(f"its driver was killed by {signal.Signals(number).name}; {again}", 1, where=where)
+    raise JobError(f"the job failed: exit {job.code}", job.code, where=where)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job by its ID, as a target."""
+
+    job: str
+    address: str | None = None
+
+    takes: ClassVar[frozenset[str]] = frozenset({"--address"})
+
+    def status(self) -> RayJob:
+        return Cluster(self.address).job(self.job)
+
+    def logs(self, *, follow: bool, lines: int | None) -> int:
+        cluster = Cluster(self.address)
+        cluster.job(self.job)
+        if follow:
+            follow_to_its_end(cluster, self.job)
+        else:
+            _show(cluster.logs(self.job))
+        return 0
+
+    def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
+        """Asks it to save and end. Raises `MaskwrightError` when it is not over by then."""
+        cluster = Cluster(self.address)
+        found = cluster.job(self.job)
+        if not found.over:
+            cluster.stop(self.job)
+        deadline = time.monotonic() + wait_seconds
+        while not (found := cluster.job(self.job)).over:
+            if time.monotonic() > deadline:
+                fix = f"`maskwright status ray:{self.job}` and `maskwright logs ray:{self.job}` tell how it goes on"
+                raise MaskwrightError(f"still saves after {wait_seconds:g} s", where=f"ray:{self.job}", fix=fix)
+            time.sleep(POLL_SECONDS)
+        return f"ray:{self.job}: {found.state}"
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """All that were submitted to a cluster."""
+
+    jobs: list[RayJob]
+
+    @property
+    def over(self) -> bool:
+        return all(job.over for job in self.jobs)
+
+    def report(self) -> str:
+        return describe_jobs(self.jobs)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(job) for job in self.jobs]
+
+
+def list_jobs(address: str | None = None) -> Jobs:
+    return Jobs(Cluster(address).jobs())
+
+
+def describe_jobs(jobs: Sequence[RayJob]) -> str:
+    lines = [("ID", "STATE", "EXIT", "STARTED", "RUN")]
+    for job in jobs:
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.began)) if job.began else "-"
+        lines.append((job.id, job.state, "-" if job.code is None else str(job.code), began, job.run or "-"))
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return "\n".join(
+        redact("  ".join([*(line[i].ljust(widths[i]) for i in range(4)), line[4]])).rstrip() for line in lines
+    )

@@ -1,0 +1,142 @@
+"""A training job for a Ray cluster: what is uploaded, what is refused, what is sent.
+
+Only the configuration is uploaded; the package is in the cluster's image, and data on storage that its machines see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from maskwright.core.console import say
+from maskwright.core.errors import InputError
+from maskwright.core.secrets import SECRET_VARIABLE, redact
+from maskwright.launch import cluster
+from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
+from maskwright.launch.ray.jobs import ID, Address, Cluster, find_address, follow_to_its_end
+from maskwright.launch.target import Env, Option, Place, Pretrain, Restarts, values_of
+
+LARGEST_FOLDER_BYTES = 100 << 20
+"""Ray refuses more (HTTP 413), after it has packed all of it."""
+LEFT_OUT = {".git", ".venv", "venv", "__pycache__"}
+"""What Ray leaves out of a working directory by itself (2.60)."""
+BEYOND_GRACE_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Ray(Place):
+    num_nodes: Annotated[
+        int | None, Option("Number of machines, or parts of one, that train together; chosen when not given.", "N", 1)
+    ] = None
+    gpus_per_node: Annotated[
+        int | None, Option("GPUs of each of them; 0 computes on the CPU; chosen when not given.", "N", 0)
+    ] = None
+    address: Address = None
+    job_id: Annotated[str | None, Option("ID of the new job; one is made up when not given.", "NAME")] = None
+    working_dir: Annotated[str | None, Option("Folder to upload beside CONFIG, below 100 MiB.", "PATH")] = None
+    follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
+    env: Env = ()
+    restarts: Restarts = 3
+
+    def __post_init__(self) -> None:
+        if self.job_id is not None and not ID.fullmatch(self.job_id):
+            fix = "letters, digits, '.', '_' and '-', at most 100"
+            raise InputError(f"{self.job_id[:120]!r} is no ID", where="--job-id", fix=fix)
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Prints the ID of the job, unless it is followed."""
+        config, text = cluster.read(command)
+        require_lasting(command.run, config.data.store, config.model.init_from, self.working_dir)
+        values = self.values()
+        variables = {STOP_WAIT: str(cluster.grace_seconds(config) + BEYOND_GRACE_SECONDS), **values}
+        config_name = os.path.basename(command.config)
+        entrypoint = self.entrypoint(replace(command, config=config_name))
+        if dry_run:
+            folder = f"{self.working_dir} and " if self.working_dir else ""
+            print(f"address      {find_address(self.address)}\nentrypoint   {entrypoint}")
+            print(f"uploaded     {folder}{config_name}")
+            for name, value in (variables | dict.fromkeys(values, "***")).items():
+                print(f"environment  {name}={value}")
+            return
+        with _packed(self.working_dir, config_name, text) as folder:
+            head, name = Cluster(self.address), self.name(command.run)
+            _refuse_doubles(head, name, command.run)
+            os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # the folder is uploaded as it is
+            head.submit(
+                entrypoint=entrypoint,
+                submission_id=name,
+                runtime_env={"working_dir": folder, "env_vars": variables},
+                metadata={RESTARTS_KEY: str(self.restarts)},
+            )
+        say(f"ray:{name}: submitted to {head.address}")
+        if self.follow:
+            return follow_to_its_end(head, name)
+        say(f"follow it with `maskwright logs ray:{name} --follow`, end it with `maskwright stop ray:{name}`")
+        print(name)
+
+    def entrypoint(self, command: Pretrain) -> str:
+        """What was not asked for, the driver chooses. `exec`, so that no shell stands between Ray and the exit code."""
+        asked = {"--num-nodes": self.num_nodes, "--gpus-per-node": self.gpus_per_node}
+        more = [word for option, number in asked.items() if number is not None for word in (option, str(number))]
+        return f"exec maskwright {shlex.join([*command.words(), *more])}"
+
+    def name(self, run: str) -> str:
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(run.rstrip("/"))).strip("-._")[:60] or "run"
+        return self.job_id or f"{stem}-{secrets.token_hex(3)}"
+
+    def values(self) -> dict[str, str]:
+        values = values_of(self.env)
+        for name, value in values.items():
+            if SECRET_VARIABLE.search(name) or redact(value) != value:
+                raise InputError(
+                    "looks like a secret, and Ray shows a job's variables to all who see its dashboard",
+                    where=f"--env {name}",
+                    fix="give it to the cluster's machines instead (on Kubernetes a Secret in the pods' env)",
+                )
+        return values
+
+
+def _refuse_doubles(head: Cluster, name: str, run: str) -> None:
+    for job in head.jobs():
+        if job.id == name:
+            fix = f"`maskwright logs ray:{name} --follow` follows it; for a new one give another --job-id, or none"
+            raise InputError(f"there is such a job, {job.state}", where=f"--job-id {name}", fix=fix)
+        if not job.over and job.run == os.path.normpath(run):
+            fix = f"`maskwright logs ray:{job.id} --follow` follows it, `maskwright stop ray:{job.id}` ends it"
+            raise InputError(f"is being trained by ray:{job.id}, {job.state}", where=f"--run {run}", fix=fix)
+
+
+@contextmanager
+def _packed(working_dir: str | None, config_name: str, config: str) -> Iterator[str]:
+    """A folder with what is uploaded."""
+    with tempfile.TemporaryDirectory(prefix="maskwright-") as folder:
+        if working_dir is not None:
+            _require_small(working_dir)
+            shutil.copytree(working_dir, folder, dirs_exist_ok=True, ignore=lambda _, names: LEFT_OUT & set(names))
+        with open(os.path.join(folder, config_name), "w", encoding="utf-8") as file:
+            file.write(config)
+        yield folder
+
+
+def _require_small(folder: str) -> None:
+    if not os.path.isdir(folder):
+        raise InputError("is no folder", where=f"--working-dir {folder}", fix="give one, or leave it out")
+    size = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        for name in [*folders, *names]:
+            if os.path.islink(link := os.path.join(place, name)):
+                fix = "copy what it points to, or leave it out of the folder"
+                raise InputError("is a link, which would be followed when it is uploaded", where=link, fix=fix)
+        size += sum(os.lstat(os.path.join(place, name)).st_size for name in names)
+        if size > LARGEST_FOLDER_BYTES:
+            fix = "leave data out of it: put it on storage that the cluster's machines see, and give its whole path"
+            raise InputError("holds more than 100 MiB, Ray's limit", where=f"--working-dir {folder}", fix=fix)

@@ -1,0 +1,1 @@
+"""Jobs for schedulers of their own: SLURM, Kubernetes, SkyPilot."""

@@ -1,0 +1,131 @@
+"""`submit kubernetes`: the objects as YAML, or given to kubectl."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import yaml
+
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.secrets import redact
+from maskwright.launch import cluster, target
+from maskwright.launch.schedulers.kubernetes.kinds import manifests
+from maskwright.launch.schedulers.kubernetes.place import (
+    Kind,
+    Place,
+    check_paths,
+    parse_mount,
+    parse_secret,
+    parse_selector,
+)
+from maskwright.launch.target import JobName, Option, Pretrain, Restarts
+
+LARGEST_CONFIG = 200_000
+"""Bytes. kubectl notes the whole object in an annotation, and annotations end at 262,144."""
+KUBECTL_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Kubernetes(target.Place):
+    image: Annotated[str, Option("Container image with maskwright in it.", "IMAGE")]
+    mount: Annotated[
+        tuple[str, ...],
+        Option("PersistentVolumeClaim or gs://BUCKET (GKE, read-only) to mount in a folder.", "NAME:PATH"),
+    ] = ()
+    num_nodes: Annotated[int, Option("Number of pods that train together.", "N", min=1)] = 1
+    gpus_per_node: Annotated[int, Option("GPUs of each pod that compute; 0 computes on the CPU.", "N", min=0)] = 0
+    cpus: Annotated[str | None, Option("Cores of each pod; 4 for each GPU when not given.", "N")] = None
+    memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
+    kind: Annotated[Kind, Option("Object to make; all but indexed-job need an operator in the cluster.")] = (
+        "indexed-job"
+    )
+    name: JobName = None
+    namespace: Annotated[str | None, Option("Namespace of the job. kubectl's own when not given.", "NAME")] = None
+    queue: Annotated[str | None, Option("Queue of Kueue, which starts all pods or none.", "NAME")] = None
+    service_account: Annotated[str | None, Option("Service account that the pods run as.", "NAME")] = None
+    secret: Annotated[
+        tuple[str, ...], Option("Secret and the key in it that the job gets as a variable.", "NAME:KEY")
+    ] = ()
+    node_selector: Annotated[tuple[str, ...], Option("Label that the nodes must have.", "KEY=VALUE")] = ()
+    restarts: Restarts = 3
+
+    # Every end with 75 begins the pods again, so that a run that was to stop would go on.
+    leaves_out = frozenset({"stop_after_steps", "profile_steps"})
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Gives the objects to kubectl, or with `dry_run` prints them."""
+        place, objects = self.objects(command)
+        text = to_yaml(objects)
+        if dry_run:
+            return print(text, end="")
+        _apply(place, text)
+
+    def objects(self, command: Pretrain) -> tuple[Place, list[dict[str, Any]]]:
+        """Raises `InputError` for what could not work in a cluster."""
+        config, text = cluster.read(command)
+        if len(text.encode()) > LARGEST_CONFIG:
+            what = f"is larger than {LARGEST_CONFIG:,} bytes"
+            raise InputError(what, where=command.config, fix="shorten its comments")
+        # By its content, so that another submission under the name leaves that of a job that runs as it is.
+        digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], cluster.name_for(command.run, self.name)
+        same = ("kind", "image", "namespace", "queue", "service_account", "memory", "restarts")
+        place = Place(
+            **{field: getattr(self, field) for field in same},
+            name=name,
+            mounts=tuple(map(parse_mount, self.mount)),
+            num_pods=self.num_nodes,
+            gpus=self.gpus_per_node,
+            cpus=self.cpus or str(4 * max(1, self.gpus_per_node)),
+            secrets=tuple(map(parse_secret, self.secret)),
+            node_selector=tuple(map(parse_selector, self.node_selector)),
+            grace_seconds=cluster.grace_seconds(config),
+            config_map=f"{name}-{digest}",
+        )
+        check_paths(place, config, command.run)
+        sized = cluster.sized(command, config, place.num_pods, place.gpus)
+        # The driver of a RayJob says to its gang what each pod computes on.
+        return place, manifests(place, command if self.kind == "rayjob" else sized, text)
+
+
+def to_yaml(objects: list[dict[str, Any]]) -> str:
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True  # &id001 is hard to read, and to edit
+
+    def text(self, value: str) -> yaml.Node:
+        style = "|" if "\n" in value else None
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.text)
+
+
+def _apply(place: Place, text: str) -> None:
+    words = ["kubectl", "apply", "--filename=-"]
+    try:
+        done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False)
+    except OSError as error:
+        fix = "install it, or --dry-run and apply the objects from elsewhere"
+        raise InputError(f"cannot be started: {error.strerror}", where="kubectl", fix=fix) from None
+    except subprocess.TimeoutExpired:
+        what = f"no answer in {KUBECTL_SECONDS:.0f} s"
+        raise MaskwrightError(what, where="kubectl", fix="check `kubectl cluster-info`") from None
+    for line in done.stdout.splitlines():
+        say(redact(line))
+    if done.returncode:
+        complaint = " ".join(done.stderr.split())[:600] or f"exit {done.returncode}"
+        raise MaskwrightError(complaint, where="kubectl apply", fix="as kubectl says; what was applied stays")
+    last = done.stdout.strip().rpartition("\n")[2]
+    inside = f" --namespace={place.namespace}" if place.namespace else ""
+    what = last.split(" ")[0]
+    if last.endswith(("unchanged", "configured")):
+        warn(f"{what} was there before: if it is over, `kubectl delete{inside} {what}` and submit again")
+    say(f"follow it: kubectl logs{inside} --follow --selector=app.kubernetes.io/instance={place.name} --prefix")
+    say(f"end it, to be continued: kubectl delete{inside} {what}")

@@ -1,0 +1,84 @@
+"""`submit skypilot`: a task for `sky jobs launch`. Only written: SkyPilot is the one to start it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import yaml
+
+from maskwright.core.errors import InputError
+from maskwright.launch import cluster
+from maskwright.launch.target import Env, JobName, Option, Place, Pretrain, Restarts, Setup
+
+CONFIG = "~/maskwright-run.yaml"
+
+
+@dataclass(frozen=True)
+class SkyPilot(Place):
+    num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
+    accelerator: Annotated[
+        str | None, Option("GPUs of each machine, as in H100:8 (`sky show-gpus`); none on the CPU.", "KIND:N")
+    ] = None
+    cpus: Annotated[int | None, Option("Least number of cores of each machine.", "N", min=1)] = None
+    name: JobName = None
+    mount: Annotated[tuple[str, ...], Option("Bucket to mount in a folder, as in gs://data:/data.", "URL:PATH")] = ()
+    spot: Annotated[bool, Option("Use machines that can be taken away, for less money.")] = False
+    env: Env = ()
+    setup: Setup = None
+    restarts: Restarts = 3
+
+    # SkyPilot begins a job again after each 75, so that a run that was to stop would go on.
+    leaves_out = frozenset({"stop_after_hours", "stop_after_steps", "dry_run"})
+
+    def submit(self, command: Pretrain, *, dry_run: bool = True) -> None:
+        """Prints the task."""
+        print(yaml.safe_dump(self.task(command), sort_keys=False, allow_unicode=True, width=1000), end="")
+
+    def task(self, command: Pretrain) -> dict[str, Any]:
+        """Raises `InputError` where the run would be lost with its machines."""
+        config, _ = cluster.read(command)
+        if config.checkpoint.copy_to is None:
+            fix = "--set checkpoint.copy_to=gs://… : new machines continue from there"
+            raise InputError("is not set, and machines go with what is on them", where="checkpoint.copy_to", fix=fix)
+        sized = cluster.sized(replace(command, config=CONFIG), config, self.num_nodes, self._gpus())
+        line = " ".join(word if word == CONFIG else shlex.quote(word) for word in sized.words())
+        if self.num_nodes > 1:
+            line += ' --num-nodes "$SKYPILOT_NUM_NODES" --node-rank "$SKYPILOT_NODE_RANK"'
+            line += f' --rendezvous "$(echo "$SKYPILOT_NODE_IPS" | head -n 1):{cluster.PORT}"'
+        resources: dict[str, Any] = {
+            **({"accelerators": self.accelerator} if self.accelerator else {}),
+            **({"cpus": f"{self.cpus}+"} if self.cpus else {}),
+            "use_spot": self.spot,
+            # Machines that were taken away are always replaced. `recover_on_exit_codes: 75` would hide an error: it
+            # begins again, without end, when any node ends with 75, though another one's 3 was the cause (0.14).
+            "job_recovery": {"max_restarts_on_errors": self.restarts},
+        }
+        mounts = {folder: {"source": url, "mode": "MOUNT"} for url, folder in map(_url_and_folder, self.mount)}
+        return {
+            "name": cluster.name_for(command.run, self.name),
+            "resources": resources,
+            "num_nodes": self.num_nodes,
+            "file_mounts": {CONFIG: command.config, **mounts},
+            **({"secrets": dict.fromkeys(self.env)} if self.env else {}),
+            **({"setup": self.setup + "\n"} if self.setup else {}),
+            # exec: SIGTERM goes to the command itself.
+            "run": f"exec maskwright {line}\n",
+        }
+
+    def _gpus(self) -> int:
+        if self.accelerator is None:
+            return 0
+        _, colon, count = self.accelerator.partition(":")
+        if colon and not (count.isdecimal() and int(count)):
+            what = f"{self.accelerator[:40]!r} is not KIND:N"
+            raise InputError(what, where="--accelerator", fix="--accelerator H100:8")
+        return int(count or 1)
+
+
+def _url_and_folder(text: str) -> tuple[str, str]:
+    url, _, folder = text.rpartition(":")
+    if "://" not in url or not folder.startswith("/"):
+        raise InputError(f"{text[:80]!r} is not URL:/folder", where="--mount", fix="--mount gs://my-bucket:/data")
+    return url, folder

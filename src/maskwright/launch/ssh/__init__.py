@@ -1,0 +1,1 @@
+"""Jobs that are started over ssh, on every host of a TPU slice."""

@@ -1,0 +1,107 @@
+"""The shell script that supervises a job on one host, and the words by which it speaks to the launcher.
+
+The launcher starts `FIRST` on the host (through ssh, or there itself), waits for its greeting and writes the script on
+its input, which nobody who lists processes sees; so values of variables are safe in it. The end of that input means
+that the launcher wants the job to end, or is gone: SIGTERM, the grace period, SIGKILL.
+
+    host      MARK hello                      launcher   the script
+              MARK ready                                 go
+              lines of the job
+              MARK exit 75 signal (`core.parent`)      or, before ready: MARK refused 127 why
+
+The job writes to a file, which is shown as it grows: in a pipe, a connection that is lost would end the job at its next
+line (SIGPIPE) or, half-open and full, stop it for ever, and either before it has saved.
+A file lock is inherited by the job's processes: it is held for as long as one of them lives, however the rest died.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from maskwright.launch.target import JobSpec
+
+# POSIX sh, as dash (Debian's and Ubuntu's sh) has it: there only `kill -s` takes a group after `--`.
+SCRIPT = """
+say() { echo "$mw_mark $*"; }
+refuse() { say refused "$@"; exit 0; }
+main() {
+  command -v flock >/dev/null && command -v setsid >/dev/null || refuse 2 'needs flock and setsid (util-linux)'
+  mw_state="$HOME/.cache/maskwright"
+  mkdir -p "$mw_state" && [ -w "$mw_state" ] || refuse 2 "$mw_state: cannot be written"
+  exec 9>>"$mw_state/launch.lock"
+  if ! flock -n 9; then
+    read -r mw_other mw_leader < "$mw_state/launch.job" || :
+    if [ "$mw_other" != "$mw_job" ] && [ -z "$mw_replace" ]; then
+      refuse 2 "is busy with job ${mw_other:-unknown}. Fix: wait for it, or submit with --replace to end it"
+    fi
+    say note 'ending what is left of an earlier attempt'
+    [ "${mw_leader:--}" = - ] || kill -s TERM "$mw_leader" 2>/dev/null || kill -s TERM -- "-$mw_leader" 2>/dev/null
+    if ! flock -w "$mw_grace" 9; then
+      [ "${mw_leader:--}" = - ] || kill -s KILL -- "-$mw_leader" 2>/dev/null
+      flock -w 5 9 || refuse 1 'what is left of an earlier attempt does not end. Fix: end it on the host'
+    fi
+  fi
+  echo "$mw_job -" > "$mw_state/launch.job"
+  if [ -n "$mw_setup" ]; then
+    sh -c "$mw_setup" </dev/null 2>&1 9>&- || refuse "$?" "--setup ended with $?"
+  fi
+  cd "$mw_folder" 2>/dev/null || refuse 2 "$mw_folder: no such folder here. Fix: --workdir, or --setup to make it"
+  PATH="$PWD/.venv/bin:$PATH"; export PATH
+  command -v "$1" >/dev/null || refuse 127 "$1: not installed here. Fix: --workdir with a .venv, or --setup to install"
+  say ready
+  read -r mw_word && [ "$mw_word" = go ] || exit 0
+  exec 3<&0
+  mw_log="$mw_state/launch.log"
+  [ ! -e "$mw_log" ] || mv -f "$mw_log" "$mw_log.before"
+  : > "$mw_log"
+  mw_reason="$mw_state/launch.reason"
+  rm -f "$mw_reason"
+  MASKWRIGHT_REASON_FILE="$mw_reason" setsid "$@" </dev/null >>"$mw_log" 2>&1 3<&- &
+  mw_leader=$!
+  echo "$mw_job $mw_leader" > "$mw_state/launch.job"
+  exec 9>&-
+  tail -n +1 -s 0.1 --pid="$mw_leader" -f "$mw_log" 3<&- &
+  mw_tail=$!
+  setsid sh -c 'cat >/dev/null; kill -s TERM "$1"; sleep "$2"; kill -s KILL -- "-$1"' watch "$mw_leader" "$mw_grace" \\
+    <&3 3<&- >/dev/null 2>&1 &
+  mw_watch=$!
+  wait "$mw_leader"; mw_code=$?
+  kill -s KILL -- "-$mw_leader" 2>/dev/null
+  kill -s KILL -- "-$mw_watch" "$mw_watch" 2>/dev/null
+  wait "$mw_tail"
+  printf '\\n'; say exit "$mw_code" "$(cat "$mw_reason" 2>/dev/null)"
+  exit 0
+}
+"""
+
+
+def first_command(mark: str) -> str:
+    """One shell line, the same on any host: all that lists of processes show."""
+    return f"echo {mark} hello; exec sh -s"
+
+
+def script_for(
+    spec: JobSpec,
+    values: Mapping[str, str],
+    *,
+    mark: str,
+    job: str,
+    setup: bool,
+    replace: bool = False,
+    more: Sequence[str] = (),
+) -> str:
+    """`values` of the variables that the spec names. `job` is the same in all attempts of one submission. `more` words
+    follow those of the command."""
+    settings = {
+        "mark": mark,
+        "job": job,
+        "folder": spec.folder,
+        "grace": f"{spec.grace_seconds:g}",
+        "setup": (spec.setup or "") if setup else "",
+        "replace": "yes" if replace else "",
+    }
+    lines = [f"mw_{name}={shlex.quote(value)}" for name, value in settings.items()]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in {"PYTHONUNBUFFERED": "1", **values}.items()]
+    # The whole script is read before `main` runs: what comes on the input afterwards is the job's.
+    return "\n".join(lines) + SCRIPT + f"main maskwright {shlex.join([*spec.command.words(), *more])}\n"

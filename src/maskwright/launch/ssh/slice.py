@@ -1,0 +1,215 @@
+"""A job on every host of a Cloud TPU VM slice, over `gcloud compute tpus tpu-vm ssh`, one connection for each host.
+
+One for each, rather than `--worker=all`: gcloud then mixes what hosts print, gives one exit code for all of them, and
+wants the key in an ssh-agent. The exit code is never gcloud's own (1 for its own troubles too, 255 for ssh's), but what
+the host says in so many words. A connection that was lost is never made again by gcloud itself: that would start the
+job a second time on that host. Written for and tested with gcloud 528.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.launch.outcome import conclude, judge, report
+from maskwright.launch.ssh.host import Attempt, Stop
+from maskwright.launch.ssh.script import first_command, script_for
+from maskwright.launch.target import (
+    Env,
+    GraceSeconds,
+    JobSpec,
+    Option,
+    Place,
+    Pretrain,
+    Restarts,
+    Setup,
+    Workdir,
+    values_of,
+)
+
+TPU_VM = ("compute", "tpus", "tpu-vm")
+PASSING = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
+"""States of a slice (TPU API v2, `Node.State`) after which READY comes without anyone doing anything."""
+DESCRIBE_SECONDS = 120.0
+LOOK_EVERY_SECONDS, READY_SECONDS = 5.0, 1800.0
+SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
+"""A host that has gone is noticed after a minute; ssh alone would wait for hours."""
+
+
+@dataclass(frozen=True)
+class Slice(Place):
+    """`via` iap is gcloud's tunnel, which only `gcloud alpha` has."""
+
+    name: Annotated[str, Option("Name of the Cloud TPU VM slice.", "NAME", argument=True)]
+    zone: Annotated[str | None, Option("Zone of the slice. gcloud's own zone when not given.", "NAME")] = None
+    project: Annotated[str | None, Option("Project of the slice. gcloud's own project when not given.", "NAME")] = None
+    via: Annotated[
+        Literal["external", "internal", "iap"], Option("Which addresses of the hosts ssh uses; iap is gcloud's tunnel.")
+    ] = "external"
+    env: Env = ()
+    workdir: Workdir = "maskwright"
+    setup: Setup = None
+    restarts: Restarts = 3
+    grace_seconds: GraceSeconds = 30.0
+    connect_seconds: Annotated[float, Option("How long a host may take to answer.", "N", min=1.0)] = 300.0
+    restart_wait_seconds: Annotated[float, Option("Pause before the job is begun again.", "N", min=0.0)] = 10.0
+    replace: Annotated[bool, Option("End another job that holds a host of the slice.")] = False
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", self.name):
+            fix = "small letters, digits and -, as gcloud shows it"
+            raise InputError(f"{self.name[:80]!r} is no name of a slice", where="submit slice", fix=fix)
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts."""
+        spec = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
+        values = values_of(self.env)
+        if dry_run:
+            return print(describe(self, spec))
+        attempts(self, spec, values)
+
+    def _where(self) -> list[str]:
+        named = {"--zone": self.zone, "--project": self.project}
+        return [f"{option}={value}" for option, value in named.items() if value is not None]
+
+    def describe_words(self) -> list[str]:
+        return ["gcloud", *TPU_VM, "describe", self.name, *self._where(), "--format=json"]
+
+    def ssh_words(self, index: int, command: str) -> list[str]:
+        how = {"external": [], "internal": ["--internal-ip"], "iap": ["--tunnel-through-iap"]}[self.via]
+        track = ["alpha"] if self.via == "iap" else []
+        flags = [f"--ssh-flag={flag}" for flag in SSH_FLAGS]
+        words = ["gcloud", *track, *TPU_VM, "ssh", self.name, *self._where(), f"--worker={index}", *how, *flags]
+        return [*words, "--quiet", f"--command={command}"]
+
+    def look(self) -> tuple[str, str, int]:
+        """State, accelerator type and number of hosts. Raises `InputError` when there is no such slice to be seen."""
+        try:
+            done = subprocess.run(
+                self.describe_words(), capture_output=True, text=True, timeout=DESCRIBE_SECONDS, check=False,
+                stdin=subprocess.DEVNULL, errors="replace", start_new_session=True,
+            )  # fmt: skip
+        except FileNotFoundError:
+            fix = "install the Google Cloud CLI, or let the hosts fetch the job: maskwright submit bucket gs://bucket/folder/job.json"
+            raise InputError("is not installed, or not on the path", where="gcloud", fix=fix) from None
+        except subprocess.TimeoutExpired:
+            what = f"`gcloud describe` gave no answer in {DESCRIBE_SECONDS:.0f} seconds"
+            raise MaskwrightError(what, where=self.name, fix="check the network, and submit again") from None
+        if done.returncode:
+            raise self._refused(done.stderr)
+        try:
+            node = json.loads(done.stdout)
+            networks = len(node.get("networkConfigs") or [0])  # a host with several has an endpoint in each
+            return str(node["state"]), str(node["acceleratorType"]), len(node["networkEndpoints"]) // networks
+        except (ValueError, KeyError, TypeError, AttributeError):
+            what = "gcloud describes it in a way that this version does not know"
+            raise MaskwrightError(what, where=self.name, fix="see `gcloud compute tpus tpu-vm describe`") from None
+
+    def _refused(self, complaint: str) -> MaskwrightError:
+        line = " ".join(complaint.split("ERROR: ")[-1].split())
+        known = {
+            "NOT_FOUND": ("no such TPU VM slice", "see `gcloud compute tpus tpu-vm list --zone=ZONE`, and --project"),
+            "[zone]": ("no zone is given", "give --zone, or `gcloud config set compute/zone ZONE`"),
+            "[project]": ("no project is given", "give --project, or `gcloud config set project PROJECT`"),
+            "gcloud auth login": ("gcloud is not logged in", "`gcloud auth login`"),
+            "PERMISSION_DENIED": (
+                "this account may not see it",
+                "ask for the role roles/tpu.viewer, or check --project",
+            ),
+        }
+        for sign, (what, fix) in known.items():
+            if sign in line:
+                return InputError(what, where=f"slice {self.name}", fix=fix)
+        return MaskwrightError(f"gcloud refuses: {line[:300]}", where=f"slice {self.name}", fix="as gcloud says")
+
+
+def describe(place: Slice, spec: JobSpec) -> str:
+    """The commands for each host, and what is written on their input; of variables only the names."""
+    state, kind, num_hosts = place.look()
+    mark = "maskwright-MARK"
+    values = dict.fromkeys(spec.environment, "***")
+    lines = [f"# slice {place.name}: {kind}, {state}, {num_hosts} hosts"]
+    lines += [shlex.join(place.ssh_words(index, first_command(mark))) for index in range(num_hosts)]
+    script = script_for(spec, values, mark=mark, job="JOB", setup=True)
+    return "\n".join([*lines, "", "# on the input of each:", script.rstrip()])
+
+
+def attempts(place: Slice, spec: JobSpec, values: Mapping[str, str]) -> None:
+    """Runs the job to its end. Raises `StoppedEarly` (75) when it can be continued, and `JobError` with the exit code
+    of the host that failed first."""
+    job = secrets.token_hex(8)
+    with Stop().on_signals() as stop:
+        for number in range(spec.restarts + 1):
+            num_hosts = _wait_until_ready(place, stop, again=number > 0)
+            hosts = "1 host" if num_hosts == 1 else f"{num_hosts} hosts"
+            say(f"slice {place.name}: attempt {number + 1} on {hosts}: {spec.command}")
+            attempt = Attempt(
+                spec,
+                range(num_hosts),
+                place.ssh_words,
+                values=values,
+                job=job,
+                setup=number == 0,
+                replace=place.replace,
+                connect_seconds=place.connect_seconds,
+            )
+            _run(attempt, stop)
+            verdict = judge(attempt.ends, num_hosts, asked=stop.asked)
+            if verdict.code or verdict.restart:
+                for line in report(attempt.ends, verdict):
+                    say(line)
+            if stop.asked or not verdict.restart or number == spec.restarts:
+                break
+            which = f"restart {number + 1} of {spec.restarts}"
+            warn(f"attempt {number + 1} can be continued: {which} in {place.restart_wait_seconds:g} s")
+            _pause(place.restart_wait_seconds, stop)
+            if stop.asked:
+                break
+    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", f"slice {place.name}", verdict.reason)
+
+
+def _run(attempt: Attempt, stop: Stop) -> None:
+    try:
+        while not attempt.over and not stop.urgent:
+            attempt.turn()
+            if stop.asked:
+                attempt.tell_all()
+    finally:
+        attempt.close()
+
+
+def _pause(seconds: float, stop: Stop) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not stop.asked:
+        time.sleep(min(0.2, seconds))
+
+
+def _wait_until_ready(place: Slice, stop: Stop, again: bool) -> int:
+    """The number of hosts. A slice that is being made or repaired is waited for; one that is gone is not."""
+    began, told = time.monotonic(), False
+    while True:
+        state, kind, num_hosts = place.look()
+        if state == "READY" and num_hosts and not stop.asked:
+            return num_hosts
+        where = f"slice {place.name} ({kind})"
+        if stop.asked:
+            raise StoppedEarly("the same command continues the run", where=where)
+        if state not in PASSING:
+            kind_of_error = StoppedEarly if again else InputError
+            fix = "start it, or create one with the same name, and submit again: the run continues"
+            raise kind_of_error(f"is {state}, not READY", where=where, fix=fix)
+        if time.monotonic() - began > READY_SECONDS:
+            raise StoppedEarly(f"is still {state}; submit again when it is READY", where=where)
+        if not told:
+            say(f"{where} is {state}: waiting up to {READY_SECONDS / 60:.0f} minutes for READY")
+            told = True
+        _pause(LOOK_EVERY_SECONDS, stop)

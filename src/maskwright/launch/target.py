@@ -1,0 +1,238 @@
+"""Where a run trains, and what travels there: a command as a value, a job as JSON (`job.json`, format 2).
+
+A place to train is a `Place`; a run that trains somewhere is a `Target`. `cli/places.py` chooses both by their names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+
+from maskwright.core.errors import InputError
+from maskwright.core.secrets import redact
+
+FORMAT = 2
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """`maskwright pretrain` as a value. It becomes words at the last moment, and words never become a value again."""
+
+    config: str
+    """Location of the YAML."""
+    run: str
+    """Run directory."""
+    overrides: tuple[str, ...] = ()
+    """Of the configuration, as KEY=VALUE."""
+    stop_after_hours: float | None = None
+    stop_after_steps: int | None = None
+    profile_steps: int = 0
+    processes: int | None = None
+    """On each machine."""
+
+    def words(self) -> list[str]:
+        """What a person would type after `maskwright`."""
+        limits = {
+            "--stop-after-hours": self.stop_after_hours,
+            "--stop-after-steps": self.stop_after_steps,
+            "--profile-steps": self.profile_steps or None,
+            "--processes": self.processes,
+        }
+        limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
+        keys = [word for text in self.overrides for word in ("--set", text)]
+        return ["pretrain", self.config, "--run", self.run, *keys, *limited]
+
+    def setting(self, *overrides: str) -> Pretrain:
+        return replace(self, overrides=(*self.overrides, *overrides))
+
+    def __str__(self) -> str:
+        return " ".join(["maskwright", *self.words()])
+
+
+def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[str]:
+    """What each of several machines adds to the words of the command."""
+    return ["--num-nodes", str(num_nodes), "--node-rank", str(node_rank), "--rendezvous", rendezvous]
+
+
+# ---- places --------------------------------------------------------------------------------------------------------
+
+
+class Option(NamedTuple):
+    """How the command line asks for a field of a place. `name` is its spelling where that is not the field's own."""
+
+    help: str
+    metavar: str | None = None
+    min: float | None = None
+    name: str | None = None
+    argument: bool = False
+
+
+Workdir = Annotated[str, Option("Folder on the hosts to run in; its .venv is used.", "PATH")]
+Setup = Annotated[str | None, Option("Shell command that each host runs before the first attempt.", "COMMAND")]
+Env = Annotated[tuple[str, ...], Option("Name of an environment variable that the job gets too.", "NAME")]
+JobName = Annotated[str | None, Option("Name of the job; that of the run's folder when not given.", "NAME")]
+Restarts = Annotated[int, Option("How often the job is begun again after a host was lost.", "N", min=0)]
+GraceSeconds = Annotated[float, Option("Time between SIGTERM and SIGKILL in which a run saves.", "N", min=1.0)]
+
+
+class Place(Protocol):
+    """Somewhere to train. A place is a dataclass: its fields are the options of `submit`. `leaves_out` names those of
+    `Pretrain` that mean nothing there."""
+
+    leaves_out: ClassVar[frozenset[str]] = frozenset()
+
+    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+        """Raises what gives the process the job's exit code, where the place follows the job. `dry_run` prints what
+        would be done, and starts nothing."""
+        ...
+
+
+def submit(place: Place, command: Pretrain, *, dry_run: bool = False) -> None:
+    """Raises `InputError` where the command holds what others must not see: it can be read where it runs."""
+    setup = getattr(place, "setup", None)
+    _require_clean([("command", word) for word in command.words()] + [("setup", setup or "")])
+    place.submit(command, dry_run=dry_run)
+
+
+def values_of(names: Iterable[str]) -> dict[str, str]:
+    """Of environment variables here, for `--env`."""
+    found = {}
+    for name in names:
+        if not VARIABLE.fullmatch(name):
+            raise InputError(f"{name!r} is no name of a variable", where="--env", fix="give its name alone: --env NAME")
+        if name not in os.environ:
+            raise InputError("is not set here", where=f"--env {name}", fix=f"export {name}=…")
+        found[name] = os.environ[name]
+    return found
+
+
+# ---- runs ----------------------------------------------------------------------------------------------------------
+
+
+class Report(Protocol):
+    """How a run is. `over`: it will say nothing new."""
+
+    @property
+    def over(self) -> bool: ...
+
+    def report(self) -> str: ...
+
+    def to_json(self) -> Any: ...
+
+
+class Target(Protocol):
+    """A run that trains, or trained, somewhere. `takes` names the options of `logs` and `stop` that mean something
+    there: not every place can do all that a run directory can."""
+
+    @property
+    def takes(self) -> frozenset[str]: ...
+
+    def status(self) -> Report: ...
+
+    def logs(self, *, follow: bool, lines: int | None) -> int:
+        """Prints them. With `follow`, returns the run's exit code or raises what gives it."""
+        ...
+
+    def stop(self, *, checkpoint: bool, wait_seconds: float) -> str:
+        """Waits until the run has saved, and returns what became of it, in a line or none."""
+        ...
+
+
+# ---- the job that hosts fetch --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What every host of a job runs. It names environment variables and never holds their values: a spec lies in a
+    bucket for others to read."""
+
+    command: Pretrain
+    environment: tuple[str, ...] = ()
+    """Names of variables, of which each host has the values."""
+    folder: str = "."
+    """Relative to the home folder."""
+    setup: str | None = None
+    """Shell command, run once in the home folder before the first attempt."""
+    restarts: int = 3
+    """How often the job is begun again after a host was lost."""
+    grace_seconds: float = 30.0
+    """Between SIGTERM and SIGKILL."""
+    submission: int = 1
+    """Counts what was submitted to the same place, from 1."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.command.config and self.command.run), "command", "lacks its configuration or its run")
+        for name in self.environment:
+            _require(VARIABLE.fullmatch(name) is not None, "environment", f"{name!r} is no name of a variable")
+        _require(bool(self.folder), "folder", "is empty")
+        _require(self.restarts >= 0, "restarts", "is below 0")
+        _require(math.isfinite(self.grace_seconds) and self.grace_seconds > 0, "grace_seconds", "is not above 0")
+        _require(self.submission >= 1, "submission", "is below 1")
+        words = [("command", word) for word in self.command.words()]
+        _require_clean([("folder", self.folder), ("setup", self.setup or ""), *words])
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
+
+
+def parse_spec(text: str | bytes, where: str) -> JobSpec:
+    """Strict: an unknown, missing or wrongly typed key is an `InputError` that names it and `where`."""
+    fix = "submit the job again with this version"
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError("is not JSON", where=where, fix=fix) from None
+    if not isinstance(values, dict) or "format" not in values:
+        raise InputError("is no job spec (no format number)", where=where, fix=fix)
+    if values["format"] != FORMAT or isinstance(values["format"], bool):
+        raise InputError(f"has format {str(values['format'])[:20]}, this version reads {FORMAT}", where=where, fix=fix)
+    given = _checked(JobSpec, {key: value for key, value in values.items() if key != "format"}, where, fix)
+    command = _checked(Pretrain, given["command"], where, fix)
+    try:
+        return JobSpec(**{**given, "command": Pretrain(**command)})
+    except InputError as error:
+        raise InputError(error.what, where=where, fix=error.fix) from None
+
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+    "Pretrain": (dict,),
+}
+"""What JSON may hold for each kind of field."""
+
+
+def _checked(kind: type, given: dict[str, Any], where: str, fix: str) -> dict[str, Any]:
+    """The fields of `kind`, lists of words as tuples."""
+    known = {field.name: str(field.type) for field in fields(kind)}
+    for key in sorted(set(known) ^ set(given)):
+        raise InputError(f"{'lacks' if key in known else 'has an unknown'} key {key[:40]!r}", where=where, fix=fix)
+    for key, value in given.items():
+        if known[key].startswith("tuple"):
+            fits = isinstance(value, list) and all(isinstance(word, str) for word in value)
+        else:
+            fits = isinstance(value, KINDS[known[key]]) and not isinstance(value, bool)
+        if not fits:
+            raise InputError(f"{key} is of the wrong type: {json.dumps(value)[:40]}", where=where, fix=fix)
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+
+
+def _require(holds: bool, key: str, what: str, fix: str = "correct it") -> None:
+    if not holds:
+        raise InputError(f"{key} {what}", where="job", fix=fix)
+
+
+def _require_clean(texts: Iterable[tuple[str, str]]) -> None:
+    for key, text in texts:
+        _require("\0" not in text, key, "holds a zero byte")
+        _require(redact(text) == text, key, "holds a secret", "pass it on by its variable's name: --env NAME")

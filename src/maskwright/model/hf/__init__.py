@@ -1,0 +1,1 @@
+"""Hugging Face folders: their configuration, parameter names and weights."""

@@ -1,0 +1,180 @@
+"""A model's shape as a Hugging Face `config.json`, and back, for each architecture."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.errors import ConfigError, ModelError
+from maskwright.model.config import POSITION_OFFSET, ModelConfig
+
+FOR_MASKED_LM = {"roberta": "RobertaForMaskedLM", "modernbert": "ModernBertForMaskedLM"}
+# Defaults of `RobertaConfig` for keys that config.json leaves out.
+ROBERTA_DEFAULTS: dict[str, Any] = {
+    "layer_norm_eps": 1e-12,
+    "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+# Defaults of `ModernBertConfig`, under our names.
+MODERNBERT_DEFAULTS: dict[str, Any] = {
+    "layer_norm_eps": 1e-5,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.02,
+    "pad_token_id": 50283,
+    "bos_token_id": 50281,
+    "eos_token_id": 50282,
+    "rope_theta": 160_000.0,
+}
+# This model computes the same only if these keys have these values or are left out.
+ROBERTA_NEEDS: dict[str, Any] = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+MODERNBERT_NEEDS: dict[str, Any] = {
+    "hidden_activation": "gelu",
+    "classifier_activation": "gelu",
+    "norm_bias": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "classifier_bias": False,
+    "decoder_bias": True,
+}
+OWNERS = {"roberta-base": "FacebookAI", "roberta-large": "FacebookAI", "distilroberta-base": "distilbert"}
+"""On the Hub, of models that many call by their old short names."""
+LARGEST_DIMENSION = 2**26
+
+
+def to_hf_config(config: ModelConfig) -> dict[str, Any]:
+    """`config.json` of a Hugging Face folder."""
+    common = {
+        "architectures": [FOR_MASKED_LM[config.architecture]],
+        "model_type": config.architecture,
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": config.eos_token_id,
+        "hidden_size": config.hidden_size,
+        "initializer_range": config.initializer_range,
+        "intermediate_size": config.intermediate_size,
+        "max_position_embeddings": config.max_position_embeddings,
+        "num_attention_heads": config.num_attention_heads,
+        "num_hidden_layers": config.num_hidden_layers,
+        "pad_token_id": config.pad_token_id,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+        "vocab_size": config.vocab_size,
+    }
+    if config.architecture == "roberta":
+        return common | {
+            "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": config.hidden_dropout_prob,
+            "layer_norm_eps": config.layer_norm_eps,
+            "type_vocab_size": config.type_vocab_size,
+        }
+    return (
+        common
+        | MODERNBERT_NEEDS
+        | {
+            "attention_dropout": config.attention_probs_dropout_prob,
+            "cls_token_id": config.bos_token_id,
+            "embedding_dropout": config.hidden_dropout_prob,
+            "layer_types": ["full_attention"] * config.num_hidden_layers,
+            "mlp_dropout": config.hidden_dropout_prob,
+            "norm_eps": config.layer_norm_eps,
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": config.rope_theta}
+                for kind in ("full_attention", "sliding_attention")
+            },
+            "sep_token_id": config.eos_token_id,
+        }
+    )
+
+
+def read_hf_config(folder: str) -> ModelConfig:
+    """Raises `ModelError` unless this code computes the folder's model exactly."""
+    path = os.path.join(folder, "config.json")
+    if not os.path.isfile(path):
+        there = os.path.isdir(folder)
+        fix = "give a folder with config.json and model.safetensors" if there else _how_to_get(folder)
+        raise ModelError("has no config.json" if there else "no such folder", where=folder, fix=fix)
+    values = storage.read_json(path)
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if kind not in list(FOR_MASKED_LM):  # a list, because `kind` may be unhashable
+        known = " or ".join(map(repr, FOR_MASKED_LM))
+        raise ModelError(f"model_type is {kind!r}, not {known}", where=path, fix="only such models can be read")
+    for key, needed in (ROBERTA_NEEDS if kind == "roberta" else MODERNBERT_NEEDS).items():
+        if values.get(key, needed) not in (needed, None):
+            raise ModelError(
+                f"{key} is {values[key]!r}, only {needed!r} is supported",
+                where=path,
+                fix="only models with this setting can be read",
+            )
+    named = values if kind == "roberta" else _modernbert_names(values, path)
+    names = set(ModelConfig.__dataclass_fields__) - {"architecture"}
+    defaults = ROBERTA_DEFAULTS if kind == "roberta" else MODERNBERT_DEFAULTS
+    shape = defaults | {key: named[key] for key in sorted(names) if named.get(key) is not None}
+    for key in ModelConfig.__dataclass_fields__:
+        if key in names and (key in shape or key not in ("type_vocab_size", "rope_theta")):
+            value = shape.get(key)
+            beyond = key.endswith("_token_id") and _plausible(key, value) and value >= shape["vocab_size"]
+            if beyond or not _plausible(key, value):
+                raise ModelError(f"{key} is {value!r:.40}, which it cannot be", where=path, fix="restore config.json")
+    try:
+        return ModelConfig(**shape, architecture=kind)
+    except ConfigError as error:
+        raise ModelError(error.what, where=path, fix="restore config.json") from None
+
+
+def _how_to_get(name: str) -> str:
+    """What is no folder is often a model's name on the Hugging Face Hub."""
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
+        return "correct the path"
+    full = name if "/" in name else f"{OWNERS.get(name, 'OWNER')}/{name}"
+    folder = f"models/{name.rpartition('/')[2]}"
+    get = f"hf download {full} --local-dir {folder}"
+    return f"correct the path; or get a model of the Hugging Face Hub, {get}, and give {folder}"
+
+
+def _modernbert_names(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """ModernBERT's values under our keys. Raises `ModelError` for local attention, which public ModernBERTs have."""
+    kinds = values.get("layer_types")
+    if not isinstance(kinds, list) or not kinds or any(kind != "full_attention" for kind in kinds):
+        raise ModelError(
+            "has layers of local attention, which this model does not compute",
+            where=path,
+            fix="only ModernBERTs whose layer_types are all 'full_attention', as exported here, can be read",
+        )
+    dropouts = {key: values.get(key, 0.0) for key in ("embedding_dropout", "mlp_dropout")}
+    if dropouts["embedding_dropout"] != dropouts["mlp_dropout"]:
+        raise ModelError(f"has two dropouts: {dropouts}", where=path, fix="set both to one value")
+    rope = values.get("rope_parameters")
+    rope = rope.get("full_attention") if isinstance(rope, dict) else None
+    if not isinstance(rope, dict) or rope.get("rope_type") != "default":
+        raise ModelError("has no plain rope_parameters.full_attention", where=path, fix="restore config.json")
+    ours = {key: value for key, value in values.items() if key not in ("layer_norm_eps", "type_vocab_size")}
+    return ours | {
+        "attention_probs_dropout_prob": values.get("attention_dropout"),
+        "hidden_dropout_prob": dropouts["mlp_dropout"],
+        "layer_norm_eps": values.get("norm_eps"),
+        "rope_theta": rope.get("rope_theta"),
+    }
+
+
+def _plausible(key: str, value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if key.endswith("_prob"):
+        return 0.0 <= value < 1.0
+    if key in ("layer_norm_eps", "initializer_range"):
+        return 0.0 <= value < 1.0
+    if key == "rope_theta":
+        return 1.0 < value < 1e12
+    if not isinstance(value, int):
+        return False
+    if key.endswith("_token_id"):
+        return value >= 0
+    return (POSITION_OFFSET if key == "max_position_embeddings" else 0) < value < LARGEST_DIMENSION

@@ -1,0 +1,89 @@
+"""The one table from Hugging Face's parameter names to this model's, for each architecture.
+
+Checkpoints, engines and export pass parameters as fp32 numpy arrays under Hugging Face names. Inside the model, query,
+key and value are one matrix, and the vocabulary is padded. `pieces` says which rows of which inner parameter belong to
+a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.model.config import ModelConfig
+
+Parameters = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    hf_name: str
+    name: str
+    """The inner parameter."""
+    rows: slice
+    """The rows of `name` that are `hf_name`."""
+    shape: tuple[int, ...]
+    """Of `hf_name`."""
+
+
+def pieces(config: ModelConfig) -> Iterator[Piece]:
+    """Every trainable parameter of the architecture's `…ForMaskedLM`; tied weights come once."""
+    return _roberta(config) if config.architecture == "roberta" else _modernbert(config)
+
+
+def _all_rows(hf_name: str, name: str, *shape: int) -> Piece:
+    return Piece(hf_name, name, slice(0, shape[0]), shape)
+
+
+def _roberta(config: ModelConfig) -> Iterator[Piece]:
+    V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
+
+    def linear(hf_name: str, name: str, rows: int, columns: int) -> Iterator[Piece]:
+        yield _all_rows(f"{hf_name}.weight", f"{name}.weight", rows, columns)
+        yield _all_rows(f"{hf_name}.bias", f"{name}.bias", rows)
+
+    def norm(hf_name: str, name: str) -> Iterator[Piece]:
+        yield _all_rows(f"{hf_name}.weight", f"{name}.weight", D)
+        yield _all_rows(f"{hf_name}.bias", f"{name}.bias", D)
+
+    embeddings = "roberta.embeddings"
+    yield _all_rows(f"{embeddings}.word_embeddings.weight", "word.weight", V, D)
+    yield _all_rows(f"{embeddings}.position_embeddings.weight", "position.weight", config.max_position_embeddings, D)
+    yield _all_rows(f"{embeddings}.token_type_embeddings.weight", "token_type.weight", config.type_vocab_size, D)
+    yield from norm(f"{embeddings}.LayerNorm", "norm")
+    for i in range(config.num_hidden_layers):
+        theirs, ours = f"roberta.encoder.layer.{i}", f"layers.{i}"
+        for part, role in enumerate(("query", "key", "value")):
+            rows = slice(part * D, (part + 1) * D)
+            yield Piece(f"{theirs}.attention.self.{role}.weight", f"{ours}.qkv.weight", rows, (D, D))
+            yield Piece(f"{theirs}.attention.self.{role}.bias", f"{ours}.qkv.bias", rows, (D,))
+        yield from linear(f"{theirs}.attention.output.dense", f"{ours}.out", D, D)
+        yield from norm(f"{theirs}.attention.output.LayerNorm", f"{ours}.norm1")
+        yield from linear(f"{theirs}.intermediate.dense", f"{ours}.up", F, D)
+        yield from linear(f"{theirs}.output.dense", f"{ours}.down", D, F)
+        yield from norm(f"{theirs}.output.LayerNorm", f"{ours}.norm2")
+    yield from linear("lm_head.dense", "head.dense", D, D)
+    yield from norm("lm_head.layer_norm", "head.norm")
+    yield _all_rows("lm_head.bias", "head.bias", V)
+
+
+def _modernbert(config: ModelConfig) -> Iterator[Piece]:
+    V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
+    yield _all_rows("model.embeddings.tok_embeddings.weight", "word.weight", V, D)
+    yield _all_rows("model.embeddings.norm.weight", "norm.weight", D)
+    for i in range(config.num_hidden_layers):
+        theirs, ours = f"model.layers.{i}", f"layers.{i}"
+        if i:  # the embeddings' norm stands before the first layer
+            yield _all_rows(f"{theirs}.attn_norm.weight", f"{ours}.norm1.weight", D)
+        yield _all_rows(f"{theirs}.attn.Wqkv.weight", f"{ours}.qkv.weight", 3 * D, D)
+        yield _all_rows(f"{theirs}.attn.Wo.weight", f"{ours}.out.weight", D, D)
+        yield _all_rows(f"{theirs}.mlp_norm.weight", f"{ours}.norm2.weight", D)
+        yield _all_rows(f"{theirs}.mlp.Wi.weight", f"{ours}.up.weight", 2 * F, D)
+        yield _all_rows(f"{theirs}.mlp.Wo.weight", f"{ours}.down.weight", D, F)
+    yield _all_rows("model.final_norm.weight", "final_norm.weight", D)
+    yield _all_rows("head.dense.weight", "head.dense.weight", D, D)
+    yield _all_rows("head.norm.weight", "head.norm.weight", D)
+    yield _all_rows("decoder.bias", "head.bias", V)

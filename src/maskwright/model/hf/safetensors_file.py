@@ -1,0 +1,77 @@
+"""Reading untrusted safetensors files: nothing is read or allocated before the header has been checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.errors import ModelError
+
+LONGEST_HEADER_BYTES = 10_000_000
+"""A model of 1,000 layers takes 2 MB; the format itself allows 100 MB, which take seconds and a gigabyte to parse."""
+FLOATS = {"F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8"}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies in its file."""
+
+    path: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+
+    def read(self) -> NDArray[np.float32]:
+        """The tensor in fp32. Raises `ModelError` unless it holds floating-point numbers."""
+        if self.dtype not in FLOATS:
+            raise ModelError(
+                f"{self.name} is {self.dtype}, not a floating-point tensor",
+                where=self.path,
+                fix="save the model in fp32, bf16 or fp16",
+            )
+        count = int(np.prod(self.shape, dtype=np.int64))
+        value = np.fromfile(self.path, FLOATS[self.dtype], count, offset=self.begin)
+        if self.dtype == "BF16":  # the upper half of an fp32
+            value = (value.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return value.astype(np.float32, copy=False).reshape(self.shape)
+
+
+def tensors_of(path: str) -> dict[str, Tensor]:
+    """The tensors in a file's header. Raises `ModelError` unless the header is short, unambiguous and fits the file."""
+    from safetensors import SafetensorError, safe_open
+
+    size = os.path.getsize(path)
+    with storage.open_binary(path) as file:
+        beginning = file.read(8)
+        length = int.from_bytes(beginning, "little") if len(beginning) == 8 else size + 1
+        if length > min(size - 8, LONGEST_HEADER_BYTES):
+            what = f"claims a header of {length:,} bytes in a file of {size:,}"
+            raise ModelError(what, where=path, fix="copy it again")
+        header = file.read(length)
+    try:
+        # The library checks kinds, shapes, offsets and that they fill the file. It maps the file and reads no tensor.
+        with safe_open(path, framework="numpy"):
+            entries = json.loads(header, object_pairs_hook=_once)
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"cannot be read: {error}", where=path, fix="copy it again") from None
+    return {
+        name: Tensor(path, name, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+        for name, entry in entries.items()
+        if name != "__metadata__"
+    }
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses names that stand twice: JSON allows them, and readers differ in which one they take."""
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"its header names {next(name for name in names if names.count(name) > 1)} twice")
+    return result

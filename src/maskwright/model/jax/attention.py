@@ -1,0 +1,98 @@
+"""Attention in JAX behind one signature: q, k, v [M, T, H, h] and segment ids [M, T] -> [M, T, H, h].
+
+A token sees the tokens of its own segment id. Padding (segment 0) sees padding, so no row of the softmax is empty.
+
+way       taken when                                                       computed by
+splash    TPU in bf16, rows of a multiple of 128 tokens, no dropout        JAX's Pallas kernel: T x T is never in memory
+dense     otherwise                                                        scores of all pairs, then products
+
+What is kept for the gradients is for the `jax.checkpoint` around the layer to say: of dense the result, from which the
+scores are computed again, of splash what its own backward kernel reads.
+Under `jax.shard_map` splash wants `check_vma=False`: its kernels do not say over which axes their results vary.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+from jax.typing import DTypeLike
+
+from maskwright.model.jax.parts import RESIDUALS, kept
+
+LANES = 128
+"""Width of a TPU's registers: blocks are multiples of it, and arrays with a narrower last axis are padded to it."""
+
+LARGEST_BLOCK = 512
+"""2048 x 2048 scores do not fit the vector memory of v5e and 7x; 1024 x 1024 not v4's and v5p's with heads of 256."""
+
+WIDEST_HEAD = 256
+
+
+def choose_way(platform: str, tokens: int, head_width: int, dropout: float, dtype: DTypeLike) -> str:
+    """From static facts alone, so that a CPU host that compiles for a TPU chooses as the TPU's own would.
+
+    In fp32 never splash: its products name no precision, so a TPU may round what they multiply to bf16.
+    """
+    splash_takes = (
+        jnp.dtype(dtype) == jnp.bfloat16 and tokens % LANES == 0 and head_width <= WIDEST_HEAD and not dropout
+    )
+    return "splash" if platform == "tpu" and splash_takes else "dense"
+
+
+def attention(
+    q: Array, k: Array, v: Array, segment_ids: Array, *, way: str, dropout: float = 0.0, key: Array | None = None
+) -> Array:
+    """softmax(q k^T / sqrt(h)) v within segments (Vaswani et al. 2017); `key` says what dropout leaves out."""
+    if way == "dense":
+        return dense(q, k, v, segment_ids, dropout, key)
+    assert way == "splash" and not dropout, (way, dropout)
+    return splash(q, k, v, segment_ids)
+
+
+def dense(q: Array, k: Array, v: Array, segment_ids: Array, dropout: float = 0.0, key: Array | None = None) -> Array:
+    """The same, spelt out, with softmax in fp32: the way everywhere but on a TPU, and the kernel's slow twin."""
+    precision = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
+    scores = jnp.einsum("mthd,mshd->mhts", q, k, precision=precision, preferred_element_type=jnp.float32)
+    together = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+    p = jax.nn.softmax(jnp.where(together, scores * q.shape[-1] ** -0.5, -jnp.inf), axis=-1)
+    if dropout:
+        assert key is not None, "dropout wants a key"
+        p = jnp.where(jax.random.bernoulli(key, 1.0 - dropout, p.shape), p / (1.0 - dropout), 0.0)
+    mixed = jnp.einsum("mhts,mshd->mthd", p.astype(q.dtype), v, precision=precision, preferred_element_type=jnp.float32)
+    return kept(mixed.astype(q.dtype))
+
+
+def splash(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
+    """Online softmax over blocks of keys in one TPU kernel, and the gradients in one or two more.
+
+    Where one block is the whole row, one backward kernel makes all three gradients. Where it is not, that kernel would
+    write q's gradient in bf16 parts, one for each block of keys, to be added up later: a second kernel, which adds in
+    fp32, takes less memory and is more exact. Heads narrower than a register are given tokens-last, else half of what
+    the kernels read is padding.
+    """
+    _, T, H, h = q.shape
+    block = max(size for size in range(LANES, LARGEST_BLOCK + 1, LANES) if T % size == 0)
+    whole = block == T
+    layout = kernels.QKVLayout.SEQ_MINOR if h < LANES else kernels.QKVLayout.HEAD_DIM_MINOR
+    kernel = kernels.make_splash_mha_single_device(
+        masks.MultiHeadMask([masks.FullMask((T, T))] * H),
+        block_sizes=kernels.BlockSizes(
+            block_q=block,
+            block_kv=block,
+            block_q_dkv=block,
+            block_kv_dkv=block,
+            block_q_dq=None if whole else block,
+            block_kv_dq=None if whole else block,
+            use_fused_bwd_kernel=whole,
+            q_layout=layout,
+            k_layout=layout,
+            v_layout=layout,
+        ),
+        residual_checkpoint_name=RESIDUALS,
+    )
+    scaled = (q.astype(jnp.float32) * h**-0.5).astype(q.dtype)
+    by_head = (x.transpose(0, 2, 1, 3) for x in (scaled, k, v))
+    return jax.vmap(kernel)(*by_head, kernels.SegmentIds(segment_ids, segment_ids)).transpose(0, 2, 1, 3)

@@ -1,0 +1,99 @@
+"""What every architecture shares in JAX: parameters in and out, head, loss.
+
+Parameters are a dictionary of fp32 arrays under the torch network's inner names, with all layers stacked in one array:
+`layers.0.qkv.weight`, `layers.1.qkv.weight`, … [3D, D] are `layers.qkv.weight` [L, 3D, D]. So only one layer is traced
+and compiled, whatever the depth.
+
+M rows, T tokens, D width, K predicted positions, V vocabulary (padded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.names import Parameters, Piece, pieces
+from maskwright.model.jax import modernbert, roberta
+from maskwright.model.jax.parts import LAYERS, Gather, Weights, gelu, linear, norm
+
+Stacked = dict[str, NDArray[np.float32]]
+
+
+def _places(config: ModelConfig) -> Iterator[tuple[Piece, str, int | None]]:
+    """Each piece with the name of the array that it is in, and the layer."""
+    for piece in pieces(config):
+        if not piece.name.startswith(LAYERS):
+            yield piece, piece.name, None
+        else:
+            _, number, name = piece.name.split(".", 2)
+            yield piece, LAYERS + name, int(number)
+
+
+def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every array. In modernbert, `layers.norm1.weight` has an unused row for the first layer."""
+    found: dict[str, tuple[int, ...]] = {}
+    for piece, name, layer in _places(config):
+        rows = piece.rows.stop if piece.name not in ("word.weight", "head.bias") else config.padded_vocab_size
+        shape = (rows, *piece.shape[1:])
+        found[name] = max(found.get(name, ()), shape if layer is None else (config.num_hidden_layers, *shape))
+    return found
+
+
+def stack(parameters: Parameters, config: ModelConfig, padding: float = 0.0) -> Stacked:
+    """Arrays under Hugging Face names -> this engine's arrays, as far as `parameters` has them.
+
+    `padding` fills the padded rows of the head's bias: `NEVER_PREDICTED` for weights, 0 for optimizer moments.
+    """
+    sizes, stacked = shapes(config), {}
+    for piece, name, layer in _places(config):
+        if piece.hf_name not in parameters:
+            continue
+        if name not in stacked:
+            stacked[name] = np.full(sizes[name], padding if name == "head.bias" else 0.0, np.float32)
+        into = stacked[name] if layer is None else stacked[name][layer]
+        into[piece.rows] = parameters[piece.hf_name]
+    return stacked
+
+
+def unstack(stacked: Stacked, config: ModelConfig) -> Parameters:
+    """The reverse of `stack`: copies under Hugging Face names."""
+    return {
+        piece.hf_name: (stacked[name] if layer is None else stacked[name][layer])[piece.rows].copy()
+        for piece, name, layer in _places(config)
+        if name in stacked
+    }
+
+
+def logits(
+    weights: Weights,
+    config: ModelConfig,
+    input_ids: Array,
+    position_ids: Array,
+    segment_ids: Array,
+    predict_index: Array,
+    *,
+    gather: Gather,
+    way: str,
+    key: Array | None = None,
+) -> Array:
+    """[K, V] at `predict_index` int32 [K] of the flattened rows; the other arguments as in `roberta.encode`."""
+    module = roberta if config.architecture == "roberta" else modernbert
+    weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
+    x = module.encode(weights, config, input_ids, position_ids, segment_ids, gather=gather, way=way, key=key)
+    x_KD = x.reshape(-1, x.shape[-1])[predict_index]
+    head = {name: gather(name, weights[name]) for name in weights if name.startswith("head.")}
+    x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
+    return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
+
+
+def losses(logits_KV: Array, labels: Array) -> Array:
+    """Cross-entropy at each position [K], in fp32."""
+    logits_KV = logits_KV.astype(jnp.float32)
+    right = jnp.take_along_axis(logits_KV, labels[:, None], -1)[:, 0]
+    return jax.nn.logsumexp(logits_KV, axis=-1) - right

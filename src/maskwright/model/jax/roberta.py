@@ -1,0 +1,50 @@
+"""RoBERTa (Liu et al. 2019) in JAX: the twin of `torch/roberta.py`, on the same numbers under the same names.
+
+M rows, T tokens, D width, H heads, h width of a head.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax.numpy as jnp
+from jax import Array
+
+from maskwright.model.config import POSITION_OFFSET, ModelConfig
+from maskwright.model.jax.attention import attention
+from maskwright.model.jax.parts import Gather, Weights, dropout, gelu, linear, look_up, norm, run_layers, site
+
+
+def layer(
+    weights: Weights, x: Array, number: Array, key: Array | None, *, config: ModelConfig, segment_ids: Array, way: str
+) -> Array:
+    M, T, D = x.shape
+    eps, rate = config.layer_norm_eps, config.hidden_dropout_prob
+    q, k, v = jnp.unstack(linear(x, weights, "qkv").reshape(M, T, 3, config.num_attention_heads, -1), axis=2)
+    p = config.attention_probs_dropout_prob if key is not None else 0.0
+    mixed = attention(q, k, v, segment_ids, way=way, dropout=p, key=site(key, 0)).reshape(M, T, D)
+    x = norm(x + dropout(linear(mixed, weights, "out"), rate, site(key, 1)), weights, "norm1", eps)
+    inner = linear(gelu(linear(x, weights, "up")), weights, "down")
+    return norm(x + dropout(inner, rate, site(key, 2)), weights, "norm2", eps)
+
+
+def encode(
+    weights: Weights,
+    config: ModelConfig,
+    input_ids: Array,
+    position_ids: Array,
+    segment_ids: Array,
+    *,
+    gather: Gather,
+    way: str,
+    key: Array | None = None,
+) -> Array:
+    """int32 [M, T] each -> hidden states [M, T, D]. `position_ids` start at 0. `weights` hold the full
+    `word.weight`, and of the others what `gather` takes. Without a `key` nothing is dropped."""
+    outer = {name: gather(name, weights[name]) for name in ("position.weight", "token_type.weight")}
+    outer |= {name: gather(name, weights[name]) for name in ("norm.weight", "norm.bias")}
+    position_PD = outer["position.weight"] + outer["token_type.weight"][0]
+    x = look_up(weights["word.weight"], input_ids) + look_up(position_PD, position_ids + POSITION_OFFSET)
+    x = norm(x, outer, "norm", config.layer_norm_eps).astype(position_PD.dtype)
+    x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
+    return run_layers(partial(layer, config=config, segment_ids=segment_ids, way=way), x, weights, gather, key)

@@ -1,0 +1,102 @@
+"""Attention behind one signature: q, k, v [M, H, T, h] and who may see whom -> [M, H, T, h].
+
+who may see whom         when                                        computed by
+None                     every row is one segment                    as below
+mask [M, 1, T, T]        else                                        CPU in bf16, short rows: three plain products
+                                                                     otherwise: torch's fused kernel (SDPA)
+CuSeqlens                CUDA in bf16 from Ampere on, no dropout     torch's varlen_attn (FlashAttention)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+PLAIN_UP_TO_TOKENS = 1024
+"""On a CPU in bf16, three plain products beat torch's fused kernel, forward and backward, once freed memory is kept
+(`hardware.keep_freed_memory`): 4.4 times at 128 tokens, 2.4 at 512 (2 Zen 5 cores). Beyond, its memory (T x T for each
+head) no longer pays."""
+
+
+def takes_plain(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
+    return device.type == "cpu" and dtype is torch.bfloat16 and tokens <= PLAIN_UP_TO_TOKENS
+
+
+class CuSeqlens(NamedTuple):
+    """Segments of the flattened rows, as FlashAttention takes them."""
+
+    offsets: Tensor
+    """int32 [N + 1]: where each of N segments begins, and where the last one ends."""
+    longest: int
+    """No segment is longer. A constant of the run, so that it never causes another compilation."""
+
+
+def visible(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | CuSeqlens | None:
+    """Who may see whom, in the form that `attention` takes: `CuSeqlens` as they are, [M, T] segment ids as a mask."""
+    return segments if isinstance(segments, CuSeqlens) else segment_mask(segments, dtype)
+
+
+def segment_mask(segment_ids: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """[M, 1, T, T] for activations of `dtype`: which keys each query may see. None when every row is one segment.
+
+    The plain way adds the mask (0, or -inf for keys of other segments). The fused kernel takes bools (True = seen),
+    which is 5 % of a step faster there. Padding (segment 0) attends to padding, so no row of the softmax is empty and
+    nothing turns to NaN. The segments are looked at on the CPU only, so that nothing waits for a device.
+    """
+    if segment_ids.device.type == "cpu" and bool((segment_ids == segment_ids[:, :1]).all()):
+        return None
+    together = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+    if takes_plain(segment_ids.device, dtype, segment_ids.shape[1]):
+        return torch.zeros(together.shape, dtype=dtype).masked_fill_(~together, float("-inf"))
+    return together.contiguous()
+
+
+CU_SEQLENS_MULTIPLE = 64
+
+
+def takes_cu_seqlens(device: torch.device, dtype: torch.dtype, head_width: int, dropout: float) -> bool:
+    """varlen_attn has no dropout, no fp32 and no odd or very wide heads, and needs compute capability 8.0."""
+    if device.type != "cuda" or dtype is not torch.bfloat16 or dropout or head_width % 8 or head_width > 256:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def cu_seqlens_of(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """`CuSeqlens.offsets` of [M, T] segment ids, found on the host so that nothing waits for the device.
+
+    Padding counts as a segment. The last offset is repeated, as segments of no tokens, up to a multiple of 64, so that
+    shapes seldom change.
+    """
+    M, T = segment_ids.shape
+    begins = np.ones((M, T), bool)
+    np.not_equal(segment_ids[:, 1:], segment_ids[:, :-1], out=begins[:, 1:])
+    at = np.flatnonzero(begins)
+    size = -(-(len(at) + 1) // CU_SEQLENS_MULTIPLE) * CU_SEQLENS_MULTIPLE
+    return np.concatenate([at, np.full(size - len(at), M * T)]).astype(np.int32)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | CuSeqlens | None, dropout: float) -> Tensor:
+    """softmax(q k^T / sqrt(h) + mask) v (Vaswani et al. 2017), the fastest way for the device, dtype and length."""
+    if isinstance(mask, CuSeqlens):
+        from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.9 s that a CPU need not wait
+
+        M, _, T, _ = q.shape
+        q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v))
+        mixed = cast(Tensor, varlen_attn(q, k, v, mask.offsets, mask.offsets, mask.longest, mask.longest))
+        return mixed.unflatten(0, (M, T)).transpose(1, 2)
+    if takes_plain(q.device, q.dtype, q.shape[2]):
+        return plain_attention(q, k, v, mask, dropout)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+
+
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
+    """Attention, spelt out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
+    return F.dropout(torch.softmax(scores, dim=-1), dropout, dropout > 0.0) @ v

@@ -1,0 +1,103 @@
+"""ModernBERT for masked-language modelling (Warner et al. 2024) in torch, on one page.
+
+Rotary positions (Su et al. 2021), LayerNorm before each sub-layer, a gated inner layer (GeGLU, Shazeer 2020), no biases
+except the head's. The head is tied to the embeddings and runs on the predicted positions only. Every layer attends to
+the full segment: ModernBERT's local layers are for rows of thousands of tokens.
+
+M rows, T tokens, D width, H heads, h width of a head, F inner width, K predicted positions, V vocabulary (padded).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from maskwright.model.config import ModelConfig
+from maskwright.model.torch.attention import CuSeqlens, attention, visible
+from maskwright.model.torch.embedding import look_up, unset_table
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines, each [M, 1, T, h / 2]."""
+
+
+class Layer(nn.Module):
+    def __init__(self, config: ModelConfig, *, first: bool) -> None:
+        super().__init__()
+        D, inner, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
+        self.heads = config.num_attention_heads
+        self.attention_dropout, self.dropout = config.attention_probs_dropout_prob, config.hidden_dropout_prob
+        # The embeddings are normalised already.
+        self.norm1 = nn.Identity() if first else nn.LayerNorm(D, eps, bias=False)
+        self.norm2 = nn.LayerNorm(D, eps, bias=False)
+        self.qkv, self.out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
+        self.up, self.down = nn.Linear(D, 2 * inner, bias=False), nn.Linear(inner, D, bias=False)
+
+    def forward(self, x_MTD: Tensor, rotation: Rotation, mask: Tensor | CuSeqlens | None) -> Tensor:
+        M, T, D = x_MTD.shape
+        p = self.attention_dropout if self.training else 0.0
+        qk, v = (
+            self.qkv(self.norm1(x_MTD)).view(M, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).split((2, 1))
+        )
+        q, k = rotate(qk, rotation)
+        mixed_MHTh = attention(q, k, v[0], mask, p)
+        x_MTD = x_MTD + F.dropout(self.out(mixed_MHTh.transpose(1, 2).reshape(M, T, D)), p, p > 0.0)
+        value, gate = self.up(self.norm2(x_MTD)).chunk(2, -1)
+        return x_MTD + self.down(F.dropout(F.gelu(value) * gate, self.dropout, self.training))
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Turns each pair (x_i, x_{i + h/2}) of the last dimension by its position's angle."""
+    cos, sin = rotation
+    one, two = x.chunk(2, -1)
+    return torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
+
+
+class Head(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.padded_vocab_size))
+
+    def forward(self, x_KD: Tensor, word_VD: Tensor) -> Tensor:
+        return F.linear(self.norm(F.gelu(self.dense(x_KD))), word_VD, self.bias)
+
+
+class ModernBert(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        D, eps = config.hidden_size, config.layer_norm_eps
+        self.word = unset_table(config.padded_vocab_size, D)
+        self.norm = nn.LayerNorm(D, eps, bias=False)
+        self.layers = nn.ModuleList(Layer(config, first=i == 0) for i in range(config.num_hidden_layers))
+        self.final_norm = nn.LayerNorm(D, eps, bias=False)
+        self.head = Head(config)
+
+    def rotation(self, position_ids: Tensor, dtype: torch.dtype) -> Rotation:
+        h = self.config.hidden_size // self.config.num_attention_heads
+        # In fp32, for each position once: bf16 cannot count beyond 256.
+        speeds = self.config.rope_theta ** (-torch.arange(0, h, 2, device=position_ids.device) / h)
+        angles = torch.arange(position_ids.shape[1], device=position_ids.device)[:, None] * speeds
+        cos, sin = (F.embedding(position_ids, table.to(dtype))[:, None] for table in (angles.cos(), angles.sin()))
+        return cos, sin
+
+    def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens) -> Tensor:
+        """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their
+        `CuSeqlens`."""
+        x_MTD = F.dropout(
+            self.norm(look_up(self.word.weight, input_ids)), self.config.hidden_dropout_prob, self.training
+        )
+        mask = visible(segments, x_MTD.dtype)
+        rotation = self.rotation(position_ids, x_MTD.dtype)
+        for layer in self.layers:
+            x_MTD = layer(x_MTD, rotation, mask)
+        return self.final_norm(x_MTD)
+
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens, predict_index: Tensor
+    ) -> Tensor:
+        """Logits [K, V] at `predict_index` [K] of the flattened rows."""
+        x_MTD = self.encode(input_ids, position_ids, segments)
+        return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)

@@ -1,0 +1,71 @@
+"""What every architecture shares in torch: making a network, its parameters in and out, the loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from maskwright.model.config import NEVER_PREDICTED, ModelConfig
+from maskwright.model.hf.names import Parameters, pieces
+from maskwright.model.torch.modernbert import ModernBert
+from maskwright.model.torch.roberta import Roberta
+
+
+def masked_lm_loss(logits_KV: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Sum of cross-entropies over the predicted positions, in fp32. The caller divides it once, by the global
+    weight."""
+    return (F.cross_entropy(logits_KV.float(), labels, reduction="none") * weights).sum()
+
+
+@torch.no_grad()
+def assign(named: dict[str, Tensor], parameters: Parameters, config: ModelConfig, padding: float = 0.0) -> None:
+    """Copies arrays under Hugging Face names into the tensors of `named`, which are under inner names.
+
+    `padding` fills the padded rows of the head's bias: `NEVER_PREDICTED` for weights, 0 for optimizer moments.
+    """
+    for name in {"word.weight", "head.bias"} & set(named):
+        named[name][config.vocab_size :] = padding if name == "head.bias" else 0.0
+    for piece in pieces(config):
+        if piece.name not in named:
+            continue
+        value = torch.from_numpy(np.ascontiguousarray(parameters[piece.hf_name]))
+        named[piece.name][piece.rows].copy_(value)
+
+
+def extract(named: dict[str, Tensor], config: ModelConfig) -> Parameters:
+    """The reverse of `assign`: fp32 copies under Hugging Face names."""
+    return {
+        piece.hf_name: named[piece.name][piece.rows].detach().to("cpu", torch.float32, copy=True).numpy()
+        for piece in pieces(config)
+        if piece.name in named
+    }
+
+
+def make_network(config: ModelConfig, device: str = "cpu") -> Roberta | ModernBert:
+    """A network whose weights are not yet assigned."""
+    with torch.device("meta"):
+        network = Roberta(config) if config.architecture == "roberta" else ModernBert(config)
+    for module in network.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            # As `to_empty` does, which imports sympy on the way: 0.6 s.
+            setattr(module, name, torch.nn.Parameter(torch.empty(parameter.shape, device=device)))
+    return network
+
+
+@torch.no_grad()
+def logits_at(config: ModelConfig, parameters: Parameters, ids: list[int], places: list[int]) -> NDArray[np.float32]:
+    """fp32 logits [places, vocab_size] of one row of `ids`, on the CPU."""
+    row = torch.tensor([ids])
+    positions = torch.arange(len(ids))[None]
+    found = build(config, parameters)(row, positions, torch.ones_like(row), torch.tensor(places))
+    return found[:, : config.vocab_size].numpy()
+
+
+def build(config: ModelConfig, parameters: Parameters) -> Roberta | ModernBert:
+    """An fp32 model on the CPU in evaluation mode."""
+    model = make_network(config).eval()
+    assign(dict(model.named_parameters()), parameters, config, NEVER_PREDICTED)
+    return model

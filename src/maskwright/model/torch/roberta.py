@@ -1,0 +1,80 @@
+"""RoBERTa for masked-language modelling (Liu et al. 2019) in torch, on one page.
+
+Learned positions from 2, post-LayerNorm, exact GELU, head tied to the embeddings. Query, key and value are one
+matrix. The head runs on the predicted positions only. This file is architecture only: precision, device and parallelism
+come from outside.
+
+M rows, T tokens, D width, H heads, h width of a head, K predicted positions, V vocabulary (padded to a multiple of 64).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from maskwright.model.config import POSITION_OFFSET, ModelConfig
+from maskwright.model.torch.attention import CuSeqlens, attention, visible
+from maskwright.model.torch.embedding import look_up, unset_table
+
+
+class Layer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        D, eps = config.hidden_size, config.layer_norm_eps
+        self.heads = config.num_attention_heads
+        self.attention_dropout, self.dropout = config.attention_probs_dropout_prob, config.hidden_dropout_prob
+        self.qkv, self.out = nn.Linear(D, 3 * D), nn.Linear(D, D)
+        self.up, self.down = nn.Linear(D, config.intermediate_size), nn.Linear(config.intermediate_size, D)
+        self.norm1, self.norm2 = nn.LayerNorm(D, eps), nn.LayerNorm(D, eps)
+
+    def forward(self, x_MTD: Tensor, mask: Tensor | CuSeqlens | None) -> Tensor:
+        M, T, D = x_MTD.shape
+        q, k, v = self.qkv(x_MTD).view(M, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        mixed_MHTh = attention(q, k, v, mask, self.attention_dropout if self.training else 0.0)
+        mixed_MTD = self.out(mixed_MHTh.transpose(1, 2).reshape(M, T, D))
+        x_MTD = self.norm1(x_MTD + F.dropout(mixed_MTD, self.dropout, self.training))
+        inner_MTD = self.down(F.gelu(self.up(x_MTD)))
+        return self.norm2(x_MTD + F.dropout(inner_MTD, self.dropout, self.training))
+
+
+class Head(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.padded_vocab_size))
+
+    def forward(self, x_KD: Tensor, word_VD: Tensor) -> Tensor:
+        return F.linear(self.norm(F.gelu(self.dense(x_KD))), word_VD, self.bias)
+
+
+class Roberta(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        D = config.hidden_size
+        self.word = unset_table(config.padded_vocab_size, D)
+        self.position = unset_table(config.max_position_embeddings, D)
+        self.token_type = unset_table(config.type_vocab_size, D)
+        self.norm = nn.LayerNorm(D, config.layer_norm_eps)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.head = Head(config)
+
+    def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens) -> Tensor:
+        """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their
+        `CuSeqlens`."""
+        position_PD = self.position.weight + self.token_type.weight[0]
+        x_MTD = self.norm(look_up(self.word.weight, input_ids) + look_up(position_PD, position_ids + POSITION_OFFSET))
+        x_MTD = F.dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
+        mask = visible(segments, x_MTD.dtype)
+        for layer in self.layers:
+            x_MTD = layer(x_MTD, mask)
+        return x_MTD
+
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens, predict_index: Tensor
+    ) -> Tensor:
+        """Logits [K, V] at `predict_index` [K] of the flattened rows."""
+        x_MTD = self.encode(input_ids, position_ids, segments)
+        return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)

@@ -1,0 +1,264 @@
+"""The run directory: what a run writes, and all that monitoring reads. `docs/run-directory.md` is the contract.
+
+One process writes. It holds `lock` and `lease.json` for as long as it lives, so a second run on the folder is refused,
+and a killed run leaves nothing to clean up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.secrets import redact
+from maskwright.run.lease import Lease, leased
+
+Request = Literal["stop", "checkpoint"]
+Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
+FORMAT = 1
+MANIFEST = "MANIFEST.json"
+"""Of a checkpoint: written last, so that a folder without it is none."""
+TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
+RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS, str)}
+"""Keys that `config.resolved.json` must hold, and their types."""
+
+
+@dataclass
+class Status:
+    """`status.json`, which each write replaces."""
+
+    phase: Phase = "starting"
+    step: int = 0
+    """Finished optimizer updates."""
+    of: int = 0
+    """Updates in the whole run."""
+    began: int = 0
+    """Updates that earlier starts had finished."""
+    tokens: int = 0
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    eta_seconds: float | None = None
+    attempt: int = 1
+    heartbeat: float = 0.0
+    """Unix seconds of the last write."""
+    host: str = field(default_factory=platform.node)
+    pid: int = field(default_factory=os.getpid)
+    message: str = ""
+    exit: int | None = None
+    reason: str = ""
+    """`StopReason` of a run that stopped early."""
+
+
+class RunDirectory:
+    """Names and small records of one run folder. Locations are local paths."""
+
+    def __init__(self, location: str) -> None:
+        if storage.is_url(location):
+            raise InputError(
+                "a run directory must be a local folder",
+                where=location,
+                fix="give --run a local folder, and copy it when the run is done",
+            )
+        self.location = os.path.abspath(location)
+
+    def path(self, *parts: str) -> str:
+        return os.path.join(self.location, *parts)
+
+    @property
+    def checkpoints(self) -> str:
+        return self.path("checkpoints")
+
+    @property
+    def config(self) -> str:
+        return self.path("config.resolved.json")
+
+    @property
+    def metrics(self) -> str:
+        return self.path("metrics.jsonl")
+
+    def exists(self) -> bool:
+        return os.path.exists(self.config)
+
+    def require_fresh(self) -> None:
+        """Raises `InputError` unless the folder is new, empty, or left by a start that never finished."""
+        found = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
+        known = {"config.yaml"}
+        if "lock" in found:  # a start of ours was here
+            known |= {"lock", "lease.json", "tokenizer", "environment.json", "status.json", "log.txt", "processes"}
+        foreign = sorted(name for name in found - known if not storage.is_temporary(name))
+        if foreign:
+            raise InputError(
+                f"is no run directory, but holds {foreign[0]}", where=self.location, fix="give --run a new folder"
+            )
+
+    def require(self) -> None:
+        if not self.exists():
+            raise InputError(
+                "is not a run directory (no config.resolved.json)",
+                where=self.location,
+                fix="give the folder that `maskwright pretrain … --run` wrote",
+            )
+
+    def read_config(self) -> dict[str, Any]:
+        """`{"config": {dotted key: value}, "digest": …, "model": …}` as written when the run started."""
+        self.require()
+        record = storage.read_json(self.config)
+        fix = "restore the file, or start a new run"
+        if not isinstance(record, dict) or "format" not in record:
+            raise InputError("is not a run's record", where=self.config, fix=fix)
+        if record["format"] != FORMAT:
+            raise InputError(
+                f"has format {str(record['format'])[:20]}, this version reads {FORMAT}",
+                where=self.config,
+                fix="use the maskwright that wrote it, or start a new run",
+            )
+        for key, kind in RECORD.items():
+            if not isinstance(record.get(key), kind):
+                raise InputError(f"lacks `{key}`", where=self.config, fix=fix)
+        if record["dtype"] not in ("bfloat16", "float32"):
+            raise InputError(f"dtype is {record['dtype'][:20]!r}", where=self.config, fix=fix)
+        return record
+
+    # ---- status ----------------------------------------------------------------------------------------------
+
+    def write_status(self, status: Status) -> None:
+        status.heartbeat = time.time()
+        # No fsync: a status is stale after seconds, and syncing every few steps would slow small models.
+        temporary = self.path(f".status-{os.getpid()}.json")
+        with suppress(OSError):  # a status is only a hint; a full disk or lost folder raises where it matters
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(asdict(status) | {"message": redact(status.message)}, file, indent=1)
+            os.replace(temporary, self.path("status.json"))
+
+    def read_status(self) -> Status | None:
+        """None if there is none, or a power cut left it empty: a status is only a hint."""
+        try:
+            return parse_status(storage.read_json(self.path("status.json")))
+        except InputError:
+            return None
+
+    # ---- requests --------------------------------------------------------------------------------------------
+
+    def leave_request(self, request: Request) -> None:
+        """Leaves a request for the run in this folder."""
+        self.require()
+        storage.write_json(self.path("request.json"), {"request": request, "time": time.time()})
+
+    def take_request(self) -> Request | None:
+        """The request that was left, which is then removed."""
+        path = self.path("request.json")
+        if not os.path.isfile(path):
+            return None
+        try:
+            content = storage.read_json(path)
+        except InputError:
+            content = None
+        with suppress(FileNotFoundError):  # whoever asked may take it back at this moment
+            os.unlink(path)
+        request = content.get("request") if isinstance(content, dict) else None
+        return request if request in ("stop", "checkpoint") else None
+
+    # ---- metrics ---------------------------------------------------------------------------------------------
+
+    def append_metrics(self, record: dict[str, Any]) -> None:
+        try:
+            with open(self.metrics, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise MaskwrightError(
+                f"cannot be written: {error.strerror or error}; the checkpoints are untouched",
+                where=self.metrics,
+                fix="free disk space or permit writing, and start the same command again",
+            ) from None
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Every complete line; a line that a kill or a power cut left broken is skipped."""
+        if not os.path.exists(self.metrics):
+            return []
+        with open(self.metrics, encoding="utf-8", errors="replace") as file:
+            lines = file.read().split("\n")[:-1]
+        records = []
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
+                records.append(record)
+        return records
+
+    def forget_metrics_after(self, step: int) -> int:
+        """Drops the lines of steps that a resumed run computes again. Returns how many."""
+        records = self.read_metrics()
+        kept = [record for record in records if record["step"] <= step]
+        with storage.atomic_writer(self.metrics) as file:
+            file.write("".join(json.dumps(record) + "\n" for record in kept).encode())
+        return len(records) - len(kept)
+
+    # ---- log and lock ----------------------------------------------------------------------------------------
+
+    def log(self, message: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        with suppress(OSError), open(self.path("log.txt"), "a", encoding="utf-8") as file:
+            file.write(f"{stamp}  {redact(message)}\n")
+
+    def has_saved(self) -> bool:
+        """Whether the log says that a checkpoint was ever saved here."""
+        try:
+            with open(self.path("log.txt"), encoding="utf-8", errors="replace") as file:
+                return any("  saved " in line for line in file)
+        except FileNotFoundError:
+            return False
+
+    def is_locked(self) -> bool:
+        """Whether a process holds the folder now, as far as this file system can tell."""
+        try:
+            with storage.locked(self.path("lock"), remove=False):
+                return False
+        except InputError:
+            return True
+
+    @contextmanager
+    def locked(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Lease]:
+        """Holds the folder. Raises `Locked` with the other process's name if it is taken, and `StoppedEarly` if
+        `stop` becomes true while another machine's lease is watched."""
+        with leased(self.location, stop=stop) as lease:
+            yield lease
+
+
+def parse_status(values: Any) -> Status | None:
+    """The fields that parse; None if the document is not a status."""
+    if not isinstance(values, dict):
+        return None
+    usual = asdict(Status())
+    good = {
+        key: value
+        for key, value in values.items()
+        if key in usual
+        and (usual[key] is None or isinstance(value, int | float) == isinstance(usual[key], int | float))
+    }
+    return Status(**good)
+
+
+def step_folder(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def step_of(folder: str) -> int | None:
+    match = re.fullmatch(r"step-(\d{8,})", folder)
+    return int(match.group(1)) if match else None
+
+
+def whole_steps(checkpoints: str) -> list[int]:
+    """Steps of the checkpoints in that folder that have a manifest, ascending."""
+    names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
+    steps = [step for name in names if (step := step_of(name)) is not None]
+    return sorted(s for s in steps if os.path.exists(os.path.join(checkpoints, step_folder(s), MANIFEST)))

@@ -1,0 +1,193 @@
+"""The heartbeat of each rank of a run: `RUN/processes/rank-00003.json`, replaced every few seconds.
+
+Times are Unix seconds of that rank's own host. Only spans within one file and ages of some tens of seconds are
+compared, so clocks that differ by less do no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from maskwright.core.secrets import redact
+from maskwright.run.lease import this_machine
+
+Doing = Literal["starting", "computing", "waiting", "step", "saving", "evaluating", "ended"]
+State = Literal["alive", "stopped", "gone"]
+FOLDER = "processes"
+
+
+@dataclass(frozen=True)
+class Beat:
+    """One rank's file. Times are Unix seconds."""
+
+    rank: int
+    world_size: int
+    host: str
+    machine: str
+    """Where its pid means this process: see `this_pid_space`."""
+    pid: int
+    pid_started: int
+    """See `pid_started`."""
+    start: str
+    """The same in all files of one start of the run; another start has another."""
+    attempt: int
+    started: float
+    time: float
+    """When the file was written."""
+    every_seconds: float
+    """Time between two writes."""
+    step: int
+    stepped: float
+    """When the main thread last finished a step."""
+    doing: str
+    """`waiting` is for other ranks; `step` means that the engine cannot tell waiting from computing."""
+    since: float
+    """When it began with `doing`."""
+    moved: float
+    """When the main thread last reported anything."""
+    seconds_per_step: float | None = None
+    """Mean over the last minute or 20 steps."""
+    busy_seconds_per_step: float | None = None
+    """The same without waiting for other ranks."""
+    exit: int | None = None
+    message: str = ""
+    reason: str = ""
+    """`StopReason` of a rank that stopped early."""
+
+    @property
+    def ended(self) -> bool:
+        return self.doing == "ended"
+
+
+def file_name(rank: int) -> str:
+    return f"rank-{rank:05d}.json"
+
+
+def rank_of(name: str) -> int | None:
+    match = re.fullmatch(r"rank-(\d{5,})\.json", name)
+    return int(match.group(1)) if match else None
+
+
+def write_beat(folder: str, beat: Beat) -> None:
+    """Raises `OSError`. There is no fsync, since a heartbeat is stale after seconds. The folder is not created: without
+    it, nobody reads."""
+    path = os.path.join(folder, file_name(beat.rank))
+    temporary = f"{path}.tmp-{os.getpid()}"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump({key: _short(value) for key, value in asdict(beat).items()}, file)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _short(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else redact(value) if isinstance(value, str) else value
+
+
+def parse_beat(content: bytes | None) -> Beat | None:
+    """None if the content is no heartbeat, or broken: a heartbeat is only a hint."""
+    try:
+        values = json.loads(content or b"")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict):
+        return None
+    kinds = {
+        "int": (int,),
+        "float": (int, float),
+        "str": (str,),
+        "float | None": (int, float, type(None)),
+        "int | None": (int, type(None)),
+    }
+    given: dict[str, Any] = {}
+    for field in fields(Beat):
+        value = values.get(field.name)
+        if isinstance(value, bool) or not isinstance(value, kinds[str(field.type)]):
+            return None
+        given[field.name] = value
+    return Beat(**given)
+
+
+def read_beats(names: Iterable[str], read: Callable[[str], bytes | None]) -> list[Beat]:
+    """The heartbeats of the newest start, by rank. A rank of an earlier start may have left its file, or still write
+    it. `read` returns a file's content, None if there is none."""
+    found = [beat for name in names if rank_of(name) is not None and (beat := parse_beat(read(name)))]
+    if not found:
+        return []
+    # Rank 0 writes first in each start, and is the only rank that every start has.
+    newest = next((beat for beat in found if beat.rank == 0), max(found, key=lambda beat: beat.started))
+    same = [beat for beat in found if beat.start == newest.start and beat.rank < newest.world_size]
+    return sorted(same, key=lambda beat: beat.rank)
+
+
+def read_local(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def local_beats(run: str) -> list[Beat]:
+    """The heartbeats of a run directory on this file system."""
+    folder = os.path.join(run, FOLDER)
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return read_beats(names, lambda name: read_local(os.path.join(folder, name)))
+
+
+# ---- processes of this machine --------------------------------------------------------------------------------------
+
+
+def this_pid_space() -> str:
+    """Names where a pid means the same process: this boot of this machine and, in a container, that container."""
+    with suppress(OSError):
+        return f"{this_machine()} {os.readlink('/proc/self/ns/pid')}"
+    return this_machine()
+
+
+def pid_started(pid: int) -> int:
+    """When the process started, in clock ticks since boot: it tells a pid that was given again. 0 without /proc."""
+    found = _stat(pid)
+    return int(found[19]) if found else 0
+
+
+def state_of(pid: int, started: int) -> State:
+    """The state of a process of this pid space. `stopped`: by SIGSTOP, SIGTSTP or a debugger."""
+    found = _stat(pid)
+    if found is None:
+        if os.path.exists("/proc/self/stat"):
+            return "gone"
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return "gone"
+        except OSError:
+            pass
+        return "alive"
+    if found[0] in "ZX" or (started and int(found[19]) != started):
+        return "gone"
+    return "stopped" if found[0] in "Tt" else "alive"
+
+
+def states_here(beats: Iterable[Beat]) -> dict[int, State]:
+    """States by rank, of the ranks that are processes of this pid space."""
+    here = this_pid_space()
+    return {beat.rank: state_of(beat.pid, beat.pid_started) for beat in beats if beat.machine == here}
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields from the process's state on. The name before them may hold anything."""
+    content = read_local(f"/proc/{pid}/stat")
+    return content.decode(errors="replace").rpartition(")")[2].split() if content else None

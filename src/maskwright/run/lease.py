@@ -1,0 +1,133 @@
+"""One writer of a folder, across machines: a lock file that the kernel guards, and a lease with a heartbeat.
+
+The lock (`flock`) settles it on one machine, at once and whatever the process died of. If several machines see the
+folder, that lock may mean nothing; so the holder also counts a number up in `lease.json`. Whoever finds another
+machine's lease watches the number for a while: if it stands still, the holder is dead. No clocks are compared.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, Locked, StoppedEarly
+
+BEAT_SECONDS = 5.0
+WATCH_SECONDS = 30.0
+"""Six beats: the holder's file system may be slow, and a process can be stopped for seconds."""
+
+
+def this_machine() -> str:
+    """An id that differs between machines, and between two boots of one machine."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return platform.node()
+
+
+class Lease:
+    """The holder's heartbeat. Once `lost`, another process has taken the folder over, for example after a long
+    suspension of this one; then nothing may be written."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._token = path, uuid.uuid4().hex
+        self._beats, self._over = 0, threading.Event()
+        self.lost = False
+        self._write()
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        self._over.set()
+        self._thread.join()
+        if not self.lost:
+            with suppress(OSError):
+                os.unlink(self._path)
+
+    def require(self) -> None:
+        """Raises `InputError` if the lease is lost."""
+        if self.lost:
+            raise InputError(
+                "was taken over by another process; this one writes no more",
+                where=os.path.dirname(self._path),
+                fix="let one process at a time run on a folder",
+            )
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_SECONDS):
+            found = _read(self._path)
+            if found is not None and found.get("token") != self._token:
+                self.lost = True
+                return
+            with suppress(OSError):  # on a full disk the number stands still, but the lock still holds on this machine
+                self._write()
+
+    def _write(self) -> None:
+        self._beats += 1
+        storage.write_json(
+            self._path,
+            {
+                "token": self._token,
+                "beat": self._beats,
+                "machine": this_machine(),
+                "host": platform.node(),
+                "pid": os.getpid(),
+            },
+        )
+
+
+@contextmanager
+def leased(
+    folder: str, *, sleep: Callable[[float], None] = time.sleep, stop: Callable[[], bool] = lambda: False
+) -> Iterator[Lease]:
+    """Holds the folder by its lock and its lease. Raises `Locked` with the holder's name if it is taken, and
+    `StoppedEarly` if `stop` becomes true meanwhile."""
+    storage.make_folder(folder)
+    with storage.locked(os.path.join(folder, "lock"), remove=False):
+        path = os.path.join(folder, "lease.json")
+        _require_free(path, sleep, stop)
+        lease = Lease(path)
+        try:
+            yield lease
+        finally:
+            lease.release()
+
+
+def _require_free(path: str, sleep: Callable[[float], None], stop: Callable[[], bool]) -> None:
+    found = _read(path)
+    if found is None or found.get("machine") == this_machine():
+        return  # the lock has said that no process of this machine holds it
+    holder = f"process {found.get('pid')} on {found.get('host')}"
+    say(f"{holder} has left a lease here: watching it for up to {WATCH_SECONDS:g} seconds")
+    for _ in range(int(WATCH_SECONDS)):
+        sleep(1.0)
+        if stop():
+            what = "stopped while it watched another process's lease; nothing was begun"
+            raise StoppedEarly(what, reason="signal")
+        now = _read(path)
+        if now is None:
+            return
+        if now != found:
+            raise Locked(
+                f"is in use by {holder}",
+                where=os.path.dirname(path),
+                fix="wait for it, or stop it with maskwright stop",
+            )
+    warn(f"{holder} gives no sign of life: taking over")
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        found = storage.read_json(path)
+    except InputError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,184 @@
+"""Which rank of a run is lost, hangs or is slow: a function of the ranks' heartbeats (`run.heartbeat`).
+
+A thread writes a rank's file even while its main thread stands still. So an old file says that the process is gone,
+stopped, or stuck in the system; a fresh one says for how long the main thread has not moved. In a collective operation
+all ranks wait for the last, so a waiting rank is not to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from maskwright.core.console import human_seconds
+from maskwright.run.heartbeat import Beat, State
+
+Verdict = Literal["fine", "ended", "slow", "hung", "lost", "silent"]
+
+STALE_SECONDS, STALE_BEATS = 30.0, 3.0
+"""A file older than both is stale. As with `lease.WATCH_SECONDS`, a network file system may be slow."""
+STOPPED_BEATS = 2.0
+"""A process that this machine calls stopped, and that has missed so many heartbeats, is not just being inspected."""
+HUNG_SECONDS, HUNG_STEPS = 120.0, 20.0
+"""A rank in a step for longer than both hangs. Compiling for other shapes, or running out of memory, can take a
+minute."""
+QUIET_SECONDS = {"starting": 1800.0, "first step": 1800.0, "saving": 1800.0, "evaluating": 600.0}
+"""Phases that may take long: reading a checkpoint, compiling for a large slice, hashing and uploading a checkpoint."""
+SLOW_RATIO = 1.5
+"""A slow rank's own computing over the median of the others', over the last minute or 20 steps (`training.beats`). A
+rank that slows all others down by half is worth a look; equal ranks that share a machine differ by less."""
+SLOW_SECONDS = 0.005
+"""A smaller difference is the host's own work."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is known of one rank."""
+
+    beat: Beat
+    verdict: Verdict
+    seconds: float = 0.0
+    """For how long it has been so."""
+    why: str = ""
+    """For a person; empty if all is well."""
+    fix: str = ""
+
+    @property
+    def who(self) -> str:
+        return f"rank {self.beat.rank} (process {self.beat.pid} on {self.beat.host})"
+
+    def line(self) -> str:
+        return f"{self.who} is {self.verdict}: {self.why}. {self.fix}" if self.why else f"{self.who}: {self.verdict}"
+
+
+def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> list[Judgement]:
+    """One judgement for each of `beats`, which belong to one start. `now`: Unix seconds. `states`: by rank, what the
+    kernel says of the processes of this machine."""
+    known = states or {}
+    silent = {beat.rank for beat in beats if not beat.ended and _is_stale(beat, now)}
+    first = [_by_file(beat, beats, silent, now, known.get(beat.rank)) for beat in beats]
+    blamed = any(found and found.verdict in ("lost", "hung") for found in first)
+    return [found or _by_words(beat, beats, blamed) for beat, found in zip(beats, first, strict=True)]
+
+
+def hung(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> int | None:
+    """The rank that keeps the others from going on, for a supervisor that would end the attempt; None while all is well
+    or merely slow. The supervisor knows lost ranks by their exit codes. `states` (`heartbeat.states_here`) tell the
+    files of an attempt that has just ended from those of the next one."""
+    return next((found.beat.rank for found in judge(beats, now, states) if found.verdict == "hung"), None)
+
+
+def missing(beats: Sequence[Beat]) -> list[int]:
+    """Ranks without a heartbeat in this start: they have not begun yet, or their hosts do not see the folder."""
+    return sorted(set(range(beats[0].world_size)) - {beat.rank for beat in beats}) if beats else []
+
+
+def stale_after(beat: Beat) -> float:
+    return max(STALE_SECONDS, STALE_BEATS * beat.every_seconds)
+
+
+def _is_stale(beat: Beat, now: float) -> bool:
+    return now - beat.time > stale_after(beat)
+
+
+def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, state: State | None) -> Judgement | None:
+    """Judges by the age of its file and by the kernel; None if neither says anything bad."""
+    age = max(now - beat.time, 0.0)
+    ago = f"no sign of life for {human_seconds(age)}"
+    others = [other for other in beats if other is not beat]
+    if beat.ended or (others and all(other.exit == 0 for other in others) and (state == "gone" or beat.rank in silent)):
+        return Judgement(beat, "ended", age)  # the others trained to the end, so this rank did too
+    if state == "gone":
+        why = f"its process no longer exists, and said no last word; {ago}"
+        return Judgement(beat, "lost", age, why, "Look for SIGKILL or out of memory (`dmesg`), and start the run again")
+    if state == "stopped" and age > STOPPED_BEATS * beat.every_seconds:
+        why = f"stopped by a signal or a debugger (SIGSTOP) at step {beat.step:,}; {ago}"
+        return Judgement(beat, "hung", age, why, f"`kill -CONT {beat.pid}`, or end it and start the run again")
+    if beat.rank not in silent:
+        return None
+    heard = [other for other in others if not other.ended and other.rank not in silent]
+    if any(other.stepped > beat.time + stale_after(beat) for other in heard):
+        why = f"its file is {human_seconds(age)} old, but the others have gone on since, which they cannot without it"
+        return Judgement(beat, "fine", age, why, f"The folder may be slow or full as {beat.host} sees it")
+    if state is not None:
+        why = f"its process is there, but stands still (a dead disk or driver); {ago}"
+        return Judgement(
+            beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` says where; end it, start the run again"
+        )
+    return _far_away(beat, others, silent, age, ago)
+
+
+def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, ago: str) -> Judgement:
+    """Judges a silent rank on a machine that cannot be asked from here."""
+    again = f"Look at {beat.host}, and start the run again"
+    if any(other.ended and other.reason == "lost" for other in others):
+        return Judgement(beat, "lost", age, f"others ended because a process was gone; {ago}", again)
+    beside = [other for other in others if other.host == beat.host and other.rank not in silent]
+    if beside:
+        why = f"other ranks on its host are there; {ago}"
+        return Judgement(beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` there says where; end it")
+    if all(other.rank in silent or other.ended for other in others):
+        fix = f"Look at {beat.host}; the clock of this machine may also be ahead. The same command continues the run"
+        return Judgement(beat, "silent", age, ago, fix)
+    return Judgement(beat, "lost", age, f"its host is silent: gone, or cut off; {ago}", again)
+
+
+def _by_words(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
+    """Judges by the contents of a fresh file. `blamed`: another rank is known to block the run."""
+    still, limit = beat.time - beat.moved, _limit(beat)
+    others = [other for other in beats if other is not beat and not other.ended]
+    if beat.doing == "waiting":
+        waiting = all(other.doing == "waiting" for other in others) and others
+        if waiting and not blamed and still > limit and all(o.time - o.moved > limit for o in others):
+            why = f"all ranks wait for each other for {human_seconds(still)}"
+            return Judgement(beat, "hung", still, why, "Look at the network between the hosts, and start the run again")
+        return _by_speed(beat, others)
+    if still <= limit:
+        return _by_speed(beat, others)
+    busy = any(other.doing in QUIET_SECONDS and other.time - other.moved <= _limit(other) for other in others)
+    if (blamed or busy) and beat.doing != "computing":
+        return Judgement(beat, "fine")  # it waits for that rank
+    if others and (beat.doing == "step" or all(_stands(other) for other in others)):
+        why = f"in step {beat.step:,} for {human_seconds(still)}, as all are; the engine cannot tell whom they wait for"
+        return Judgement(beat, "hung", still, why, "Look at the hosts' loads (`py-spy dump`), and start the run again")
+    why = f"{beat.doing} at step {beat.step:,} for {human_seconds(still)}"
+    if beat.seconds_per_step and beat.doing in ("computing", "step"):
+        why += f", where a step takes {_short(beat.seconds_per_step)}"
+    if any(other.doing == "waiting" for other in others):
+        why += "; the others wait for it"
+    fix = f"`py-spy dump --pid {beat.pid}` on {beat.host} says where; end it, start the run again"
+    return Judgement(beat, "hung", still, why, fix)
+
+
+def _stands(beat: Beat) -> bool:
+    """Whether it has stood still for too long, and not because it waits for another rank."""
+    return beat.doing != "waiting" and beat.time - beat.moved > _limit(beat)
+
+
+def _limit(beat: Beat) -> float:
+    """Seconds that the main thread may stand still while it does what it does."""
+    if beat.doing in QUIET_SECONDS:
+        return QUIET_SECONDS[beat.doing]
+    if beat.seconds_per_step is None:
+        return QUIET_SECONDS["first step"]
+    return max(HUNG_SECONDS, HUNG_STEPS * beat.seconds_per_step)
+
+
+def _by_speed(beat: Beat, others: Sequence[Beat]) -> Judgement:
+    own = beat.busy_seconds_per_step
+    theirs = [busy for other in others if (busy := other.busy_seconds_per_step) is not None]
+    if own is None or not theirs:
+        return Judgement(beat, "fine")
+    usual = median(theirs)
+    if own <= SLOW_RATIO * usual or own - usual <= SLOW_SECONDS:
+        return Judgement(beat, "fine")
+    why = f"computes {_short(own)} a step, the others {_short(usual)} ({own / max(usual, 1e-9):.1f} times as long)"
+    why += ", over the last minute or 20 steps"
+    fix = f"Look at {beat.host}: heat, another process, a slower disk or card; all ranks wait for it"
+    return Judgement(beat, "slow", 0.0, why, fix)
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

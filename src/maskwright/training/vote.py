@@ -1,0 +1,57 @@
+"""How the ranks of a run agree, after each step, to go on, to save or to stop."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from maskwright.core import config as run
+from maskwright.engines.processes import Processes
+from maskwright.training.stop import StopRequest
+
+VOTE_STEPS = 2
+"""Steps until every rank has seen a rank's vote."""
+SAVE, STOP = 1, 2
+"""What a rank may vote for. All ranks do what the highest vote says, after the same step."""
+
+
+class Vote:
+    """One rank's vote, and what all ranks have agreed on."""
+
+    def __init__(self, options: run.Checkpoint, stop: StopRequest, processes: Processes, step: int) -> None:
+        self._options, self._stop = options, stop
+        self._alone, self._is_rank_0 = processes.world_size == 1, processes.rank == 0
+        self._saved_at, self._saved_step = time.monotonic(), step
+        self.own = self.agreed = 0
+
+    def begin(self) -> None:
+        """Before the first step. A single rank agrees with itself at once; several need a step for it."""
+        if self._alone:
+            self.own = self.agreed = self._choose()
+
+    def take(self, highest: int) -> None:
+        """After each step. `highest`: the highest vote of all ranks, as far as the step could know it."""
+        self.own = self._choose()
+        self.agreed = self.own if self._alone else STOP if self._stop.everywhere else highest
+
+    def _choose(self) -> int:
+        if self._stop.requested:
+            return STOP
+        every = self._options.save_every_seconds or math.inf
+        by_clock = self._is_rank_0 and time.monotonic() - self._saved_at >= every
+        return SAVE if by_clock or self._stop.save_wanted else 0
+
+    def due_to_save(self, step: int) -> bool:
+        # For some steps after a save, votes still come in that are older than it.
+        voted = self.agreed == SAVE and (self._alone or step > self._saved_step + VOTE_STEPS)
+        return voted or is_due(self._options.save_every_steps, step)
+
+    def saved(self, step: int) -> None:
+        self._saved_at, self._saved_step, self._stop.save_wanted = time.monotonic(), step, False
+
+    def rolled_back(self, step: int) -> None:
+        self._saved_step = step
+
+
+def is_due(every: int | None, step: int) -> bool:
+    return every is not None and step % every == 0

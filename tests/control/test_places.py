@@ -1,0 +1,76 @@
+"""The places to run: their options, what each refuses, and how a run in each is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from in_process import Cli
+from typer.main import get_command
+
+from maskwright.cli import places
+from maskwright.cli.main import app
+from maskwright.core.errors import InputError
+from maskwright.launch.bucket.place import Bucket
+from maskwright.launch.target import Pretrain, submit
+
+MOST_OPTIONS = 18
+CHOICES = {"kind", "via", "strategy", "target"}
+HIDDEN = {"simulated_gpus", "b_size", "datapath"}
+
+
+@pytest.mark.parametrize("name", places.PLACES)
+def test_a_place_has_few_options_and_each_says_what_it_is(name: str) -> None:
+    group = get_command(app).commands["submit"]  # type: ignore[attr-defined]
+    parameters = group.get_command(None, name).params
+    shown = [one for one in parameters if one.param_type_name == "option" and not one.hidden and one.name != "help"]
+    assert 8 <= len(shown) <= MOST_OPTIONS, [one.name for one in shown]
+    for one in shown:
+        assert one.help[0].isupper() and one.help.rstrip().endswith((".", ")")), one.name
+        assert one.metavar or one.is_flag or one.name in CHOICES, one.name
+    assert {one.name for one in parameters if getattr(one, "hidden", False)} == HIDDEN
+    required = {one.name for one in parameters if one.required}
+    own = {field.name for field in dataclasses.fields(places.place(name)) if field.default is dataclasses.MISSING}  # type: ignore[arg-type]
+    assert required == {"config", "run"} | own
+
+
+def test_what_is_required_is_asked_for(cli: Cli) -> None:
+    for words, missing in (
+        (["slurm", "a.yaml"], "--run"),
+        (["slice", "pod"], "CONFIG"),
+        (["kubernetes", "a.yaml", "--run", "/r/a"], "--image"),
+        (["vertex", "a.yaml", "--run", "/r/a", "--image", "i"], "--region"),
+    ):
+        result = cli("submit", *words)
+        assert result.code == 2 and "Missing" in result.err and missing in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["logs", "ray:a", "--lines", "3"], "--lines: is for a run directory"),
+        (["stop", "ray:a", "--checkpoint"], "--checkpoint: is for a run directory"),
+        (["stop", "vertex:p/us-central1/1", "--checkpoint"], "--checkpoint: is for a run directory"),
+        (["stop", "lab.yaml", "--checkpoint"], "--checkpoint: is for a run directory"),
+        (["stop", "gs://b/jobs/job.json", "--checkpoint"], "--checkpoint: is for a run directory"),
+        (["status", "runs/a", "--address", "http://127.0.0.1:1"], "--address: is for a Ray job"),
+        (["status", "ray:../a"], "ray:ID: 'ray:../a' is no Ray job"),
+        (["list", "slurm"], "list: slurm keeps no list of jobs"),
+        (["list", "slrum"], "submit: 'slrum' is no place to run. Fix: did you mean slurm?"),
+    ],
+)
+def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[str], complaint: str) -> None:
+    result = cli(*words)
+    assert result.code == 2 and result.error.startswith(complaint), result.err
+
+
+def test_a_program_submits_as_the_command_line_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text("data: {store: /data/s}\nschedule: {steps: 1}\n")
+    command = Pretrain(str(tmp_path / "a.yaml"), "/runs/a")
+    submit(places.place("ray")(follow=True), command, dry_run=True)
+    assert "entrypoint   exec maskwright pretrain a.yaml --run /runs/a\n" in capsys.readouterr().out
+    for secret in (command.setting("a=https://me:hunter2@host"), command):
+        place = Bucket("gs://b/job.json", setup=None if secret is not command else "curl https://me:hunter2@host")
+        with pytest.raises(InputError, match="holds a secret"):
+            submit(place, secret, dry_run=True)

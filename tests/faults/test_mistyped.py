@@ -1,0 +1,110 @@
+"""What people type who come from other programs, or in a hurry: one line that says what to type instead."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+from in_process import Cli, ConfigFile
+
+from maskwright.core import remote
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("pretrain x.yaml --lr 5", "--set optimizer.learning_rate=5"),
+        ("pretrain x.yaml --lr=5 --run y", "--set optimizer.learning_rate=5"),
+        ("verify-resume x.yaml --learning_rate --debug", "--set optimizer.learning_rate=VALUE"),
+        ("pretrain x.yaml --per_device_train_batch_size 8", "--set batch.micro_batch_rows=8"),
+        ("pretrain x.yaml --num_train_epochs 3", "schedule.steps counts the updates of the run"),
+        ("pretrain x.yaml --bf16", "--set engine.dtype=bf16"),
+        ("pretrain x.yaml --output_dir y", "did you mean --run?"),
+        ("pretrain x.yaml --optimizer.eps 1e-6", "--set optimizer.eps=1e-6"),
+        ("pretrain x.yaml --max-stepz 5", "did you mean --max-steps"),
+        ("pretrain x.yaml --qqq", "`maskwright pretrain --help` lists them"),
+        ("data prepare x.txt --tokenizer_name t", "did you mean --tokenizer?"),
+        ("data prepare x.txt --lr 5", "`maskwright data prepare --help` lists them"),
+    ],
+)
+def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
+    result = cli(*words.split())
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert f". Fix: {fix}" in result.error
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            "pretrain CONFIG --run out --set data.store=nostore",
+            "nostore: is not a token store: there is no such folder",
+        ),
+        (
+            "pretrain CONFIG --run out --set model.init_from=roberta-base",
+            "hf download FacebookAI/roberta-base --local-dir",
+        ),
+        (
+            "pretrain CONFIG --run out --dry-run --set model.init_from=answerdotai/ModernBERT-base",
+            "hf download answerdotai/ModernBERT-base --local-dir models/ModernBERT-base, and give",
+        ),
+        ("data prepare wikitext --tokenizer t --to out", "hf download OWNER/wikitext --repo-type dataset"),
+        ("data prepare wiki/*.txt --tokenizer t --to out", "matches no file. Fix: check the path; quote globs"),
+        ("text audit hf://datasets/wikitext", "got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE"),
+        ("text audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
+        (
+            "plan CONFIG --on h100",
+            "'h100' is no slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
+        ),
+        ("plan CONFIG --on v6:2x4", "Fix: did you mean v6e:2x4? Kinds: v4"),
+        ("submit CONFIG --run out --on slrum", "'slrum' is no place to run on. Fix: did you mean slurm?"),
+    ],
+)
+def test_mistakes_are_told_with_their_cure(
+    cli: Cli, config_file: ConfigFile, words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = cli(*[str(config_file()) if word == "CONFIG" else word for word in words.split()])
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert says in result.error and ".. " not in result.error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_package_that_is_not_installed_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """s3fs is not among ours; gcsfs is, in an extra."""
+    needs = "s3:// needs the package s3fs. Fix: pip install s3fs"
+    for package, scheme, says in (
+        ("s3fs", "s3", needs),
+        ("gcsfs", "gs", "gcsfs is not installed. Fix: in a clone run"),
+    ):
+        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
+        result = cli("text", "audit", f"{scheme}://bucket/a.txt")
+        assert result.code == 2 and says in result.error
+
+
+def test_a_host_that_is_not_there_is_one_line_and_soon(
+    cli: Cli, config_file: ConfigFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gcsfs alone would try for minutes; a port on which nobody listens refuses at once, as a missing name does."""
+    pytest.importorskip("gcsfs", reason="needs the gcs extra")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        monkeypatch.setitem(fsspec.config.conf, "gs", {"endpoint_url": address})
+        monkeypatch.setattr(remote, "FIRST_CONTACT_SECONDS", 0.3)
+        copied = config_file(checkpoint={"copy_to": "gs://typo/run"})
+        for command in (
+            ("text", "audit", "gs://typo/a.txt"),
+            ("data", "prepare", "gs://typo/*.txt", "--tokenizer", "t", "--to", tmp_path / "out"),
+            ("pretrain", copied, "--run", tmp_path / "out"),
+            ("status", "gs://typo/run"),
+        ):
+            result = cli(*command)
+            assert (result.code, "gs://typo/" in result.error) == (1, True), result.err
+            assert "127.0.0.1 cannot be reached: Connection refused. Fix: check the network" in result.error
+        result = cli("text", "audit", f"{address}/a.txt")
+    assert (result.code, "Fix: check the network and the address" in result.error) == (1, True)

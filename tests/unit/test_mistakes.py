@@ -1,0 +1,124 @@
+"""What a user is told about keys that do not exist, values that are none, and options of other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.core import config as c
+from maskwright.core.errors import ConfigError
+from maskwright.core.foreign import FOREIGN, OPTIONS
+
+LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "run.yaml"
+    path.write_text("data: {store: s}\nschedule: {steps: 100, warmup_steps: 3}\n")
+    return str(path)
+
+
+def told(values: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        c.build_config(values, "run.yaml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("optimizer.lr=1e-3", "did you mean optimizer.learning_rate?"),
+        ("optimizer.learning_rat=1e-3", "did you mean optimizer.learning_rate?"),
+        ("optimizer.warmup_steps=3", "did you mean schedule.warmup_steps?"),
+        ("steps=10", "did you mean schedule.steps?"),
+        ("shedule.steps=5", "did you mean schedule.steps?"),
+        ("batch.size=64", "batch.micro_batch_rows is the batch of one device"),
+        ("batch.gradient_accumulation_steps=4", "accumulation steps x devices"),
+        ("num-train-epochs=3", "prints how many epochs they are"),
+        ("bf16=true", "did you mean engine.dtype: bf16?"),
+        ("logging.wandb=true", "there is only logging.tensorboard"),
+        ("checkpoint.save_total_limit=3", "did you mean checkpoint.keep?"),
+        ("qqq=1", "lists the keys and what each takes"),
+        ("masking.qqq=1", "lists the keys and what each takes"),
+        ("optimizer.learning_rate=0", "is 0. Fix: give a number > 0; the default is 0.0005"),
+        ("data.seq_len=nine", "is 'nine'. Fix: give an integer ≥ 8 and ≤ 8192; the default is 512"),
+        ("model.size=huge", "is 'huge'. Fix: give one of nano, mini, small, base, large; the default is base"),
+        ("masking.final_rate=1.5", "is 1.5. Fix: give a number > 0 and < 1, or null"),
+        ("logging.tensorboard=1", "is 1. Fix: give true or false; the default is True"),
+        ("schedule=5", "is 5, but it is a section. Fix: give it keys: kind, steps"),
+    ],
+)
+def test_what_the_command_line_gave_is_blamed_on_it(override: str, words: str, recipe: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        c.read_config(recipe, [override])
+    assert str(caught.value).startswith(f"--set {override.partition('=')[0]}: ") and words in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_every_mistake_is_named_on_a_line_of_its_own() -> None:
+    foreign = {"learning_rate": 1e-3, "num_train_epochs": 3, "trainer": {"seq_length": 12}, "optimizer": None}
+    header, *lines = told({"schedul": {"steps": 10}, "model": {"size": "tiny"}, **foreign}).splitlines()
+    assert header == "run.yaml: has 7 mistakes; each line below says how to mend one"
+    assert [line.partition(". Fix: ")[0].strip() for line in lines] == [
+        "model.size is 'tiny'",
+        "section optimizer is empty",
+        "unknown key schedul",
+        "unknown key learning_rate",
+        "unknown key num_train_epochs",
+        "unknown key trainer.seq_length",
+        "key data.store is missing",
+    ]
+    assert "  unknown key schedul. Fix: did you mean schedule?" in lines
+    assert "  unknown key trainer.seq_length. Fix: did you mean data.seq_len?" in lines
+
+
+def test_what_is_misspelt_is_not_missing_as_well() -> None:
+    assert told({"data": {"stor": "s"}, "schedule": {"steps": 1}}).endswith("data.stor. Fix: did you mean data.store?")
+    assert told({**LEAST, "schedule": None}).startswith("run.yaml: section schedule is empty. Fix: take it out, or")
+
+
+def test_a_missing_key_says_what_it_takes() -> None:
+    words = told({"data": {"store": "s"}})
+    assert words.startswith("run.yaml: key schedule.steps is missing. Fix: add it, an integer ≥ 1: ")
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        ("masking", {"mask_share": 0.8, "random_share": 0.3}),
+        ("schedule", {"steps": 10, "decay_steps": 2}),
+        ("schedule", {"steps": 10, "warmup_steps": 10}),
+        ("model", {"max_seq_len": 16}),
+    ],
+)
+def test_keys_that_do_not_fit_together_say_which_to_change(section: str, values: dict[str, Any]) -> None:
+    fix = told({**LEAST, section: values}).partition(". Fix: ")[2]
+    assert any(key in fix for key in values) or "RoBERTa" in fix
+
+
+def test_names_of_other_programs_lead_to_real_keys() -> None:
+    """A key takes the value that is named with it; a sentence speaks of keys that are there."""
+    for said in set(FOREIGN.values()):
+        words = {word.strip("`,;").partition("=")[0] for word in said.split() if "." in word.strip("`,;.")}
+        assert {word for word in words if word.partition(".")[0] in c.RunConfig.model_fields} <= set(c.ALL_KEYS)
+        section, _, assignment = said.partition(".")
+        if " " not in said and "=" in said:
+            name, _, value = assignment.partition("=")
+            assert c.build_config({**LEAST, section: {name: value}}, "run.yaml")
+        assert " " in said or said.partition("=")[0] in c.ALL_KEYS
+
+
+def test_options_of_other_programs_lead_to_real_options() -> None:
+    from typer.main import get_command
+
+    from maskwright.cli.main import app
+
+    groups = [get_command(app)]
+    known = set()
+    for command in groups:
+        groups += list(getattr(command, "commands", {}).values())
+        known |= {option for parameter in command.params for option in parameter.opts}
+    assert set(OPTIONS.values()) <= known
