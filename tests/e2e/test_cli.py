@@ -172,6 +172,12 @@ def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> No
         assert f"$ maskwright {command}" in out
     for line in ("before training", "unigram baseline", "after training", "Next, on your own text"):
         assert line in out
+    assert "ModernBERT with Muon, 2 layers of 128, trained for" in out
+    assert "ModernBertForMaskedLM" in (tmp_path / "qs" / "model" / "config.json").read_text()
+    other = [*COMMAND, "quickstart", "--to", "qs", "--architecture", "roberta"]
+    with warm.Popen(other, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2 and "holds a quickstart with --architecture modernbert" in errors
     again = maskwright(*quickstart, cwd=tmp_path)
     assert "$ maskwright tokenizer train" not in again and "after training" in again
     short = ("--set", "data.store=qs/store", "--set", "schedule.steps=3", "--set", "schedule.warmup_steps=1")
@@ -184,6 +190,7 @@ def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> No
 @pytest.mark.long
 def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) -> None:
     command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--minutes", "0.1"]
+    command += ["--architecture", "roberta"]
     process = warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics = tmp_path / "qs" / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120
@@ -198,7 +205,7 @@ def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) ->
         out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "continuing at step" in errors
-    assert "after training" in out
+    assert "RoBERTa with AdamW" in out and "after training" in out
 
 
 def test_too_little_text_is_said_in_quickstarts_own_terms(tmp_path: Path) -> None:

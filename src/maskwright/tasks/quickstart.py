@@ -28,9 +28,11 @@ OWN_SENTENCES = [
     "This function returns a <mask> of strings.",
     "Raises a ValueError if the <mask> is not valid.",
 ]
-# Measured on 2 cores in 60 to 90 s of training on 8 MB of docstrings: two layers of 128 with short rows learn best in
-# so short a time; mini (4x256) is still at the unigram baseline when it ends.
-SIZE, SEQ_LEN, ROWS, LEARNING_RATE, MASKING_RATE = "nano", 64, 16, 3e-3, 0.3
+# Two layers of 128 on short rows learn best in so short a time on two cores (docs/experiments.md).
+SIZE, SEQ_LEN, ROWS, MASKING_RATE = "nano", 64, 16, 0.3
+NAMES = {"modernbert": "ModernBERT with Muon", "roberta": "RoBERTa with AdamW"}
+STEPS_PER_MINUTE = 1000
+"""At least so many are trained on a slow machine, however long they take."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class Place:
         return Place(*(os.path.join(root, name) for name in names))
 
 
-def quickstart(text: list[str], folder: str, *, minutes: float, layout: str, text_column: str) -> None:
+def quickstart(
+    text: list[str], folder: str, *, architecture: str, minutes: float, layout: str, text_column: str
+) -> None:
     """Raises the first failing command's error. Called again on the same folder, it goes on where it was stopped."""
     began = time.monotonic()
     place = Place.under(folder)
@@ -59,6 +63,8 @@ def quickstart(text: list[str], folder: str, *, minutes: float, layout: str, tex
     begun = any(os.path.exists(part) for part in (os.path.dirname(place.corpus), place.tokenizer, place.store))
     if os.path.isdir(folder) and os.listdir(folder) and not begun:
         raise InputError("is neither empty nor a quickstart's folder", where=folder, fix="choose another --to")
+    if os.path.exists(place.config):
+        _require_same(place, architecture)
     if not text and not os.path.exists(place.corpus):
         _gather(place.corpus)
     _run("text", "audit", *sources, *options)
@@ -70,13 +76,25 @@ def quickstart(text: list[str], folder: str, *, minutes: float, layout: str, tex
     )
     if not os.path.exists(place.config):
         rows = min(ROWS, _require_enough(place))
-        _write_config(place, _config(place, _steps(place, minutes, rows), rows))
+        steps = _steps(place, architecture, minutes, rows)
+        _write_config(place, _config(place, architecture, steps, rows))
     _run("pretrain", place.config, "--run", place.run)
     _run("evaluate", place.run)
     if not os.path.exists(place.model):
         _run("export", place.run, "--to", place.model)
     _run("fill", place.model, *(_own_sentences(place) if text else OWN_SENTENCES))
     _summary(place, time.monotonic() - began)
+
+
+def _require_same(place: Place, architecture: str) -> None:
+    from maskwright.core.config import read_config
+
+    if (begun := read_config(place.config).model.architecture) != architecture:
+        raise InputError(
+            f"holds a quickstart with --architecture {begun}",
+            where=os.path.dirname(place.config),
+            fix=f"give --architecture {begun} to continue it, or choose another --to",
+        )
 
 
 def _gather(path: str) -> None:
@@ -134,11 +152,11 @@ def _require_enough(place: Place) -> int:
     return open_rows(store, "train", SEQ_LEN, "documents").plan.rows
 
 
-def _steps(place: Place, minutes: float, rows: int) -> int:
+def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
     """Steps that fit the time, by timing some on a throw-away engine.
 
-    The fifth-fastest in a hundred counts, so that a moment's load on the machine does not shorten the run; and never
-    fewer than 1,000 a minute, with which the model is past guessing by frequency on any machine.
+    The fifth-fastest in a hundred counts, so that a moment's load on the machine does not shorten the run. The whole
+    schedule is trained in any case: on a machine that is slow, or becomes slow, training takes longer than `minutes`.
     """
     from maskwright.core.config import build_config
     from maskwright.engines.base import TrainState
@@ -146,28 +164,49 @@ def _steps(place: Place, minutes: float, rows: int) -> int:
     from maskwright.model.initial import initial_parameters
     from maskwright.tasks.preflight import prepare_run
 
-    ready = prepare_run(build_config(_config(place, 1000, rows), place.config))
+    ready = prepare_run(build_config(_config(place, architecture, 1000, rows), place.config))
     engine = make_engine(ready.model, ready.config.optimizer, ready.config.engine, 0)
     engine.write(TrainState(0, initial_parameters(ready.model, 0)))
     times: list[float] = []
-    while len(times) < 100 and (len(times) < 20 or sum(times) < 5.0):
+    while len(times) < 100 and (len(times) < 20 or sum(times) < minutes * 2.5):
         began = time.perf_counter()
         engine.step(ready.loader.batches(len(times)), 1e-6, lambda: False)
         times.append(time.perf_counter() - began)
-    steps = minutes * 60 / sorted(times)[len(times) // 20]
-    return max(20, round(max(steps, 1000 * minutes) / 10) * 10)
+    step_seconds = sorted(times)[len(times) // 20]
+    steps = max(20, round(max(minutes * 60 / step_seconds, STEPS_PER_MINUTE * minutes) / 10) * 10)
+    say(
+        f"{NAMES[architecture]}: a step takes {1000 * step_seconds:.0f} ms here, so {steps:,} steps take about "
+        f"{steps * step_seconds / 60:.1f} minutes (more if the machine is busy)"
+    )
+    return steps
 
 
-def _config(place: Place, steps: int, rows: int) -> dict[str, Any]:
+def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str, Any]:
     return {
         "data": {"store": place.store, "seq_len": SEQ_LEN},
         "masking": {"rate": MASKING_RATE},
-        "model": {"size": SIZE},
-        "optimizer": {"learning_rate": LEARNING_RATE},
-        "schedule": {"steps": steps, "warmup_steps": steps // 10},
+        "model": {"architecture": architecture, "size": SIZE},
+        **_learning(architecture, steps),
         "batch": {"micro_batch_rows": rows},
         "evaluation": {"every_steps": -(-steps // 4)},
         "logging": {"every_steps": max(1, steps // 50)},
+    }
+
+
+def _learning(architecture: str, steps: int) -> dict[str, Any]:
+    if architecture == "roberta":
+        return {
+            "optimizer": {"kind": "adamw", "learning_rate": 3e-3},
+            "schedule": {"kind": "linear", "steps": steps, "warmup_steps": steps // 10},
+        }
+    return {
+        "optimizer": {"kind": "muon", "learning_rate": 8e-3},
+        "schedule": {
+            "kind": "wsd",
+            "steps": steps,
+            "warmup_steps": steps * 6 // 100,
+            "decay_steps": steps * 4 // 10,
+        },
     }
 
 
@@ -207,10 +246,15 @@ def _array(number: int) -> Any:
 
 
 def _summary(place: Place, seconds: float) -> None:
+    from maskwright.core.config import read_config
     from maskwright.data.loader import validation_batches
     from maskwright.data.store import TokenStore
+    from maskwright.model.config import SIZES
+    from maskwright.model.hf_config import FOR_MASKED_LM
     from maskwright.tasks.evaluate import unigram
 
+    config = read_config(place.config)
+    architecture, (layers, width, _) = config.model.architecture, SIZES[config.model.size]
     records = RunDirectory(place.run).read_metrics()
     held_out = [record for record in records if "valid_loss" in record]
     training = [record for record in records if "tokens_per_second" in record]
@@ -219,7 +263,10 @@ def _summary(place: Place, seconds: float) -> None:
     first, last = held_out[0], held_out[-1]
     rate = sorted(record["tokens_per_second"] for record in training)[len(training) // 2]
     share = sorted(record["matmul_share"] for record in training)[len(training) // 2]
-    print(f"\n{'─' * 72}\nHeld-out text, 15 % masked{'':10}loss   masked accuracy")
+    print(
+        f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {config.schedule.steps:,} steps "
+        f"of {config.rows_per_step} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"
+    )
     for name, loss, accuracy in (
         ("before training", first["valid_loss"], first["valid_accuracy"]),
         ("unigram baseline", *unigram(store, batches)),
@@ -229,7 +276,7 @@ def _summary(place: Place, seconds: float) -> None:
     print(
         f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s, {share:.0%} of this machine's "
         f"measured matrix multiplication; {human_seconds(seconds)} in all\n"
-        f"\n  model      {place.model}   (loads in transformers; logits proven equal)"
+        f"\n  model      {place.model}   ({FOR_MASKED_LM[architecture]} in transformers; logits proven equal)"
         f"\n  run        {place.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
         f"\n  store      {place.store}"
         f"\n  config     {place.config}\n"
