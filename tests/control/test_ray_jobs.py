@@ -240,7 +240,7 @@ def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 
     return member
 
 
-def heard(member: Member, seconds: float = 20.0) -> tuple[list[str], int | None]:
+def heard(member: Member, seconds: float = 120.0) -> tuple[list[str], int | None]:
     lines, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
         more, over, code = member.hear(0.2)
