@@ -195,7 +195,7 @@ def begin(hosts: Hosts, spec: JobSpec = SPEC, *, workers: int = 1, job: str = "o
 
 
 def finish(attempt: Attempt) -> list[End]:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not attempt.over:
         assert time.monotonic() < until
         attempt.turn(0.05)
@@ -204,7 +204,7 @@ def finish(attempt: Attempt) -> list[End]:
 
 
 def wait_for(path: Path, attempt: Attempt | None = None) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not path.exists():
         assert time.monotonic() < until, path
         attempt.turn(0.05) if attempt else time.sleep(0.05)
@@ -320,7 +320,7 @@ def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(hosts: Hosts)
     began = time.monotonic()
     attempt.tell_all()
     [end] = finish(attempt)
-    assert end.code == 137 and 0.9 < time.monotonic() - began < 10
+    assert end.code == 137 and 0.9 < time.monotonic() - began < 60
     assert hosts.left_over() == []
 
 
