@@ -112,8 +112,8 @@ def _misused(error: Any, words: list[str]) -> int:
 
 
 def _explain(error: Exception, beside: bool) -> int:
-    """Says what went wrong in one line, and returns the exit code. `beside`: a rank that shares its terminal with
-    others, of which the first tells what became of any other, which says it itself."""
+    """Says what went wrong in one line, and returns the exit code. Of the ranks that share this terminal, the first
+    tells what became of others; those `beside` it leave that out."""
     error = explain_import(error) or error
     if isinstance(error, MaskwrightError):
         tell_reason(error)

@@ -27,10 +27,10 @@ from typing import Literal
 
 from maskwright.core.secrets import redact
 
-StopReason = Literal["", "asked", "limit", "signal", "grace", "agreed", "lost"]
-"""Why a run stopped before its last step; docs/run-directory.md says what each means. Empty for what is no run."""
 INTERRUPTED = 130
 """Exit code of a command that only watches, after Ctrl-C: 128 + SIGINT, as shells have it."""
+StopReason = Literal["", "asked", "limit", "signal", "grace", "agreed", "lost"]
+"""Why a run stopped before its last step; docs/run-directory.md says what each means. Empty for what is no run."""
 
 
 class MaskwrightError(Exception):

@@ -46,6 +46,7 @@ RESTARTS, LONGEST_WAIT_SECONDS = 5, 30.0
 """In a row without a new checkpoint in between: what is lost every time would be lost for ever."""
 LOOK_EVERY_SECONDS, HUNG_SECONDS = 5.0, 60.0
 """How long a process may be seen to hang: someone may have stopped it, and may let it go on."""
+
 # ---- one attempt ----------------------------------------------------------------------------------------------------
 
 

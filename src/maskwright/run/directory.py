@@ -54,7 +54,7 @@ class Status:
     message: str = ""
     exit: int | None = None
     reason: str = ""
-    """A `StopReason`, once the run has stopped early."""
+    """`StopReason` of a run that stopped early."""
 
 
 class RunDirectory:
@@ -128,7 +128,7 @@ class RunDirectory:
         return record
 
     def newest_step(self) -> int:
-        """Of its whole checkpoints; 0 when there is none."""
+        """The step of its newest whole checkpoint, 0 if there is none."""
         return max(whole_steps(self.checkpoints), default=0)
 
     # ---- status ----------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Beat:
     exit: int | None = None
     message: str = ""
     reason: str = ""
-    """A `StopReason`, once it has stopped early."""
+    """`StopReason` of a rank that stopped early."""
 
     @property
     def ended(self) -> bool:

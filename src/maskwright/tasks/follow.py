@@ -82,7 +82,6 @@ def _require_same_run(ready: Prepared, given: dict[str, Any]) -> None:
 
 def _grace_ended(beats: Beats) -> None:
     """Runs in a thread, while the main thread is in a step: the launcher's SIGKILL is near."""
-    what = "the grace period ended before all processes had stopped; rank 0 knows what is saved"
-    error = out_of_time(what)
-    beats.end(error.exit_code, what, error.reason)
+    error = out_of_time("the grace period ended before all processes had stopped; rank 0 knows what is saved")
+    beats.end(error.exit_code, error.what, error.reason)
     os._exit(error.exit_code)

@@ -65,7 +65,8 @@ class StopRequest:
         profile_steps: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.reason, self.why = "", ""
+        self.reason = ""
+        self.why = ""
         self.urgent = False
         self.save_wanted = False
         self.everywhere = False
