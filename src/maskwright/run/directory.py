@@ -127,6 +127,10 @@ class RunDirectory:
             raise InputError(f"dtype is {record['dtype'][:20]!r}", where=self.config, fix=fix)
         return record
 
+    def newest_step(self) -> int:
+        """The step of its newest whole checkpoint, 0 if there is none."""
+        return max(whole_steps(self.checkpoints), default=0)
+
     # ---- status ----------------------------------------------------------------------------------------------
 
     def write_status(self, status: Status) -> None:
