@@ -197,7 +197,7 @@ class Hosts:
 
     def left_over(self) -> list[str]:
         """Command lines of processes that run in a host's folder and go on doing so."""
-        until = time.monotonic() + 5.0
+        until = time.monotonic() + 60.0
         while (found := self.running()) and time.monotonic() < until:
             time.sleep(0.05)
         return found

@@ -66,7 +66,7 @@ class Cluster:
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self.enter, *words],
-            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60, check=False,
+            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
 
     def submit(self, plan: str, *options: str, config: str = "run.yaml") -> str:
@@ -87,7 +87,7 @@ class Cluster:
             } | ({} if state.get("over") else {"JobState": "RUNNING"})
         return dict(re.findall(r"(\w+)=(\S+)", self.call("scontrol", "show", "job", "-o", job).stdout))
 
-    def wait(self, job: str, seconds: float = 60.0) -> dict[str, str]:
+    def wait(self, job: str, seconds: float = 240.0) -> dict[str, str]:
         """Its last state."""
         until = time.monotonic() + seconds
         while (state := self.state(job))["JobState"] not in (
@@ -102,7 +102,7 @@ class Cluster:
         return state
 
     def wait_for(self, name: str) -> None:
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 240.0
         while not (self.folder / name).exists():
             assert time.monotonic() < until, name
             time.sleep(0.1)
@@ -178,7 +178,7 @@ def real_cluster(folder: Path) -> Iterator[Cluster]:
                 daemons.append(
                     subprocess.Popen([*cluster.enter, *words], env=environment, stdout=output, stderr=output)
                 )
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 240.0
         while cluster.call("sinfo", "--noheader", "--format=%D %t").stdout.strip() != "2 idle":
             assert time.monotonic() < until, (folder / "daemons.txt").read_text()[-2000:]
             time.sleep(0.3)
@@ -188,4 +188,4 @@ def real_cluster(folder: Path) -> Iterator[Cluster]:
         for daemon in [*reversed(daemons), holder]:
             daemon.terminate()
         for daemon in [*daemons, holder]:
-            daemon.wait(20)
+            daemon.wait(60)

@@ -23,7 +23,7 @@ ZONE = "us-east5-b"
 
 def gcloud(*words: str, code: int = 0) -> str:
     done = subprocess.run(
-        ["gcloud", *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
+        ["gcloud", *words], capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL, check=False
     )
     assert done.returncode == code, f"{words}: {done.stderr[-2000:]}"
     return (done.stdout if code == 0 else done.stderr).strip()

@@ -58,7 +58,7 @@ class Seeder:
         self.variables = {key: value for key, value in environment.items() if value}
 
     def run(self, **more: str) -> int:
-        return self.host.run("seed.sh", seconds=90, **self.variables, **more)
+        return self.host.run("seed.sh", seconds=240, **self.variables, **more)
 
     @property
     def result(self) -> dict[str, Any]:

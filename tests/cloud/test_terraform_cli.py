@@ -59,7 +59,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def appears(path: Path) -> str:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not path.exists() or not (text := path.read_text()):
         assert time.monotonic() < until, f"{path} does not appear"
         time.sleep(0.02)

@@ -47,7 +47,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "logging": {"every_steps": 1, "tensorboard": False},
 }
 TOKEN = "0123456789abcdef0123456789abcdef"
-LONG_ENOUGH_SECONDS = 90.0
+LONG_ENOUGH_SECONDS = 240.0
 
 
 @dataclass
@@ -275,7 +275,7 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     began = time.monotonic()
     greedy = ("--set", "engine.device=auto", "--num-nodes", "2", "--gpus-per-node", "4")
     ended = cluster.ended(cluster.submit("greedy", "--follow", *greedy))
-    assert ended.code == 2 and time.monotonic() - began < 15.0, ended
+    assert ended.code == 2 and time.monotonic() - began < 60.0, ended
     assert "no room for 2 nodes with 4 GPUs each: the cluster's machines have 2 CPUs, 0 GPUs" in ended.out
 
 

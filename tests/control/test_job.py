@@ -128,6 +128,7 @@ def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
     told = [End(0, 75, told=True), End(1, 0, told=True)]
     assert judge(told, 2, asked=True).code == 75 and not judge(told, 2, asked=True).restart
     assert judge([End(0, 0, told=True)], 1, asked=True).code == 0
+    assert judge([End(1, 75, reason="agreed"), End(0, 75, reason="asked")], 2, asked=True).reason == "asked"
     assert judge([*told, End(2, 1, told=True)], 3, asked=True).code == 1  # such as a disk that was full when it saved
 
 
@@ -194,7 +195,7 @@ def begin(hosts: Hosts, spec: JobSpec = SPEC, *, workers: int = 1, job: str = "o
 
 
 def finish(attempt: Attempt) -> list[End]:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not attempt.over:
         assert time.monotonic() < until
         attempt.turn(0.05)
@@ -203,7 +204,7 @@ def finish(attempt: Attempt) -> list[End]:
 
 
 def wait_for(path: Path, attempt: Attempt | None = None) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not path.exists():
         assert time.monotonic() < until, path
         attempt.turn(0.05) if attempt else time.sleep(0.05)
@@ -319,7 +320,7 @@ def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(hosts: Hosts)
     began = time.monotonic()
     attempt.tell_all()
     [end] = finish(attempt)
-    assert end.code == 137 and 0.9 < time.monotonic() - began < 10
+    assert end.code == 137 and 0.9 < time.monotonic() - began < 60
     assert hosts.left_over() == []
 
 

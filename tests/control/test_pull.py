@@ -74,13 +74,13 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 
 def end(process: subprocess.Popen[str], code: int) -> tuple[list[str], str]:
-    out, err = process.communicate(timeout=40)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == code, out + err
     return out.splitlines(), err
 
 
 def wait_for(path: Path) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not path.exists():
         assert time.monotonic() < until, path
         time.sleep(0.05)

@@ -222,7 +222,7 @@ def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 
     return member
 
 
-def heard(member: Member, seconds: float = 20.0) -> tuple[list[str], int | None, str]:
+def heard(member: Member, seconds: float = 120.0) -> tuple[list[str], int | None, str]:
     lines, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
         more, over, code, reason = member.hear(0.2)

@@ -67,7 +67,7 @@ def test_a_killed_process_restarts_all_nodes(cluster: Cluster) -> None:
 
 
 def test_restarts_are_counted(cluster: Cluster) -> None:
-    job = cluster.submit("exit 75", "--restarts", "2")
+    job = cluster.submit("trap 'exit 75' TERM; sleep 1; exit 75", "--restarts", "2")  # srun ends the slower one
     state = cluster.wait(job)
     assert (state["JobState"], state["ExitCode"]) == ("FAILED", "75:0")
     assert cluster.starts(0) == 3 and "stopped early in 3 attempts" in cluster.log(job)
@@ -75,7 +75,7 @@ def test_restarts_are_counted(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("reason", ["asked", "limit"])
 def test_a_wish_to_stop_is_not_begun_again(cluster: Cluster, reason: str) -> None:
-    job = cluster.submit(f'[ "$SLURM_NODEID" = 1 ] || echo {reason} > "$MASKWRIGHT_REASON_FILE"; exit 75')
+    job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ {WAIT} }}\necho {reason} > "$MASKWRIGHT_REASON_FILE"; exit 75')
     state = cluster.wait(job)
     assert (state["ExitCode"], cluster.starts(0)) == ("75:0", 1), cluster.log(job)
     assert "stopped on request" in cluster.log(job)

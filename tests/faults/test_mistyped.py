@@ -24,7 +24,7 @@ from maskwright.core import remote
         ("pretrain x.yaml --bf16", "--set engine.dtype=bf16"),
         ("pretrain x.yaml --output_dir y", "did you mean --run?"),
         ("pretrain x.yaml --optimizer.eps 1e-6", "--set optimizer.eps=1e-6"),
-        ("pretrain x.yaml --max-stepz 5", "did you mean --max-steps"),
+        ("pretrain x.yaml --stop-after-stepz 5", "did you mean --stop-after-steps"),
         ("pretrain x.yaml --qqq", "`maskwright pretrain --help` lists them"),
         ("data prepare x.txt --tokenizer_name t", "did you mean --tokenizer?"),
         ("data prepare x.txt --lr 5", "`maskwright data prepare --help` lists them"),
@@ -60,7 +60,7 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
             "'h100' is no slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
         ),
         ("plan CONFIG --on v6:2x4", "Fix: did you mean v6e:2x4? Kinds: v4"),
-        ("submit CONFIG --run out --on slrum", "'slrum' is no place to run on. Fix: did you mean slurm?"),
+        ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),
     ],
 )
 def test_mistakes_are_told_with_their_cure(

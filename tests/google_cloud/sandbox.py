@@ -89,7 +89,7 @@ class Host:
         self.started.append(process)
         return process
 
-    def run(self, script: str, *, seconds: float = 60.0, **more: str) -> int:
+    def run(self, script: str, *, seconds: float = 240.0, **more: str) -> int:
         return self.start(script, **more).wait(seconds)
 
     @property
@@ -141,7 +141,7 @@ def end_agent(folder: Path) -> None:
         wait_until((folder / "exit").exists)
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> None:
+def wait_until(holds: Callable[[], object], seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "did not come about in time"

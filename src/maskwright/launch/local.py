@@ -27,13 +27,13 @@ from types import FrameType
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
+from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, WISHES, read_reason
 from maskwright.core.secrets import redact
 from maskwright.launch.group import Group, choose
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.target import Pretrain
-from maskwright.run.directory import RunDirectory, Status, step_of
+from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.heartbeat import local_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after
 
@@ -249,14 +249,14 @@ def _what_is_left(command: Pretrain, seconds: float, steps: int) -> Pretrain:
 def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
     """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) when it can be continued,
     `JobError` with the code of the process that failed first."""
-    directory, failures, saved = RunDirectory(command.run), 0, newest_step(command.run)
-    first, attempts, began = saved, 0, time.monotonic()
+    directory, failures, attempts, began = RunDirectory(command.run), 0, 0, time.monotonic()
+    first = saved = directory.newest_step()
     where = f"{group.processes} processes"
     with Signals().heard() as signals:
         while True:
             now = _what_is_left(command, time.monotonic() - began, saved - first) if attempts else command
             begun = time.time()
-            verdict, newest = _attempt(now, group, directory, signals, grace_seconds), newest_step(command.run)
+            verdict, newest = _attempt(now, group, directory, signals, grace_seconds), directory.newest_step()
             if attempts == 0 and (status := _status_since(directory, begun)):
                 first = status.began  # a copy of the run may have been fetched
             failures, saved = (failures + 1 if newest == saved else 1), newest
@@ -274,7 +274,9 @@ def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
     # Of several machines, the launcher of all begins them again.
     resumable = verdict.restart and (group.nodes > 1 or signals.asked)
     code = EARLY if resumable else verdict.code
-    conclude(code, _named(verdict), where, "signal" if signals.asked else verdict.reason)
+    conclude(
+        code, _named(verdict), where, "signal" if signals.asked and verdict.reason not in WISHES else verdict.reason
+    )
 
 
 def _named(verdict: Verdict) -> str:
@@ -302,14 +304,6 @@ def _status_since(directory: RunDirectory, begun: float) -> Status | None:
     """None where it is an earlier start's."""
     status = directory.read_status() if os.path.isdir(directory.location) else None
     return status if status and status.heartbeat >= begun else None
-
-
-def newest_step(run: str) -> int:
-    """Of the whole checkpoints in a run directory; 0 when there is none."""
-    folder = RunDirectory(run).checkpoints
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    whole = (name for name in names if os.path.exists(os.path.join(folder, name, "MANIFEST.json")))
-    return max((step for name in whole if (step := step_of(name)) is not None), default=0)
 
 
 # ---- which launcher trains ------------------------------------------------------------------------------------------

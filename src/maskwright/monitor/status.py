@@ -14,7 +14,7 @@ from typing import Any, Literal
 from maskwright.core.console import human_count, human_seconds
 from maskwright.core.errors import InputError
 from maskwright.monitor.place import SIGNS, Place
-from maskwright.run.directory import Status, parse_status, step_of
+from maskwright.run.directory import MANIFEST, Status, parse_status, step_folder, step_of
 from maskwright.run.heartbeat import FOLDER, Beat, State, read_beats, state_of, states_here
 from maskwright.run.lease import this_machine
 from maskwright.run.liveness import Judgement, judge, missing
@@ -218,7 +218,7 @@ def newest_checkpoint(place: Place, names: list[str]) -> Checkpoint | None:
     folder = "checkpoints/" if "checkpoints" in names else ""
     found = place.names("checkpoints") if folder else names
     for step in sorted((step for name in found if (step := step_of(name)) is not None), reverse=True):
-        manifest = f"{folder}step-{step:08d}/MANIFEST.json"
+        manifest = f"{folder}{step_folder(step)}/{MANIFEST}"
         if place.read(manifest) is not None:
             return Checkpoint(step, place.modified(manifest))
     return None
@@ -226,7 +226,7 @@ def newest_checkpoint(place: Place, names: list[str]) -> Checkpoint | None:
 
 def _steps_of(place: Place, step: int) -> int | None:
     """What a copy's own record says of the run's length."""
-    record = place.read_json(f"step-{step:08d}/config.resolved.json")
+    record = place.read_json(f"{step_folder(step)}/config.resolved.json")
     config = record.get("config") if isinstance(record, dict) else None
     steps = config.get("schedule.steps") if isinstance(config, dict) else None
     return steps if isinstance(steps, int) else None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.run.directory import Request, RunDirectory, Status, whole_steps
+from maskwright.run.directory import Request, RunDirectory, Status
 
 SILENT_SECONDS = 120.0
 """A younger heartbeat says that the run goes on, if the folder's lock cannot be seen from here."""
@@ -23,12 +23,12 @@ def stop(
 ) -> str:
     """What became of the request, in one line. Raises `InputError` if nothing runs there, and `MaskwrightError` if the
     run does not answer in time; the request is then taken back."""
-    saved_before = max(whole_steps(directory.checkpoints), default=0)
+    saved_before = directory.newest_step()
     _require_running(directory, clock())
     directory.leave_request(request)
     until = clock() + wait_seconds
     while clock() < until:
-        status, saved = directory.read_status() or Status(), max(whole_steps(directory.checkpoints), default=0)
+        status, saved = directory.read_status() or Status(), directory.newest_step()
         if request == "checkpoint" and saved > saved_before:
             return f"{directory.location}: saved step {saved:,}, going on"
         if status.phase in OVER:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from maskwright.cloud.google.rest import Google, new_request_id
+from maskwright.cloud.google.rest import SCOPE, Google, new_request_id
 from maskwright.core.console import note
 from maskwright.core.errors import CloudError
 
@@ -29,7 +29,6 @@ STATES: dict[str, Phase] = {
 }
 """Lost: its machines were taken, or never came. A lost one does not come back: it is deleted and asked for again."""
 LOST_NODES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 OPERATION_SECONDS = 900.0
 """For an operation to end. Waiting for machines is no operation."""
 

@@ -13,10 +13,10 @@ from typing import Any
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.inventory import Found, Inventory, Unseen, priced, size_of_bucket, take
 from maskwright.cloud.google.rest import Google
+from maskwright.cloud.prices import HOURS_A_MONTH
 from maskwright.core.console import human_bytes
 from maskwright.core.errors import CloudError
 
-HOURS_A_MONTH = 730
 MONTHLY = ("disk", "bucket", "Filestore instance")
 """Priced by the month."""
 FindPrice = Callable[[str, str, str], tuple[Any, float] | None]

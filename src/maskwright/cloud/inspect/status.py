@@ -11,10 +11,11 @@ from maskwright.cloud.environment import Environment, read_environment
 from maskwright.cloud.google.inventory import Inventory
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.inspect import host_health
-from maskwright.cloud.inspect.audit import HOURS_A_MONTH, Audit, FindPrice, audit, total
+from maskwright.cloud.inspect.audit import Audit, FindPrice, audit, total
 from maskwright.cloud.inspect.drift import differences
 from maskwright.cloud.inspect.host_health import HostHealth
 from maskwright.cloud.jobs.status import EnvironmentJobs, Report
+from maskwright.cloud.prices import HOURS_A_MONTH
 from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
 from maskwright.core.console import human_bytes, human_count

@@ -23,11 +23,10 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
+from maskwright.launch.bucket.leader import LOST_SECONDS
 from maskwright.launch.bucket.queue import plain, read_spec
 from maskwright.launch.target import JobSpec
 
-LOST_SECONDS = 90.0
-"""As for the agents themselves: a beat that stands still for so long is of a host that is gone."""
 LOCKED_SECONDS = 30.0
 """Between two tries while somebody else holds the state."""
 MARGIN_SECONDS = 90.0
