@@ -250,7 +250,7 @@ def _summary(place: Place, seconds: float) -> None:
     from maskwright.data.loader import validation_batches
     from maskwright.data.store import TokenStore
     from maskwright.model.config import SIZES
-    from maskwright.model.hf_config import FOR_MASKED_LM
+    from maskwright.model.hf.config import FOR_MASKED_LM
     from maskwright.tasks.evaluate import unigram
 
     config = read_config(place.config)
