@@ -112,7 +112,7 @@ def test_instance_groups_and_disks(cloud: Cloud) -> None:
     gcloud("compute", "instance-groups", "managed", "create", "g1", place, *made)
     for _ in range(3):
         found = groups.describe(Google("lab-proj"), ZONE, "g1")
-    assert found is not None and found.whole
+    assert found is not None and found.stable and len(found.members) == found.target == 2
     listing = ["compute", "instance-groups", "managed", "list-instances", "g1", place]
     told = gcloud(*listing, "--format=value(NAME,STATUS,ACTION)").split()
     assert told == [word for member in found.members for word in (member.name, "RUNNING", "NONE")]
