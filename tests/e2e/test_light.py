@@ -59,8 +59,8 @@ def test_a_machine_without_the_training_packages_submits_and_watches(
     place = "--run /runs/one --set data.store=/runs/store"
     light = [
         "--help", "status run --json", "logs run", "schema", "schema --markdown", "schema --recipe small", "env prices",
-        f"submit small {place} --on slurm --dry-run",
-        f"submit small {place} --on kubernetes --image a/b:c --claim data:/runs --dry-run",
+        f"submit slurm small {place} --dry-run",
+        f"submit kubernetes small {place} --image a/b:c --mount data:/runs --dry-run",
     ]  # fmt: skip
     heavy = [f"pretrain small {place}", "evaluate run", "stop run", "quickstart", "status gs://b/runs/one"]
     done = subprocess.run(

@@ -20,7 +20,7 @@ def test_a_run_writes_where_its_time_goes_and_a_trace_on_request(
     pretrain(config(), str(run), stop_request=StopRequest(profile_steps=2))
     report = json.loads((run / "engine.json").read_text())
     assert report["engine"].startswith("torch ")
-    assert set(report["seconds"]) == {"data", "step", "wait", "evaluate", "save"}
+    assert set(report["seconds"]) == {"dry_run", "data", "step", "wait", "evaluate", "save"}
     assert all(value >= 0.0 for value in report["seconds"].values()) and report["seconds"]["step"] > 0.0
     trace = json.loads((run / "profile" / "trace.json").read_text())
     multiplications = [event for event in trace["traceEvents"] if event.get("name") == "aten::addmm"]

@@ -93,13 +93,19 @@ def _misused(error: Any, words: list[str]) -> int:
     if not hasattr(error, "possibilities"):
         error.show()
         return int(error.exit_code)
-    from maskwright.core.config import GUIDE
+    from maskwright.core.config import ALL_KEYS, GUIDE
     from maskwright.core.foreign import FOREIGN, OPTIONS
 
     option, command = error.option_name, error.ctx.command
     known = [name for parameter in command.params for name in parameter.opts]
     name = option.lstrip("-").replace("-", "_")
-    near = [OPTIONS[name]] if OPTIONS.get(name) in known else error.possibilities if name not in FOREIGN else []
+    near = (
+        [OPTIONS[name]]
+        if OPTIONS.get(name) in known
+        else error.possibilities
+        if name not in FOREIGN and name not in ALL_KEYS
+        else []
+    )
     if "--set" in known and not near and (advice := GUIDE.nearest(name)):
         pairs = zip(words, [*words[1:], ""], strict=True)
         value = next(w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)
