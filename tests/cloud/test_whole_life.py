@@ -242,7 +242,7 @@ def test_a_held_lock_names_its_holder(life: Life) -> None:
     lock = {"ID": "1795165645", "Operation": "OperationTypeApply", "Who": "ada@desk", "Version": "1.11.4"}
     lock |= {"Created": "2026-11-20T09:00:00Z", "Path": "gs://x"}
     life.cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(lock))
-    said = life.env("up", "--yes", "--lock-timeout-seconds", "0", code=1)
+    said = life.env("up", "--yes", "--lock-timeout-seconds", "0", code=2)
     assert "another run holds the state: ada@desk" in said and "force-unlock" in said
     assert not life.exists("networks")
 

@@ -73,7 +73,7 @@ def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> Verdict:
     done = len(ends) == hosts and all(end.code == 0 for end in ends)
     if asked:
         # The request that ended the run may be what made the scheduler send its signal: srun ends all nodes after one.
-        reason = next((end.reason for end in ends if end.reason in WISHES), "signal")
+        reason: StopReason = next((end.reason for end in ends if end.reason in WISHES), "signal")
         cause = next((end for end in ends if end.failed), None)
         return Verdict(_code(cause) if cause else 0 if done else EARLY, False, cause, reason)
     own = [end for end in ends if not end.told]
