@@ -89,7 +89,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _misused(error: Any, words: list[str]) -> int:
-    """Says what is wrong with a command line; an option that there is not is told by the key of a run that it means."""
+    """Says what is wrong with a command line; an unknown option names the key of a run that it means."""
     if not hasattr(error, "possibilities"):
         error.show()
         return int(error.exit_code)
@@ -99,13 +99,10 @@ def _misused(error: Any, words: list[str]) -> int:
     option, command = error.option_name, error.ctx.command
     known = [name for parameter in command.params for name in parameter.opts]
     name = option.lstrip("-").replace("-", "_")
-    near = (
-        [OPTIONS[name]]
-        if OPTIONS.get(name) in known
-        else error.possibilities
-        if name not in FOREIGN and name not in ALL_KEYS
-        else []
-    )
+    if OPTIONS.get(name) in known:
+        near = [OPTIONS[name]]
+    else:
+        near = [] if name in FOREIGN or name in ALL_KEYS else error.possibilities
     if "--set" in known and not near and (advice := GUIDE.nearest(name)):
         pairs = zip(words, [*words[1:], ""], strict=True)
         value = next(w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)

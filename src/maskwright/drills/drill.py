@@ -68,8 +68,8 @@ def tiny(config: RunConfig) -> RunConfig:
     shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_seq_len", "init_from")
     values["model"] |= {"size": "nano", **dict.fromkeys(shape)}
     values["data"]["seq_len"] = min(values["data"]["seq_len"], 64)
-    workers = values["batch"]["virtual_workers"]
-    fewest = min(workers, 4) if config.engine.kind == "torch" else config.engine.devices or workers
+    V = values["batch"]["virtual_workers"]
+    fewest = min(V, 4) if config.engine.kind == "torch" else config.engine.devices or V
     values["batch"] = {"micro_batch_rows": min(values["batch"]["micro_batch_rows"], 4), "virtual_workers": fewest}
     values["checkpoint"] |= {"keep": 3, "keep_every_steps": None, "copy_to": None}
     values["health"]["on_spike"] = "warn"

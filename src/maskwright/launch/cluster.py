@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
 from dataclasses import replace
+from subprocess import CompletedProcess
 
 from maskwright.core import storage
 from maskwright.core.config import RunConfig, read_config, shared_out
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.recipes import find_config
 from maskwright.core.secrets import redact
 from maskwright.launch.target import Pretrain
@@ -19,6 +21,17 @@ LONGEST_NAME = 40
 """Characters: pods of a JobSet add up to 23, and a host name may have 63."""
 LONGER_THAN_SAVING_SECONDS = 5.0
 """From the end of the run's own grace period (`checkpoint.grace_seconds`) to SIGKILL."""
+
+
+def hand_to(words: list[str], text: str, seconds: float, *, absent: str, silent: str) -> CompletedProcess[str]:
+    """Runs a scheduler's own command with `text` on its standard input. Raises `InputError` if it cannot be started,
+    with the fix `absent`, and `MaskwrightError` if it does not answer within `seconds`, with the fix `silent`."""
+    try:
+        return subprocess.run(words, input=text, capture_output=True, text=True, timeout=seconds, check=False)
+    except OSError as error:
+        raise InputError(f"cannot be started: {error.strerror}", where=words[0], fix=absent) from None
+    except subprocess.TimeoutExpired:
+        raise MaskwrightError(f"no answer in {seconds:.0f} s", where=words[0], fix=silent) from None
 
 
 def read(command: Pretrain) -> tuple[RunConfig, str]:

@@ -64,12 +64,11 @@ def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[st
 
 
 class Option(NamedTuple):
-    """How the command line asks for a field of a place. `name` is its spelling where that is not the field's own."""
+    """How the command line asks for a field of a place."""
 
     help: str
     metavar: str | None = None
     min: float | None = None
-    name: str | None = None
     argument: bool = False
 
 

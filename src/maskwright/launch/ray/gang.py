@@ -212,10 +212,7 @@ def _attempts(command: Command, gang: Gang, restarts: int, stop: Stop, name: str
         try:
             attempt.begin(stop, patient=number > 0)
             say(f"{name}: attempt {number + 1} on {', '.join(attempt.hosts)}: {command}")
-            while not attempt.over and not stop.urgent:
-                attempt.turn()
-                if stop.asked:
-                    attempt.tell_all()
+            stop.drive(attempt)
         finally:
             attempt.close()
         verdict = judge(attempt.ends, gang.num_nodes, asked=stop.asked)
@@ -225,9 +222,7 @@ def _attempts(command: Command, gang: Gang, restarts: int, stop: Stop, name: str
         if stop.asked or not verdict.restart or number == restarts:
             break
         warn(f"attempt {number + 1} can be continued: restart {number + 1} of {restarts}")
-        until = time.monotonic() + RESTART_WAIT_SECONDS
-        while time.monotonic() < until and not stop.asked:
-            time.sleep(0.1)
+        stop.pause(RESTART_WAIT_SECONDS)
         if stop.asked:
             break
     return verdict

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -165,16 +164,9 @@ def _folder(place: Slurm) -> Sequence[str]:
 
 
 def _sbatch(text: str, name: str) -> None:
-    try:
-        done = subprocess.run(
-            ["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=SBATCH_SECONDS, check=False
-        )
-    except OSError as error:
-        fix = "run it on a login node of the cluster, or --dry-run and copy the script there"
-        raise InputError(f"cannot be started: {error.strerror}", where="sbatch", fix=fix) from None
-    except subprocess.TimeoutExpired:
-        what = f"no answer in {SBATCH_SECONDS:.0f} s"
-        raise MaskwrightError(what, where="sbatch", fix="see `sinfo`, and `squeue --me` before another try") from None
+    absent = "run it on a login node of the cluster, or --dry-run and copy the script there"
+    silent = "see `sinfo`, and `squeue --me` before another try"
+    done = cluster.hand_to(["sbatch", "--parsable"], text, SBATCH_SECONDS, absent=absent, silent=silent)
     if done.returncode:
         complaint = " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"
         raise MaskwrightError(complaint, where="sbatch", fix="as sbatch says; --sbatch gives it more options")

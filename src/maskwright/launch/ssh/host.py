@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import IO
+from typing import IO, Protocol
 
 from maskwright.core.console import lost_terminal_is_no_error, say
 from maskwright.core.errors import InputError, StopReason
@@ -45,6 +45,17 @@ def show(index: int, line: str) -> None:
         print(f"host {index} | {redact(line)}", flush=True)
 
 
+class Following(Protocol):
+    """An attempt at a job, as far as following it takes."""
+
+    @property
+    def over(self) -> bool: ...
+
+    def turn(self) -> None: ...
+
+    def tell_all(self) -> None: ...
+
+
 class Stop:
     """SIGINT and SIGTERM while inside: `asked` after the first, `urgent` after the second. `patient`: a second SIGTERM
     says nothing new. A machine that goes down sends several (docker for each `docker stop`, and its daemon once more),
@@ -61,6 +72,20 @@ class Stop:
         self.asked = True
         name = signal.Signals(number).name
         say(f"{name}: {'leaving' if self.urgent else 'the hosts are told to save and stop; once more leaves at once'}")
+
+    def pause(self, seconds: float) -> None:
+        """Waits so long, or until somebody asks to stop."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.asked:
+            time.sleep(min(0.1, seconds))
+
+    def drive(self, attempt: Following) -> None:
+        """Follows an attempt until it is over. Its hosts are told to stop when this process is; a second request leaves
+        at once."""
+        while not attempt.over and not self.urgent:
+            attempt.turn()
+            if self.asked:
+                attempt.tell_all()
 
     @contextmanager
     def on_signals(self) -> Iterator[Stop]:

@@ -162,7 +162,10 @@ def attempts(place: Slice, spec: JobSpec, values: Mapping[str, str]) -> None:
                 replace=place.replace,
                 connect_seconds=place.connect_seconds,
             )
-            _run(attempt, stop)
+            try:
+                stop.drive(attempt)
+            finally:
+                attempt.close()
             verdict = judge(attempt.ends, num_hosts, asked=stop.asked)
             if verdict.code or verdict.restart:
                 for line in report(attempt.ends, verdict):
@@ -171,26 +174,10 @@ def attempts(place: Slice, spec: JobSpec, values: Mapping[str, str]) -> None:
                 break
             which = f"restart {number + 1} of {spec.restarts}"
             warn(f"attempt {number + 1} can be continued: {which} in {place.restart_wait_seconds:g} s")
-            _pause(place.restart_wait_seconds, stop)
+            stop.pause(place.restart_wait_seconds)
             if stop.asked:
                 break
     conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", f"slice {place.name}", verdict.reason)
-
-
-def _run(attempt: Attempt, stop: Stop) -> None:
-    try:
-        while not attempt.over and not stop.urgent:
-            attempt.turn()
-            if stop.asked:
-                attempt.tell_all()
-    finally:
-        attempt.close()
-
-
-def _pause(seconds: float, stop: Stop) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and not stop.asked:
-        time.sleep(min(0.2, seconds))
 
 
 def _wait_until_ready(place: Slice, stop: Stop, again: bool) -> int:
@@ -212,4 +199,4 @@ def _wait_until_ready(place: Slice, stop: Stop, again: bool) -> int:
         if not told:
             say(f"{where} is {state}: waiting up to {READY_SECONDS / 60:.0f} minutes for READY")
             told = True
-        _pause(LOOK_EVERY_SECONDS, stop)
+        stop.pause(LOOK_EVERY_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -109,14 +108,8 @@ _Dumper.add_representer(str, _Dumper.text)
 
 def _apply(place: Place, text: str) -> None:
     words = ["kubectl", "apply", "--filename=-"]
-    try:
-        done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False)
-    except OSError as error:
-        fix = "install it, or --dry-run and apply the objects from elsewhere"
-        raise InputError(f"cannot be started: {error.strerror}", where="kubectl", fix=fix) from None
-    except subprocess.TimeoutExpired:
-        what = f"no answer in {KUBECTL_SECONDS:.0f} s"
-        raise MaskwrightError(what, where="kubectl", fix="check `kubectl cluster-info`") from None
+    absent = "install it, or --dry-run and apply the objects from elsewhere"
+    done = cluster.hand_to(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
     for line in done.stdout.splitlines():
         say(redact(line))
     if done.returncode:
