@@ -40,8 +40,10 @@ def text_audit(
 def tokenizer_train(
     src: SourceFiles,
     to: To,
-    vocab_size: Annotated[int, typer.Option(help="Tokens, special ones included.")] = 50265,
-    min_frequency: Annotated[int, typer.Option(help="Times a pair must occur to be merged.", min=1)] = 2,
+    vocab_size: Annotated[int, typer.Option(metavar="N", help="Number of tokens, special ones included.")] = 50265,
+    min_frequency: Annotated[
+        int, typer.Option(metavar="N", help="How often a pair must occur to be merged.", min=1)
+    ] = 2,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
@@ -62,7 +64,7 @@ def tokenizer_inspect(
     text_column: TextColumn = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Tokens per word, bytes per token, unknown tokens and samples on a text."""
+    """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
     from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
 
     result = inspect_tokenizer(tokenizer, open_sources(src, layout, text_column))
@@ -75,25 +77,33 @@ def tokenizer_inspect(
 @data_app.command("prepare")
 def data_prepare(
     src: SourceFiles,
-    tokenizer: Annotated[str, typer.Option(help="Tokenizer folder.")],
+    tokenizer: Annotated[str, typer.Option(metavar="PATH", help="Tokenizer folder.")],
     to: To,
     valid_fraction: Annotated[
-        float, typer.Option(help="Share of documents held out, by hash of their text. 1 makes a test set only.")
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of documents to hold out, by a hash of their text. 1 makes a test set only.",
+        ),
     ] = 0.01,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep equal documents.")] = False,
-    min_characters: Annotated[int, typer.Option(help="Leave shorter documents out.")] = 1,
-    max_characters: Annotated[int | None, typer.Option(help="Leave longer documents out.")] = None,
-    shard_tokens: Annotated[int, typer.Option(help="Tokens in a shard, about.")] = 64_000_000,
+    min_characters: Annotated[int, typer.Option(metavar="N", help="Leave out documents with fewer characters.")] = 1,
+    max_characters: Annotated[
+        int | None, typer.Option(metavar="N", help="Leave out documents with more characters.")
+    ] = None,
+    shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
     encoder: Annotated[
         Literal["auto", "tokenizers", "gigatoken"],
-        typer.Option(help="auto takes gigatoken where it is installed: the same ids, many times as fast."),
+        typer.Option(
+            help="Tokenizer library. auto takes gigatoken where it is installed: the same ids, many times as fast."
+        ),
     ] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Encode documents into a token store. Run again after a stop: it continues."""
+    """Encode documents into a token store. The same command continues after a stop."""
     from maskwright.data.prepare import PrepareOptions, prepare, report
 
     options = PrepareOptions(valid_fraction, keep_duplicates, min_characters, max_characters, shard_tokens)
@@ -103,7 +113,7 @@ def data_prepare(
 
 @data_app.command("inspect")
 def data_inspect(store: Store, as_json: AsJson = False) -> None:
-    """What a token store holds and where it came from."""
+    """Show what a token store holds and where it came from."""
     from maskwright.data.prepare import report
     from maskwright.data.store import TokenStore
 

@@ -13,30 +13,46 @@ if TYPE_CHECKING:
     from maskwright.cloud.provision.commands import Confirm, Desk
     from maskwright.cloud.provision.terraform_cli import Plan
 
-env = typer.Typer(help="A training environment on Google Cloud: made, seeded, watched and taken away.", **plain)
+env = typer.Typer(help="Make, seed, watch and take away a training environment on Google Cloud.", **plain)
 app.add_typer(env, name="env")
 
 EnvironmentFile = Annotated[str, typer.Argument(metavar="ENV", help="YAML of the environment.")]
 Only = Annotated[
     list[str] | None,
     typer.Option(
-        "--only", help="slice, group, disk or nfs; the others stay as they are. More than one: give it again."
+        "--only",
+        metavar="PART",
+        help="Part to change: slice, group, disk or nfs. The others stay as they are. Give it again for another part.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-DeleteData = Annotated[bool, typer.Option("--delete-data", help="Disks, NFS and buckets may go, with what is on them.")]
-Prices = Annotated[str | None, typer.Option("--prices", help="YAML with your prices; `env prices` prints ours.")]
-LockTimeoutSeconds = Annotated[float, typer.Option(help="To wait for another run's lock on the state.", min=0.0)]
+DeleteData = Annotated[
+    bool, typer.Option("--delete-data", help="Also delete disks, NFS and buckets, with what is on them.")
+]
+Prices = Annotated[
+    str | None,
+    typer.Option(
+        "--prices", metavar="PATH", help="YAML with your own prices; `env prices` prints the table that comes along."
+    ),
+]
+LockTimeoutSeconds = Annotated[
+    float, typer.Option(metavar="N", help="Seconds to wait for another command's lock on the state.", min=0.0)
+]
 DetailedExitcode = Annotated[
-    bool, typer.Option("--detailed-exitcode", help="Terraform's: 0 nothing to change, 1 error, 2 changes.")
+    bool,
+    typer.Option(
+        "--detailed-exitcode", help="Exit as Terraform does: 0 for no changes, 1 for an error, 2 for changes."
+    ),
 ]
 
 
 @env.command("schema")
 def schema(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="The page of the documentation instead.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the page of the documentation instead.")
+    ] = False,
 ) -> None:
-    """JSON schema of an environment's YAML, for editors."""
+    """Print the JSON schema of an environment's YAML, for editors."""
     from maskwright.cloud import page
 
     print(page.markdown().rstrip() if as_markdown else page.json_schema())
@@ -89,9 +105,13 @@ def up(
 @env.command("seed")
 def seed(
     location: EnvironmentFile,
-    again: Annotated[bool, typer.Option("--again", help="A new disk in place of the seeded one.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Seed a new disk, in place of the one that is seeded.")
+    ] = False,
     yes: Yes = False,
-    poll_seconds: Annotated[float, typer.Option(help="Between two looks for the result.", min=0.1)] = 10.0,
+    poll_seconds: Annotated[
+        float, typer.Option(metavar="N", help="Seconds between two looks for the result.", min=0.1)
+    ] = 10.0,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
 ) -> None:
     """Fill the disk from its bucket, on a machine that is taken away afterwards; then the disk is read-only."""

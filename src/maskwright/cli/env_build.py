@@ -13,12 +13,23 @@ from maskwright.cli.options import AsJson, print_result
 @env.command("build")
 def build(
     location: EnvironmentFile,
-    action: Annotated[str, typer.Option("--action", help="initialize, create, update or destroy.")],
-    tpu: Annotated[str, typer.Option("--tpu", help="true: the slice.")] = "default",
-    mig: Annotated[str, typer.Option("--mig", help="true: the instance group.")] = "default",
-    disk: Annotated[str, typer.Option("--disk", help="true: the shared disk.")] = "default",
-    service_account: Annotated[str | None, typer.Option(help="E-mail of who builds the image of `create`.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, run nothing.")] = False,
+    action: Annotated[
+        str, typer.Option("--action", metavar="ACTION", help="What to do: initialize, create, update or destroy.")
+    ],
+    tpu: Annotated[
+        str, typer.Option("--tpu", metavar="BOOL", help="true applies the action to the slice.")
+    ] = "default",
+    mig: Annotated[
+        str, typer.Option("--mig", metavar="BOOL", help="true applies the action to the instance group.")
+    ] = "default",
+    disk: Annotated[
+        str, typer.Option("--disk", metavar="BOOL", help="true applies the action to the shared disk.")
+    ] = "default",
+    service_account: Annotated[
+        str | None,
+        typer.Option(metavar="EMAIL", help="E-mail of the service account that builds the image of `create`."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, and run nothing.")] = False,
 ) -> None:
     """Run the commands that a row of the older Cloud Build set-up stands for. It ends with the first that fails."""
     from maskwright.cloud.environment import read_environment
@@ -41,19 +52,27 @@ def build(
 def image(
     location: EnvironmentFile,
     accelerator: Annotated[
-        Literal["cpu", "gpu", "tpu"] | None, typer.Option(help="What its hosts compute on; the YAML tells.")
+        Literal["cpu", "gpu", "tpu"] | None,
+        typer.Option(help="What the hosts compute on; the YAML says when not given."),
     ] = None,
     libtpu: Annotated[
-        bool, typer.Option("--libtpu", help="Put libtpu in: for a private repository only (docs/tpu.md).")
+        bool, typer.Option("--libtpu", help="Put libtpu into the image, for a private repository only (docs/tpu.md).")
     ] = False,
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="Nothing to do when the tag is there.")] = False,
-    source: Annotated[str, typer.Option("--source", help="A checkout of the repository.")] = ".",
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Build nothing if the tag exists already.")] = False,
+    source: Annotated[
+        str, typer.Option("--source", metavar="PATH", help="Checkout of the repository to build from.")
+    ] = ".",
     service_account: Annotated[
-        str | None, typer.Option(help="E-mail of who builds; Cloud Build's own when not given.")
+        str | None,
+        typer.Option(
+            metavar="EMAIL", help="E-mail of the service account that builds; Cloud Build's own when not given."
+        ),
     ] = None,
     yes: Yes = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the build, start nothing.")] = False,
-    poll_seconds: Annotated[float, typer.Option(help="Between two looks at the build.", min=0.01)] = 10.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the build, and start nothing.")] = False,
+    poll_seconds: Annotated[
+        float, typer.Option(metavar="N", help="Seconds between two looks at the build.", min=0.01)
+    ] = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Build the image that hosts run, by Cloud Build, into the environment's repository."""

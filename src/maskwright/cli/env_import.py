@@ -15,11 +15,14 @@ from maskwright.cloud.machines import TpuKind
 @env.command("import")
 def import_(
     values: Annotated[
-        list[str], typer.Argument(metavar="VALUES…", help="values.env, and values.env.auto if you like.")
+        list[str],
+        typer.Argument(metavar="VALUES…", help="Files to import: values.env, and values.env.auto if there is one."),
     ],
-    out: Annotated[str | None, typer.Option("--out", help="YAML to write; printed when not given.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="PATH", help="YAML to write; it is printed when not given.")
+    ] = None,
     accelerator: Annotated[
-        TpuKind | None, typer.Option(help="TPUs to take; v2 and v3 have no successor by name.")
+        TpuKind | None, typer.Option(help="Kind of TPU to take; v2 and v3 have no successor by name.")
     ] = None,
     with_group: Annotated[bool, typer.Option("--with-group", help="Keep the instance group beside the slice.")] = False,
     as_json: AsJson = False,
@@ -54,11 +57,14 @@ def import_(
 
 @env.command("prices")
 def prices(
-    environment: Annotated[str | None, typer.Argument(metavar="[ENV]", help="YAML to price; else the table.")] = None,
-    prices: Annotated[str | None, typer.Option("--prices", help="Your own copy of the table.")] = None,
+    environment: Annotated[
+        str | None,
+        typer.Argument(metavar="[ENV]", help="YAML of the environment to price; the table is printed when not given."),
+    ] = None,
+    prices: Annotated[str | None, typer.Option("--prices", metavar="PATH", help="Your own copy of the table.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The dated table of prices, to be edited; or what an environment costs by it."""
+    """Print the dated table of prices, which you may edit, or what an environment costs by it."""
     from maskwright.cloud import prices as module
     from maskwright.cloud.environment import read_environment
 

@@ -14,7 +14,7 @@ from maskwright.cli.options import StopAfterHours
 def watch(
     location: EnvironmentFile,
     target: Annotated[
-        Literal["slice", "group"] | None, typer.Option(help="Which hosts, where ENV has a slice and a group.")
+        Literal["slice", "group"] | None, typer.Option(help="Which hosts to watch, if ENV has a slice and a group.")
     ] = None,
     max_cost: Annotated[
         float | None,
@@ -26,9 +26,9 @@ def watch(
     ] = False,
     prices: Prices = None,
     stay: Annotated[bool, typer.Option("--stay", help="Watch the next jobs too, until you end it.")] = False,
-    poll_seconds: Annotated[float, typer.Option(metavar="N", help="Pause between two looks.", min=0.1)] = 10.0,
+    poll_seconds: Annotated[float, typer.Option(metavar="N", help="Seconds between two looks.", min=0.1)] = 10.0,
 ) -> None:
-    """Look after the hosts of the job: made again when they are preempted, taken away when a limit is reached."""
+    """Look after the hosts of the job. They are made again when they are preempted, and taken away at a limit."""
     from maskwright.cloud.jobs import follow as following
     from maskwright.cloud.jobs import spec as jobs
     from maskwright.cloud.jobs.hosts import EnvironmentGround

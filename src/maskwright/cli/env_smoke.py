@@ -12,15 +12,19 @@ from maskwright.cli.env import EnvironmentFile, Prices, Yes, env, require_yes
 @env.command("smoke")
 def smoke(
     location: EnvironmentFile,
-    on: Annotated[Literal["vm", "tpu"], typer.Option("--on", help="One n2-standard-8, or one v6e chip; Spot.")] = "vm",
+    on: Annotated[
+        Literal["vm", "tpu"],
+        typer.Option("--on", help="Spot machine to use: vm is one n2-standard-8, tpu is one v6e chip."),
+    ] = "vm",
     container: Annotated[
-        str | None, typer.Option(help="Image to run; built by Cloud Build when not given, which takes long.")
+        str | None,
+        typer.Option(metavar="IMAGE", help="Image to run; Cloud Build builds one when not given, which takes long."),
     ] = None,
     yes: Yes = False,
     prices: Prices = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and stop.")] = False,
 ) -> None:
-    """NEVER RUN BY US: a small environment beside ENV, made, seeded, used and taken away again. It costs money."""
+    """Make, seed, use and take away a small environment beside ENV. It costs money, and we have never run it."""
     from maskwright.cloud import smoke as task
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.prices import read_prices, table

@@ -35,9 +35,11 @@ from maskwright.core.console import warn
 @app.command("pretrain")
 def pretrain(
     config: Config,
-    run: Annotated[str, typer.Option("--run", help="Run directory; an existing one is continued.")],
+    run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
     set_: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, say what would happen, stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, say what would happen, and stop.")
+    ] = False,
     stop_after_hours: StopAfterHours = None,
     stop_after_steps: StopAfterSteps = None,
     profile_steps: ProfileSteps = 0,
@@ -60,7 +62,7 @@ def pretrain(
         str | None, typer.Option(metavar="HOST:PORT", help="Address on machine 0 where several machines meet.")
     ] = None,
 ) -> None:
-    """Train a masked language model. Run again with the same folder: it continues, exactly."""
+    """Train a masked language model. The same command on the same folder continues the run exactly."""
     from maskwright.core.config import read_config
     from maskwright.core.parent import end_with_parent
     from maskwright.launch import local
@@ -92,13 +94,17 @@ def pretrain(
 @app.command("plan")
 def plan(
     config: Config,
-    on: Annotated[str, typer.Option("--on", help="TPU slice, KIND:TOPOLOGY, as v6e:4x4.")],
-    vocab_size: Annotated[int | None, typer.Option(help="When the token store is not here yet.", min=1)] = None,
+    on: Annotated[
+        str, typer.Option("--on", metavar="KIND:TOPOLOGY", help="TPU slice to compile for, such as v6e:4x4.")
+    ],
+    vocab_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Size of the vocabulary, if the token store is not here yet.", min=1)
+    ] = None,
     search: Annotated[bool, typer.Option(help="Also find the largest micro-batch that fits.")] = True,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile the step for a TPU slice, without one: memory, what fits, collectives, FLOPs."""
+    """Compile the step for a TPU slice without one. Print memory, the largest micro-batch, collectives, FLOPs."""
     from maskwright.core.config import read_config
     from maskwright.tasks import plan as task
 
@@ -111,13 +117,17 @@ def plan(
 @app.command("evaluate")
 def evaluate(
     model: Model,
-    store: Annotated[str | None, typer.Option(help="Token store; the run's own when not given.")] = None,
-    max_rows: Annotated[int, typer.Option(help="Held-out rows to use.", min=1)] = 512,
-    seq_len: Annotated[int | None, typer.Option(help="Tokens in a row; the run's own when not given.")] = None,
+    store: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Token store; the run's own when not given.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(metavar="N", help="Number of held-out rows to use.", min=1)] = 512,
+    seq_len: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens in a row; the run's own number when not given.")
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Held-out loss and masked accuracy, beside the unigram baseline."""
+    """Measure held-out loss and masked accuracy, beside the unigram baseline."""
     from maskwright.core.config import Engine
     from maskwright.core.errors import InputError
     from maskwright.data.store import TokenStore
@@ -154,7 +164,7 @@ def export(
 def fill(
     model: Model,
     text: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Sentences with <mask> in them.")],
-    top: Annotated[int, typer.Option(help="Guesses for each mask.", min=1)] = 5,
+    top: Annotated[int, typer.Option(metavar="N", help="Number of guesses for each mask.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Show what the model would write for each <mask>."""
@@ -182,14 +192,16 @@ def fill(
 @app.command("verify-resume")
 def verify_resume(
     config: Config,
-    steps: Annotated[int, typer.Option(help="Steps of the short copy that is run twice.")] = 60,
-    kills: Annotated[int, typer.Option(help="How often the second run is killed.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of the moments of the kills.")] = 0,
-    work: Annotated[str | None, typer.Option(help="Folder for both runs; a temporary one when not given.")] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Steps of the short copy that is run twice.")] = 60,
+    kills: Annotated[int, typer.Option(metavar="N", help="How often the second run is killed.")] = 5,
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed for the moments of the kills.")] = 0,
+    work: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Folder for both runs; a temporary one when not given.")
+    ] = None,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove on your own job that a killed run continues bit for bit: run it twice, kill one with SIGKILL."""
+    """Prove on your own job that a killed run continues bit for bit. One of two runs is killed with SIGKILL."""
     from maskwright.core.config import read_config
     from maskwright.core.errors import VerificationError
     from maskwright.drills import verify_resume as task
@@ -203,12 +215,14 @@ def verify_resume(
 @app.command("drill")
 def drill(
     config: Config,
-    hours: Annotated[float, typer.Option(help="Go on with kills at random for so long.", min=0.0)] = 0.0,
-    work: Annotated[str | None, typer.Option(help="Folder for it; a temporary one when not given.")] = None,
+    hours: Annotated[float, typer.Option(metavar="N", help="Hours of random kills after the list.", min=0.0)] = 0.0,
+    work: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Folder for the runs; a temporary one when not given.")
+    ] = None,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make every fault that one machine can have on a tiny copy of your job, and say what became of each."""
+    """Rehearse crashes, signals and full disks on a tiny copy of your job, and report which it survives."""
     from maskwright.core.config import read_config
     from maskwright.core.errors import VerificationError
     from maskwright.drills import drill as task
@@ -222,7 +236,7 @@ def drill(
 @app.command("replay")
 def replay(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
-    step: Annotated[int, typer.Option(help="The update to compute again; the first is 0.", min=0)],
+    step: Annotated[int, typer.Option(metavar="N", help="Step to compute again; the first is 0.", min=0)],
     as_json: AsJson = False,
 ) -> None:
     """Compute one step of a run again, and name the documents of its batch. The run stays as it is."""
@@ -235,18 +249,21 @@ def replay(
 @app.command("quickstart")
 def quickstart(
     text: Annotated[
-        list[str] | None, typer.Option("--text", help="Your own text; Python's documentation if not.")
+        list[str] | None,
+        typer.Option(
+            "--text", metavar="PATH", help="Your own text; documentation strings of Python code when not given."
+        ),
     ] = None,
     to: To = "quickstart",
     architecture: Annotated[
         Literal["modernbert", "roberta"],
-        typer.Option(help="What is trained: modernbert learns far more in the same time."),
+        typer.Option(help="Architecture to train; modernbert learns far more in the same time."),
     ] = "modernbert",
-    minutes: Annotated[float, typer.Option(help="Time to train for, about.", min=0.01)] = 2.0,
+    minutes: Annotated[float, typer.Option(metavar="N", help="Minutes to train for, roughly.", min=0.01)] = 2.0,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
 ) -> None:
-    """Text to a trained, evaluated, exported model on this machine, offline, in a few minutes."""
+    """Train, evaluate and export a small model on this machine, offline, in a few minutes."""
     from maskwright.core.extras import require
     from maskwright.tasks import quickstart as task
 
@@ -256,12 +273,12 @@ def quickstart(
 
 @app.command("schema")
 def schema(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="A table to read instead.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table to read instead.")] = False,
     recipe: Annotated[
         str | None, typer.Option(metavar="NAME", help="Print this recipe instead, to begin a YAML of your own with.")
     ] = None,
 ) -> None:
-    """JSON schema of a run's YAML, for editors."""
+    """Print the JSON schema of a run's YAML, for editors."""
     from maskwright.core import recipes
     from maskwright.core.config import json_schema
     from maskwright.core.config_page import markdown

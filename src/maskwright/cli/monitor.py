@@ -59,7 +59,7 @@ def stop(
     run: Run,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
     wait_seconds: Annotated[
-        float, typer.Option(metavar="N", help="How long to wait until the run has saved.", min=0.0)
+        float, typer.Option(metavar="N", help="Seconds to wait until the run has saved.", min=0.0)
     ] = 120.0,
     address: Address = None,
 ) -> None:

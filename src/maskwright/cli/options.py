@@ -12,7 +12,7 @@ from maskwright.core.console import say, warn
 plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False}
 app = typer.Typer(
     name="maskwright",
-    help="Raw text to a proven RoBERTa-class encoder, on any hardware.",
+    help="Train text encoders from raw text, on any hardware, and prove every export.",
     pretty_exceptions_enable=False,
     **plain,
 )
@@ -26,20 +26,20 @@ app.add_typer(data_app, name="data")
 SourceFiles = Annotated[list[str], typer.Argument(metavar="SRC…", help="Files, folders, globs or URLs of text.")]
 Layout = Annotated[
     Literal["auto", "file", "sentences", "lines"],
-    typer.Option(
-        help="Plain text: a document is a file, sentences (one a line) between blank lines, or a line. auto says."
-    ),
+    typer.Option(help="A document of plain text: a file, the sentences between blank lines, or a line. auto decides."),
 ]
 TextColumn = Annotated[
     str,
-    typer.Option(help="Key or column that holds the text; a 0-based number for CSV without a header line."),
+    typer.Option(
+        metavar="NAME", help="Key or column that holds the text. For CSV without a header line, its number from 0."
+    ),
 ]
 OnBadInput = Annotated[
     Literal["error", "replace", "skip"],
-    typer.Option(help="Bytes that are not UTF-8, broken records, empty files: stop; replace bytes; leave out."),
+    typer.Option(help="Bytes that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-To = Annotated[str, typer.Option("--to", help="Folder to write.")]
+To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.")]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
 Config = Annotated[
@@ -55,7 +55,7 @@ StopAfterHours = Annotated[
 StopAfterSteps = Annotated[
     int | None, typer.Option(metavar="N", help="Save and stop after so many steps (exit 75).", min=1)
 ]
-ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace so many early steps, to RUN/profile.", min=0)]
+ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace so many early steps into RUN/profile.", min=0)]
 SimulatedGpus = Annotated[int | None, typer.Option("--simulated-gpus", "--simulated_gpus", hidden=True, min=1)]
 BSize = Annotated[int | None, typer.Option("--b-size", "--b_size", hidden=True, min=1)]
 Datapath = Annotated[str | None, typer.Option("--datapath", hidden=True)]
@@ -66,7 +66,7 @@ Address = Annotated[
         help="Address of the Ray head; RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265 when not given.",
     ),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device to compute on.")]
 
 
 def all_overrides(

@@ -110,7 +110,7 @@ def agent(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End with the first submission, by its exit code.")] = False,
     poll_seconds: Annotated[
-        float, typer.Option(metavar="N", help="Pause between two looks at the bucket.", min=0.1)
+        float, typer.Option(metavar="N", help="Seconds between two looks at the bucket.", min=0.1)
     ] = 5.0,
 ) -> None:
     """Wait on a host for jobs that lie in a bucket, and run them. For a host's start-up script."""
