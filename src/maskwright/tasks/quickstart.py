@@ -262,7 +262,6 @@ def _summary(place: Place, seconds: float) -> None:
     batches = validation_batches(store, seq_len=SEQ_LEN, packing="documents", max_rows=512, micro_batch_rows=8)
     first, last = held_out[0], held_out[-1]
     rate = sorted(record["tokens_per_second"] for record in training)[len(training) // 2]
-    share = sorted(record["matmul_share"] for record in training)[len(training) // 2]
     print(
         f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {config.schedule.steps:,} steps "
         f"of {config.rows_per_step} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"
@@ -274,8 +273,7 @@ def _summary(place: Place, seconds: float) -> None:
     ):
         print(f"  {name:30}{loss:8.3f}  {accuracy:14.2%}")
     print(
-        f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s, {share:.0%} of this machine's "
-        f"measured matrix multiplication; {human_seconds(seconds)} in all\n"
+        f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s; {human_seconds(seconds)} in all\n"
         f"\n  model      {place.model}   ({FOR_MASKED_LM[architecture]} in transformers; logits proven equal)"
         f"\n  run        {place.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
         f"\n  store      {place.store}"
