@@ -142,6 +142,13 @@ def team(kind: str, store: TokenStore, tmp_path: Path) -> Iterator[Team]:
         process.wait()
 
 
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @contextmanager
 def stopped_most_of_the_time(pid: int) -> Iterator[None]:
     """As a rank whose machine does something else nine tenths of the time."""
@@ -166,9 +173,10 @@ def stopped_most_of_the_time(pid: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", ["torch"], indirect=True)  # jax does the same
 def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, kind: str) -> None:
-    following = warm.Popen(
-        [*COMMAND, "logs", "--follow", str(team.run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    said = team.folder / "follower.txt"
+    with said.open("wb") as file:
+        following = warm.Popen([*COMMAND, "logs", "--follow", str(team.run)], stdout=subprocess.PIPE, stderr=file)
+    wait_until(lambda: "no run there yet" in said.read_text())
     team.start()
     first = team.trains()
     assert [one.beat.pid for one in first.ranks] == [process.pid for process in team.processes]
@@ -192,6 +200,7 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     assert (found.state, verdicts(found)) == ("stopped", {0: "ended", 1: "lost"})
     assert found.status and found.status.reason == "lost" and found.ranks[0].beat.reason == "lost"
 
+    wait_until(lambda: "for its launcher to start it again" in said.read_text())
     team.start()
     again = team.trains()
     assert again.status and again.status.attempt == 2 and [one.beat.attempt for one in again.ranks] == [2, 2]
@@ -201,10 +210,9 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     assert (found.state, verdicts(found)) == ("stopped", {0: "ended", 1: "ended"})
     assert {one.beat.exit for one in found.ranks} == {75}
 
-    out, said = following.communicate(timeout=120.0)
-    assert following.returncode == 75, said
+    out = following.communicate(timeout=120.0)[0].decode()
+    assert following.returncode == 75, said.read_text()
     assert out == (team.run / "log.txt").read_text() and "attempt 1: " in out and "attempt 2: " in out
-    assert "no run there yet" in said and "for its launcher to start it again" in said
 
 
 def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
