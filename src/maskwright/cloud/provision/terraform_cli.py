@@ -135,23 +135,25 @@ class Terraform:
         log = os.path.join(self.folder, "terraform.log")
         with suppress(FileNotFoundError):
             os.unlink(log)
-        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
-            process = subprocess.Popen(
-                self._words(command, options),
-                cwd=self.folder,
-                env=_variables(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
         heard: deque[str] = deque(maxlen=400)
         over = threading.Event()
-        reader = threading.Thread(target=_hear, args=(log, over, heard, quiet), daemon=True)
-        reader.start()
+        process, reader = None, threading.Thread(target=_hear, args=(log, over, heard, quiet), daemon=True)
         try:
+            with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output, _signals_wait():
+                process = subprocess.Popen(
+                    self._words(command, options),
+                    cwd=self.folder,
+                    env=_variables(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            reader.start()
             code = process.wait()
         except BaseException:
+            if process is None:
+                raise
             say(f"terraform {command} is told to stop; it finishes what it is about and saves the state")
             process.send_signal(signal.SIGINT)
             try:
@@ -161,7 +163,8 @@ class Terraform:
             raise
         finally:
             over.set()
-            reader.join(5.0)
+            if reader.ident:
+                reader.join(5.0)
             with suppress(FileNotFoundError):
                 os.unlink(log)
         if code not in allowed:
@@ -219,6 +222,26 @@ def _hear(log: str, over: threading.Event, heard: deque[str], quiet: bool) -> No
                 heard.append(line)
                 if not quiet:
                     say(line)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Signals that arrive meanwhile are handled at the end: an exception inside `Popen` would lose the process that it
+    has just started."""
+    came: list[int] = []
+    ours = (
+        (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    )
+    before = {number: handler for number in ours if callable(handler := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)
 
 
 @contextmanager
