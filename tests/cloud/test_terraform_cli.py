@@ -37,7 +37,8 @@ RUN = """
 import signal
 from maskwright.cli.main import _stop
 signal.signal(signal.SIGTERM, _stop)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup, or in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.provision.terraform_cli import Terraform
 with Terraform(build_environment({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}, "")).ready() as made:
