@@ -163,7 +163,7 @@ def export(
 @app.command("fill")
 def fill(
     model: Model,
-    text: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Sentences with <mask> in them.")],
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Sentences with <mask> in them.")],
     top: Annotated[int, typer.Option(metavar="N", help="Number of guesses for each mask.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
@@ -215,7 +215,7 @@ def verify_resume(
 @app.command("drill")
 def drill(
     config: Config,
-    hours: Annotated[float, typer.Option(metavar="N", help="Hours of random kills after the list.", min=0.0)] = 0.0,
+    hours: Annotated[float, typer.Option(metavar="HOURS", help="Hours of random kills after the list.", min=0.0)] = 0.0,
     work: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder for the runs; a temporary one when not given.")
     ] = None,
