@@ -215,7 +215,6 @@ def verify_resume(
 @app.command("drill")
 def drill(
     config: Config,
-    hours: Annotated[float, typer.Option(metavar="HOURS", help="Hours of random kills after the list.", min=0.0)] = 0.0,
     work: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder for the runs; a temporary one when not given.")
     ] = None,
@@ -227,7 +226,7 @@ def drill(
     from maskwright.core.errors import VerificationError
     from maskwright.drills import drill as task
 
-    drills = task.drill(read_config(config, set_), hours=hours, work=work)
+    drills = task.drill(read_config(config, set_), work=work)
     print_result(drills.report(), drills.to_json(), as_json)
     if drills.failed:
         raise VerificationError(f"{drills.failed} of {len(drills.results)} drills failed")
