@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -109,7 +109,7 @@ def plan(
     from maskwright.tasks import plan as task
 
     found = task.plan(read_config(config, set_), on, vocab_size=vocab_size, search=search)
-    print_result(found.report(), found.to_json(), as_json)
+    print_result(found.report(), asdict(found), as_json)
     if not found.asked.fits or found.advice:
         raise typer.Exit(1)
 
@@ -146,7 +146,7 @@ def evaluate(
     result = task.evaluate(
         trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=Engine(device=device)
     )
-    print_result(result.report(), result.to_json(), as_json)
+    print_result(result.report(), asdict(result), as_json)
 
 
 @app.command("export")
@@ -175,7 +175,7 @@ def fill(
     answers = [(sentence, task.fill(trained, sentence, top=top)) for sentence in text]
     if as_json:
         value = [
-            {"text": sentence, "masks": [[dataclasses.asdict(guess) for guess in mask] for mask in masks]}
+            {"text": sentence, "masks": [[asdict(guess) for guess in mask] for mask in masks]}
             for sentence, masks in answers
         ]
         print(json.dumps(value, ensure_ascii=False, indent=2))
@@ -207,7 +207,7 @@ def verify_resume(
     from maskwright.drills import verify_resume as task
 
     verdict = task.verify_resume(read_config(config, set_), steps=steps, kills=kills, seed=seed, work=work)
-    print_result(verdict.report(), verdict.to_json(), as_json)
+    print_result(verdict.report(), asdict(verdict), as_json)
     if verdict.differences:
         raise VerificationError("the killed run did not end as the other did")
 
@@ -227,7 +227,7 @@ def drill(
     from maskwright.drills import drill as task
 
     drills = task.drill(read_config(config, set_), work=work)
-    print_result(drills.report(), drills.to_json(), as_json)
+    print_result(drills.report(), asdict(drills), as_json)
     if drills.failed:
         raise VerificationError(f"{drills.failed} of {len(drills.results)} drills failed")
 
@@ -242,7 +242,7 @@ def replay(
     from maskwright.tasks import replay as task
 
     result = task.replay(run, step)
-    print_result(result.report(), result.to_json(), as_json)
+    print_result(result.report(), asdict(result), as_json)
 
 
 @app.command("quickstart")

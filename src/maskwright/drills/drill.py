@@ -10,8 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import say
@@ -45,9 +44,6 @@ class Drills:
     @property
     def failed(self) -> int:
         return sum(not good for _, _, good in self.results)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def report(self) -> str:
         width = max(len(fault) for fault, _, _ in self.results)

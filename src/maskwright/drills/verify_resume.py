@@ -15,8 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,9 +42,6 @@ class Verdict:
     steps_computed_again: int
     differences: list[str]
     """Empty if all is equal."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def report(self) -> str:
         again = f"{self.steps_computed_again:,} steps computed again"

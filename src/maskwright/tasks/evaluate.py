@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,9 +32,6 @@ class Evaluation:
     unigram_accuracy: float
     unigram_of: SplitName
     """The text whose frequencies the unigram baseline takes."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def report(self) -> str:
         return "\n".join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from maskwright.core.config import RunConfig, build_config
@@ -52,9 +52,6 @@ class Replay:
     """What the run itself logged for this step, if it logged each step."""
     rows: list[RowLoss]
     """Highest loss first."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def report(self) -> str:
         lines = [f"step {self.step:,}: from {self.start}, {self.again:,} steps computed again before it"]

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from maskwright.core import storage
@@ -182,9 +182,6 @@ class Inspection:
     unused_tokens: int
     """Ids that this text never used."""
     samples: list[list[str]]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_000_000) -> Inspection:
