@@ -7,6 +7,7 @@ a name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -32,6 +33,11 @@ class Piece:
 def pieces(config: ModelConfig) -> Iterator[Piece]:
     """Every trainable parameter of the architecture's `…ForMaskedLM`; tied weights come once."""
     return _roberta(config) if config.architecture == "roberta" else _modernbert(config)
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """All trainable numbers; tied weights count once."""
+    return sum(math.prod(piece.shape) for piece in pieces(config))
 
 
 def _all_rows(hf_name: str, name: str, *shape: int) -> Piece:
