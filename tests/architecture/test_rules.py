@@ -54,7 +54,7 @@ HEAVY = {
     "transformers": {"tasks/export.py", "model/torch/compare.py"},
     "tokenizers": {"text/tokenizer.py"},
     "gigatoken": {"text/encoder.py"},
-    "pyarrow": {"text/sources.py"},
+    "pyarrow": {"text/compression.py", "text/sources.py"},
     "ray": {"launch/ray/gang.py", "launch/ray/jobs.py"},
     "google": {"cloud/google/rest.py"},
     "requests": {"cloud/google/rest.py", "launch/ray/jobs.py"},

@@ -183,10 +183,8 @@ def fill(
     for sentence, masks in answers:
         print(sentence)
         for guesses in masks:
-            print(
-                "   "
-                + "  ".join(f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses)
-            )
+            shown = [f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses]
+            print(f"   {'  '.join(shown)}")
 
 
 @app.command("verify-resume")

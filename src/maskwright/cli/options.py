@@ -113,16 +113,10 @@ def print_result(report: str, value: Any, as_json: bool) -> None:
 def open_sources(files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error") -> Any:
     from maskwright.text.sources import Sources
 
-    sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=_warn_of_fault)
-    _announce(sources)
-    return sources
+    def on_fault(fault: Any) -> None:
+        warn(f"{fault.where}: {fault.what}")
 
-
-def _warn_of_fault(fault: Any) -> None:
-    warn(f"{fault.where}: {fault.what}")
-
-
-def _announce(sources: Any) -> None:
+    sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault)
     if sources.ignored_files:
         say(f"leaving out {len(sources.ignored_files)} files of other kinds, such as {sources.ignored_files[0]}")
     if sources.layout_was_guessed and sources.has_plain_text:
@@ -132,3 +126,4 @@ def _announce(sources: Any) -> None:
             "lines": "a document a line",
         }
         say(f"layout: {sources.layout} ({meaning[sources.layout]}); --layout says otherwise")
+    return sources

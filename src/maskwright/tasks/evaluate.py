@@ -34,20 +34,16 @@ class Evaluation:
     """The text whose frequencies the unigram baseline takes."""
 
     def report(self) -> str:
-        return "\n".join(
-            [
-                f"{self.model} on {self.store}: {self.predicted:,} masked tokens of held-out text",
-                f"{'':18}{'loss':>8}  {'accuracy':>8}",
-                f"{'model':18}{self.loss:8.4f}  {self.accuracy:8.2%}",
-                f"{'unigram baseline':18}{self.unigram_loss:8.4f}  {self.unigram_accuracy:8.2%}",
-                f"perplexity {self.perplexity:,.1f}",
-                *(
-                    ["the baseline has its frequencies from the held-out text itself"]
-                    if self.unigram_of != "train"
-                    else []
-                ),
-            ]
-        )
+        lines = [
+            f"{self.model} on {self.store}: {self.predicted:,} masked tokens of held-out text",
+            f"{'':18}{'loss':>8}  {'accuracy':>8}",
+            f"{'model':18}{self.loss:8.4f}  {self.accuracy:8.2%}",
+            f"{'unigram baseline':18}{self.unigram_loss:8.4f}  {self.unigram_accuracy:8.2%}",
+            f"perplexity {self.perplexity:,.1f}",
+        ]
+        if self.unigram_of != "train":
+            lines.append("the baseline has its frequencies from the held-out text itself")
+        return "\n".join(lines)
 
 
 def evaluate(
