@@ -55,7 +55,9 @@ app.add_typer(data_app, name="data")
 SourceFiles = Annotated[list[str], typer.Argument(metavar="SRC", help="Files, folders, globs or URLs of text.")]
 Layout = Annotated[
     Literal["auto", "file", "sentences", "lines"],
-    typer.Option(help="A document of plain text: a file, the sentences between blank lines, or a line. auto decides."),
+    typer.Option(
+        help="A document of plain text is a file, the sentences between blank lines, or a line; auto decides."
+    ),
 ]
 TextColumn = Annotated[
     str,

@@ -27,11 +27,8 @@ def cpu_multiplies_bf16_faster() -> bool:
 
 def usable_cores() -> int:
     """Cores that this process may run on: a container's or scheduler's share, not the whole machine."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    return max(1, min(cores, _cgroup_cores() or cores))
+    cores = len(os.sched_getaffinity(0))
+    return min(cores, _cgroup_cores() or cores)
 
 
 def spread_over_cores(topology: str = "/sys/devices/system/cpu", *, number: int = 0, count: int = 1) -> int:
@@ -41,8 +38,6 @@ def spread_over_cores(topology: str = "/sys/devices/system/cpu", *, number: int 
     Where cores run two threads each, this process is confined to the first of each, so that no two of ours share one:
     they would share its multipliers. Must come before the threads start.
     """
-    if not hasattr(os, "sched_getaffinity"):
-        return max(1, usable_cores() // count)
     allowed = sorted(os.sched_getaffinity(0))
     cores = physical_cores(allowed, topology)
     share = cores[number * len(cores) // count : (number + 1) * len(cores) // count] or cores
@@ -108,11 +103,8 @@ def cpu_name() -> str:
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
-def memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
+def memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def free_disk_bytes(path: str) -> int:

@@ -167,7 +167,7 @@ def keys_of(section: type[BaseModel], prefix: str = "") -> dict[str, Key]:
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """Of `Nfs`, `Nfs | None` and `list[Nfs]`: Nfs."""
+    """Nfs, for `Nfs`, `Nfs | None` and `list[Nfs]`."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation if issubclass(annotation, BaseModel) else None
     return next(filter(None, map(_section_in, typing.get_args(annotation))), None)
@@ -279,7 +279,7 @@ class Guide(NamedTuple):
 
 
 LEAST_LIKENESS = 0.6
-"""Of `difflib`, as in `get_close_matches`."""
+"""The ratio of `difflib` from which two names count as alike, as in `get_close_matches`."""
 
 
 def _likeness(dotted: str, key: str) -> float:

@@ -27,32 +27,37 @@ SILENT_SECONDS = 120.0
 """A run counts as going on while `status.json` is younger, if nothing else tells: a step may take long."""
 AGAIN = "the same command continues it"
 MOST_LINES = 20
-"""Of ranks, in the report; JSON has all."""
+"""Lines about ranks in the report; JSON has all."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`of` how many steps, where only the checkpoint says so."""
+    """The newest checkpoint of a run."""
 
     step: int
     saved: float | None
+    """Unix seconds, if the file system says when."""
     of: int | None = None
+    """Steps of the whole run, if only the checkpoint says so."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """`why` and `fix` explain `state`. `held_by` is the process of this machine that holds the folder now, if any."""
+    """What a run directory says of its run."""
 
     run: str
     state: Whole
     why: str
+    """Explains `state`."""
     fix: str
+    """What to do about it."""
     time: float
     status: Status | None
     checkpoint: Checkpoint | None
     ranks: list[Judgement] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     held_by: int | None = None
+    """The process of this machine that holds the folder now."""
 
     @property
     def over(self) -> bool:
@@ -168,7 +173,7 @@ def whole(
 
 
 def _going_on(status: Status, ranks: list[Judgement], held_by: int | None, now: float) -> tuple[Whole, str, str]:
-    """Of a run that has not said that it ended."""
+    """Judges a run that has not said that it ended."""
     for verdict in ("lost", "hung"):
         found = [one for one in ranks if one.verdict == verdict]
         if found:

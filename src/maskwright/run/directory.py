@@ -23,7 +23,7 @@ Request = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
-"""Of a checkpoint: written last, so that a folder without it is none."""
+"""A checkpoint's last file: a folder without it is no checkpoint."""
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
 RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS, str)}
 """Keys that `config.resolved.json` must hold, and their types."""

@@ -24,7 +24,7 @@ ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
 SHAPE_KEYS = {f"model.{key}" for key in Model.model_fields if key not in ("hidden_dropout", "attention_dropout")}
 """What `model.init_from` decides, whatever the configuration says."""
 LARGEST_DIFFERENCE = 1e-4
-"""Of fp32 logits, between this model and `transformers` on the exported folder."""
+"""How far fp32 logits may differ between this model and `transformers` on the exported folder."""
 
 
 def export(model: TrainedModel, folder: str) -> float:

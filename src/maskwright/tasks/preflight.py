@@ -220,7 +220,7 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
     """Checks memory and disk before anything is computed: room for weights and optimizer, and for one checkpoint more
     than are kept. Raises `MaskwrightError` or `CheckpointError`."""
     needed, there = state_bytes(ready), hardware.memory_bytes()
-    if ready.config.engine.device == "cpu" and there is not None and needed > there:
+    if ready.config.engine.device == "cpu" and needed > there:
         raise too_large(ready, MemoryError())
     kept = len(checkpoint.whole_steps(directory.checkpoints))
     most = min(ready.config.checkpoint.keep, ready.config.schedule.steps)

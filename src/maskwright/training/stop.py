@@ -113,9 +113,7 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop}
-    if hasattr(signal, "SIGUSR1"):
-        wanted[signal.SIGUSR1] = save
+    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGUSR1: save}
     before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
         yield request

@@ -45,7 +45,7 @@ MODERNBERT_NEEDS: dict[str, Any] = {
     "decoder_bias": True,
 }
 OWNERS = {"roberta-base": "FacebookAI", "roberta-large": "FacebookAI", "distilroberta-base": "distilbert"}
-"""On the Hub, of models that many call by their old short names."""
+"""Owners on the Hub of the models that many call by their old short names."""
 LARGEST_DIMENSION = 2**26
 SAME_KEYS = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),

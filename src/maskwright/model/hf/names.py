@@ -27,7 +27,7 @@ class Piece:
     rows: slice
     """The rows of `name` that are `hf_name`."""
     shape: tuple[int, ...]
-    """Of `hf_name`."""
+    """Shape of `hf_name`."""
 
 
 def pieces(config: ModelConfig) -> Iterator[Piece]:
