@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from maskwright.core.config import Model
 from maskwright.model.config import ModelConfig, model_config, training_flops
+from maskwright.model.hf.names import count_parameters
 
 GPUS_A_NODE = 8
 SPECIFICATIONS = (
@@ -181,7 +182,7 @@ def job_of(size: str, batch_rows: int, flops_per_second: float, *, vocab_size: i
     embeddings = model.padded_vocab_size * model.hidden_size
     return Job(
         row_flops=row_flops(model, seq_len),
-        parameters=model.parameters,
+        parameters=count_parameters(model),
         last_parameters=embeddings,
         layer_parameters=model.body_parameters,
         layers=model.num_hidden_layers,

@@ -54,7 +54,7 @@ HEAVY = {
     "transformers": {"tasks/export.py", "model/torch/compare.py"},
     "tokenizers": {"text/tokenizer.py"},
     "gigatoken": {"text/encoder.py"},
-    "pyarrow": {"text/sources.py"},
+    "pyarrow": {"text/compression.py", "text/sources.py"},
     "ray": {"launch/ray/gang.py", "launch/ray/jobs.py"},
     "google": {"cloud/google/rest.py"},
     "requests": {"cloud/google/rest.py", "launch/ray/jobs.py"},
@@ -63,7 +63,6 @@ TOP = {"__init__.py", "__main__.py"}
 """The files beside the packages."""
 FOREIGN_TEXT = {
     "cloud/google/errors.py": "Google's answers",
-    "drills/drill_save.py": "the system's words for an errno",
     "engines/base.py": "torch's and XLA's out of memory",
     "engines/jax/ahead.py": "XLA's out of memory",
     "launch/ray/jobs.py": "the status codes that Ray's client puts into its errors",

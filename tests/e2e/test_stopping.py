@@ -173,7 +173,7 @@ def test_checkpoints_that_are_gone_are_not_taken_for_a_fresh_start(store: TokenS
 def test_a_drill_can_be_stopped(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location)
     process = warm.Popen([*COMMAND, "drill", "run.yaml", "--work", "work"], cwd=tmp_path, stderr=subprocess.PIPE)
-    wait_for(lambda: (tmp_path / "work" / "run" / "straight").exists(), process)
+    wait_for(lambda: (tmp_path / "work" / "straight").exists(), process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
     assert process.returncode == 75

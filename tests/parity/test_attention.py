@@ -7,7 +7,7 @@ from maskwright.model.torch.attention import (
     attention,
     cu_seqlens_of,
     plain_attention,
-    segment_mask,
+    visible,
 )
 
 M, H, T, h = 3, 2, 37, 16
@@ -45,7 +45,7 @@ def test_attention_and_its_gradients_equal_slow_twin(
 ) -> None:
     """bf16 has 8 bits: its results are within 0.03 of the exact ones for inputs of unit size."""
     segments = segments_of(kind, seed)
-    mask = segment_mask(segments, dtype)
+    mask = visible(segments, dtype)
     assert (mask is None) == (kind == "whole")
     inputs = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(seed + i)).to(dtype) for i in range(3)]
     weights = torch.linspace(0, 20, M * H * T * h).view(M, H, T, h).cos()
@@ -118,7 +118,7 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask() -> None:
     results = []
     for way in (
         CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T),
-        segment_mask(segments, torch.float32),
+        visible(segments, torch.float32),
     ):
         device, dtype = ("cuda", torch.bfloat16) if isinstance(way, CuSeqlens) else ("cpu", torch.float32)
         tensors = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3)]

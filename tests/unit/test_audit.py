@@ -31,4 +31,4 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(tmp_path: Path) -
     assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
     page = report(result)
     assert "exact duplicate documents: 1  -> prepare keeps the first of each" in page
-    assert result.to_json()["findings"]["empty files"]["count"] == 1
+    assert result.findings["empty files"].count == 1

@@ -22,6 +22,7 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.lease import leased
 from maskwright.tasks.pretrain import pretrain
 from maskwright.training import checkpoint, loop
 from maskwright.training.metrics import TensorBoard
@@ -150,14 +151,10 @@ def test_leftovers_of_a_killed_save_are_replaced(tmp_path: Path) -> None:
 
 
 def test_a_second_run_on_the_folder_is_refused(tmp_path: Path) -> None:
-    first, second = RunDirectory(str(tmp_path)), RunDirectory(str(tmp_path))
-    with (
-        first.locked(),
-        pytest.raises(InputError, match=f"is in use by process {os.getpid()} on"),
-        second.locked(),
-    ):
+    folder = str(tmp_path)
+    with leased(folder), pytest.raises(InputError, match=f"is in use by process {os.getpid()} on"), leased(folder):
         pass
-    with second.locked():
+    with leased(folder):
         pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -33,7 +34,7 @@ def text_audit(
     from maskwright.text.audit import audit, report
 
     result = audit(src, layout=layout, text_column=text_column)
-    print_result(report(result), result.to_json(), as_json)
+    print_result(report(result), asdict(result), as_json)
 
 
 @tokenizer_app.command("train")
@@ -68,7 +69,7 @@ def tokenizer_inspect(
     from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
 
     result = inspect_tokenizer(tokenizer, open_sources(src, layout, text_column))
-    print_result(inspection_report(result), result.to_json(), as_json)
+    print_result(inspection_report(result), asdict(result), as_json)
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------

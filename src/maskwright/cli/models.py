@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -109,7 +109,7 @@ def plan(
     from maskwright.tasks import plan as task
 
     found = task.plan(read_config(config, set_), on, vocab_size=vocab_size, search=search)
-    print_result(found.report(), found.to_json(), as_json)
+    print_result(found.report(), asdict(found), as_json)
     if not found.asked.fits or found.advice:
         raise typer.Exit(1)
 
@@ -146,7 +146,7 @@ def evaluate(
     result = task.evaluate(
         trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=Engine(device=device)
     )
-    print_result(result.report(), result.to_json(), as_json)
+    print_result(result.report(), asdict(result), as_json)
 
 
 @app.command("export")
@@ -163,7 +163,7 @@ def export(
 @app.command("fill")
 def fill(
     model: Model,
-    text: Annotated[list[str], typer.Argument(metavar="TEXT…", help="Sentences with <mask> in them.")],
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Sentences with <mask> in them.")],
     top: Annotated[int, typer.Option(metavar="N", help="Number of guesses for each mask.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
@@ -175,7 +175,7 @@ def fill(
     answers = [(sentence, task.fill(trained, sentence, top=top)) for sentence in text]
     if as_json:
         value = [
-            {"text": sentence, "masks": [[dataclasses.asdict(guess) for guess in mask] for mask in masks]}
+            {"text": sentence, "masks": [[asdict(guess) for guess in mask] for mask in masks]}
             for sentence, masks in answers
         ]
         print(json.dumps(value, ensure_ascii=False, indent=2))
@@ -183,10 +183,8 @@ def fill(
     for sentence, masks in answers:
         print(sentence)
         for guesses in masks:
-            print(
-                "   "
-                + "  ".join(f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses)
-            )
+            shown = [f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses]
+            print(f"   {'  '.join(shown)}")
 
 
 @app.command("verify-resume")
@@ -207,7 +205,7 @@ def verify_resume(
     from maskwright.drills import verify_resume as task
 
     verdict = task.verify_resume(read_config(config, set_), steps=steps, kills=kills, seed=seed, work=work)
-    print_result(verdict.report(), verdict.to_json(), as_json)
+    print_result(verdict.report(), asdict(verdict), as_json)
     if verdict.differences:
         raise VerificationError("the killed run did not end as the other did")
 
@@ -215,7 +213,6 @@ def verify_resume(
 @app.command("drill")
 def drill(
     config: Config,
-    hours: Annotated[float, typer.Option(metavar="N", help="Hours of random kills after the list.", min=0.0)] = 0.0,
     work: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder for the runs; a temporary one when not given.")
     ] = None,
@@ -227,8 +224,8 @@ def drill(
     from maskwright.core.errors import VerificationError
     from maskwright.drills import drill as task
 
-    drills = task.drill(read_config(config, set_), hours=hours, work=work)
-    print_result(drills.report(), drills.to_json(), as_json)
+    drills = task.drill(read_config(config, set_), work=work)
+    print_result(drills.report(), asdict(drills), as_json)
     if drills.failed:
         raise VerificationError(f"{drills.failed} of {len(drills.results)} drills failed")
 
@@ -243,7 +240,7 @@ def replay(
     from maskwright.tasks import replay as task
 
     result = task.replay(run, step)
-    print_result(result.report(), result.to_json(), as_json)
+    print_result(result.report(), asdict(result), as_json)
 
 
 @app.command("quickstart")

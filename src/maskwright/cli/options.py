@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
+from typer.core import TyperArgument, TyperGroup
 
 from maskwright.core.console import say, warn
 
-plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False}
+PANELS = {
+    "Start": ["quickstart", "schema"],
+    "Data": ["text", "tokenizer", "data"],
+    "Train": ["plan", "pretrain"],
+    "Judge": ["evaluate", "fill", "export", "verify-resume", "drill", "replay"],
+    "Watch": ["status", "logs", "stop"],
+    "Elsewhere": ["submit", "list", "agent", "env"],
+}
+"""The commands in the order in which a person needs them, as the main help shows them."""
+
+TyperArgument.display_type_rich = lambda self, ctx: None  # type: ignore[method-assign] # typer prints CONFIG <str>
+
+
+class Commands(TyperGroup):
+    """A group whose help has the first sentence about each command in full; typer's cuts it to fit the line."""
+
+    panels: ClassVar[dict[str, list[str]]] = {}
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, names in (self.panels or {"Commands": list(self.commands)}).items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
+
+
+class Main(Commands):
+    panels = PANELS
+
+
+plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False, "cls": Commands}
 app = typer.Typer(
     name="maskwright",
     help="Train text encoders from raw text, on any hardware, and prove every export.",
     pretty_exceptions_enable=False,
-    **plain,
+    **plain | {"add_completion": True, "cls": Main},
 )
 text_app = typer.Typer(help="Look at raw text before it is used.", **plain)
 tokenizer_app = typer.Typer(help="Train a tokenizer and see how it does.", **plain)
@@ -23,10 +52,12 @@ app.add_typer(text_app, name="text")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(data_app, name="data")
 
-SourceFiles = Annotated[list[str], typer.Argument(metavar="SRC…", help="Files, folders, globs or URLs of text.")]
+SourceFiles = Annotated[list[str], typer.Argument(metavar="SRC", help="Files, folders, globs or URLs of text.")]
 Layout = Annotated[
     Literal["auto", "file", "sentences", "lines"],
-    typer.Option(help="A document of plain text: a file, the sentences between blank lines, or a line. auto decides."),
+    typer.Option(
+        help="A document of plain text is a file, the sentences between blank lines, or a line; auto decides."
+    ),
 ]
 TextColumn = Annotated[
     str,
@@ -84,16 +115,10 @@ def print_result(report: str, value: Any, as_json: bool) -> None:
 def open_sources(files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error") -> Any:
     from maskwright.text.sources import Sources
 
-    sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=_warn_of_fault)
-    _announce(sources)
-    return sources
+    def on_fault(fault: Any) -> None:
+        warn(f"{fault.where}: {fault.what}")
 
-
-def _warn_of_fault(fault: Any) -> None:
-    warn(f"{fault.where}: {fault.what}")
-
-
-def _announce(sources: Any) -> None:
+    sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault)
     if sources.ignored_files:
         say(f"leaving out {len(sources.ignored_files)} files of other kinds, such as {sources.ignored_files[0]}")
     if sources.layout_was_guessed and sources.has_plain_text:
@@ -103,3 +128,4 @@ def _announce(sources: Any) -> None:
             "lines": "a document a line",
         }
         say(f"layout: {sources.layout} ({meaning[sources.layout]}); --layout says otherwise")
+    return sources

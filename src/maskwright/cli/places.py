@@ -11,14 +11,14 @@ from maskwright.core.errors import InputError
 from maskwright.launch.target import Place, Report, Target
 
 PLACES = {
-    "ray": "A Ray cluster, over its job API.",
-    "slurm": "A SLURM cluster, by sbatch.",
-    "kubernetes": "A Kubernetes cluster, by kubectl.",
-    "skypilot": "Machines of SkyPilot: prints a task for `sky jobs launch`.",
-    "slice": "All hosts of a Cloud TPU VM slice, over ssh, while you watch.",
-    "vertex": "Vertex AI, as a custom job.",
-    "env": "The hosts of an environment on Google Cloud (`maskwright env`).",
-    "bucket": "Hosts whose agents wait for a job in a bucket.",
+    "ray": "Train on a Ray cluster, over its job API.",
+    "slurm": "Train on a SLURM cluster, by sbatch.",
+    "kubernetes": "Train on a Kubernetes cluster, by kubectl.",
+    "skypilot": "Print a task for `sky jobs launch`; SkyPilot finds the machines.",
+    "slice": "Train on all hosts of a Cloud TPU VM slice over ssh, while you watch.",
+    "vertex": "Train on Vertex AI, as a custom job.",
+    "env": "Train on the hosts of an environment on Google Cloud (`maskwright env`).",
+    "bucket": "Train on hosts whose agents wait for a job in a bucket.",
 }
 RUNS = "Run directory (or its copy at a URL), ray:ID, vertex:PROJECT/REGION/ID, lab.yaml or gs://…/job.json."
 

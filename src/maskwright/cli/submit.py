@@ -86,7 +86,7 @@ def _typed(name: str, annotation: Any, default: Any) -> tuple[Any, Any]:
     return Annotated[kind, typer.Option(words, metavar=option.metavar, help=option.help, min=option.min)], default
 
 
-submit_app = typer.Typer(cls=Places, help="Train on other machines. Each place has its own options.", **plain)
+submit_app = typer.Typer(help="Train on other machines. Each place has its own options.", **plain | {"cls": Places})
 app.add_typer(submit_app, name="submit")
 
 

@@ -25,13 +25,13 @@ _quiet = False
 
 
 def only_warnings() -> None:
-    """From here on: in a process that does what another one already tells of."""
+    """From here on, shows warnings alone: for a process whose rank 0 tells the rest."""
     global _quiet
     _quiet = True
 
 
 def note(message: str) -> None:
-    """`say`, but for a process that only follows."""
+    """Like `say`, but silent after `only_warnings`."""
     if not _quiet:
         say(message)
 

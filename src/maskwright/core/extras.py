@@ -7,7 +7,7 @@ import importlib.util
 from maskwright import __version__
 from maskwright.core.errors import ConfigError
 
-TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow", "zstandard")
+TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow")
 EXTRAS = {
     **dict.fromkeys(TRAIN, "train"),
     **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),

@@ -10,9 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
-import threading
-import time
 from contextlib import suppress
 from typing import cast, get_args
 
@@ -56,15 +53,6 @@ def end_with_parent() -> None:
     parent = os.environ.pop(PARENT, None)
     if parent is None:
         return
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         os._exit(StoppedEarly.exit_code)
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)

@@ -9,16 +9,18 @@ import os
 from maskwright.core.errors import ConfigError
 from maskwright.core.storage import is_url
 
+FOLDER = importlib.resources.files("maskwright") / "recipes"
+
 
 def names() -> list[str]:
-    return sorted(file.name.removesuffix(".yaml") for file in _folder().iterdir())
+    return sorted(file.name.removesuffix(".yaml") for file in FOLDER.iterdir())
 
 
 def read(name: str) -> str:
     """The YAML of a recipe. Raises `ConfigError` where none has that name."""
     if name not in names():
         raise _unknown(name, "is no recipe", "give")
-    return (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def find_config(location: str) -> str:
@@ -29,7 +31,7 @@ def find_config(location: str) -> str:
     if is_url(location) or os.path.basename(location) != location or os.path.isfile(location):
         return location
     if location in names():
-        return str(_folder() / f"{location}.yaml")
+        return str(FOLDER / f"{location}.yaml")
     if location.endswith((".yaml", ".yml")):
         return location
     raise _unknown(location, "is neither a file nor a recipe", "give a YAML file, or")
@@ -39,7 +41,3 @@ def _unknown(name: str, what: str, give: str) -> ConfigError:
     near = difflib.get_close_matches(name, names(), n=1)
     fix = (f"did you mean {near[0]}? Else " if near else "") + f"{give} one of the recipes {', '.join(names())}"
     return ConfigError(what, where=name, fix=fix)
-
-
-def _folder() -> importlib.resources.abc.Traversable:
-    return importlib.resources.files("maskwright") / "recipes"

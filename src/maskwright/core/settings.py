@@ -6,7 +6,8 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import yaml
@@ -67,16 +68,10 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_
 def parse_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        raise ConfigError(
-            f"is not YAML: {error.problem}", where=place, fix="correct the line; YAML indents with spaces"
-        ) from None
     except yaml.YAMLError as error:
-        raise ConfigError(
-            f"is not YAML: {error}", where=where, fix="correct the file; YAML indents with spaces"
-        ) from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", error)
+        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        raise ConfigError(f"is not YAML: {problem}", where=place, fix="correct it; YAML indents with spaces") from None
 
 
 def read_yaml(location: str, begin: str) -> dict[str, Any]:
@@ -106,6 +101,11 @@ class Key(NamedTuple):
     @property
     def field(self) -> FieldInfo:
         return self.section.model_fields[self.name]
+
+    @property
+    def inner(self) -> type[BaseModel] | None:
+        """The section that it holds, if it holds one."""
+        return _section_in(self.field.annotation)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -158,16 +158,16 @@ def keys_of(section: type[BaseModel], prefix: str = "") -> dict[str, Key]:
     """Every key below a section by its dotted name, in the order of the source."""
     found: dict[str, Key] = {}
     for name, field in section.model_fields.items():
-        inner = _section_in(field.annotation)
-        if inner is None or typing.get_origin(field.annotation) in (list, dict):
-            found[prefix + name] = Key(section, name)
+        key = Key(section, name)
+        if key.inner is None or typing.get_origin(field.annotation) in (list, dict):
+            found[prefix + name] = key
         else:
-            found |= keys_of(inner, f"{prefix}{name}.")
+            found |= keys_of(key.inner, f"{prefix}{name}.")
     return found
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """Of `Nfs`, `Nfs | None` and `list[Nfs]`: Nfs."""
+    """Nfs, for `Nfs`, `Nfs | None` and `list[Nfs]`."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation if issubclass(annotation, BaseModel) else None
     return next(filter(None, map(_section_in, typing.get_args(annotation))), None)
@@ -218,31 +218,27 @@ class Guide(NamedTuple):
             typed = [key for key in overrides if key == dotted or key.startswith(f"{dotted}.")]
             return [self._unknown(*each) for each in _spread(dotted, given, typed, self._sections())]
         if error["type"] == "missing":
-            return [] if dotted in meant else [self._missing(key) for key in self._required(dotted) if key not in meant]
+            return [self._missing(name) for name in self._required(dotted) if not {name, dotted} & set(meant)]
         where = f"--set {dotted}" if dotted in overrides else ""
         if isinstance(refused := error.get("ctx", {}).get("error"), ValueError):
             fix = refused.fix if isinstance(refused, Refused) else self.known
             return [_Mistake(f"{dotted or self.whole}: {refused}", fix, where)]
-        section = self._section_at(loc[:-1])
-        field = section.model_fields.get(str(loc[-1])) if section else None
-        if section is None or field is None:
+        key = self._key_at(loc)
+        if key is None:
             return [_Mistake(f"{dotted or self.whole}: {error['msg']}, not {given!r:.80}", self.known, where)]
-        inner = _section_in(field.annotation)
-        if inner is None:
-            return [_Mistake(f"{dotted} is {given!r:.80}", f"give {Key(section, str(loc[-1])).allowed()}", where)]
-        keys = f"give it keys: {', '.join(inner.model_fields)}"
+        if key.inner is None:
+            return [_Mistake(f"{dotted} is {given!r:.80}", f"give {key.allowed()}", where)]
+        keys = f"give it keys: {', '.join(key.inner.model_fields)}"
         if given is None:
             return [_Mistake(f"section {dotted} is empty", f"take it out, or {keys}", where)]
         return [_Mistake(f"{dotted} is {given!r:.80}, but it is a section", keys, where)]
 
     def _unknown(self, dotted: str, is_section: bool, where: str) -> _Mistake:
-        what, advice = f"unknown key {dotted}", self.nearest(dotted, is_section)
-        if advice is None:
-            return _Mistake(what, self.known, where)
+        advice = self.nearest(dotted, is_section) or self.known
         if " " in advice:
-            return _Mistake(what, advice, where)
-        key, _, value = advice.partition("=")
-        return _Mistake(what, f"did you mean {f'{key}: {value}' if value else key}?", where, key)
+            return _Mistake(f"unknown key {dotted}", advice, where)
+        key = advice.partition("=")[0]
+        return _Mistake(f"unknown key {dotted}", f"did you mean {advice.replace('=', ': ')}?", where, key)
 
     def nearest(self, dotted: str, is_section: bool = False) -> str | None:
         """The key that an unknown one most likely means, KEY=VALUE, or a sentence on how it is said here. A section
@@ -253,13 +249,12 @@ class Guide(NamedTuple):
         for name in (dotted.replace(".", "_"), leaf):
             if advice := self.foreign.get(name.lower().replace("-", "_")):
                 return advice
-        scored = sorted(((_likeness(dotted, key), key) for key in keys_of(self.section)), reverse=True)
-        return scored[0][1] if scored and scored[0][0] >= LEAST_LIKENESS else None
+        best = max(keys_of(self.section), key=partial(_likeness, dotted))
+        return best if _likeness(dotted, best) >= LEAST_LIKENESS else None
 
     def _missing(self, dotted: str) -> _Mistake:
-        path = dotted.split(".")
-        section = self._section_at(path[:-1]) or self.section
-        key = Key(section, path[-1])
+        key = self._key_at(dotted.split("."))
+        assert key is not None
         meaning = " ".join((key.field.description or "").split()).partition(". ")[0].rstrip(".")
         return _Mistake(f"key {dotted} is missing", f"add it, {key.allowed()}" + f": {meaning}" * bool(meaning))
 
@@ -271,18 +266,20 @@ class Guide(NamedTuple):
     def _sections(self) -> list[str]:
         return [name for name, field in self.section.model_fields.items() if _section_in(field.annotation)]
 
-    def _section_at(self, loc: Collection[str | int]) -> type[BaseModel] | None:
+    def _key_at(self, loc: Sequence[str | int]) -> Key | None:
         """None below what is no section. Numbers count the entries of a list."""
         section: type[BaseModel] | None = self.section
+        key = None
         for word in loc:
-            if section is not None and not isinstance(word, int):
-                field = section.model_fields.get(word)
-                section = _section_in(field.annotation) if field else None
-        return section
+            if isinstance(word, int) or str(word).isdigit():
+                continue
+            key = Key(section, str(word)) if section and word in section.model_fields else None
+            section = key.inner if key else None
+        return key
 
 
 LEAST_LIKENESS = 0.6
-"""Of `difflib`, as in `get_close_matches`."""
+"""The ratio of `difflib` from which two names count as alike, as in `get_close_matches`."""
 
 
 def _likeness(dotted: str, key: str) -> float:

@@ -1,5 +1,5 @@
-"""Documents to ids and sentence ends: encoded by sentence, or by document with sentence ends found after, as is
-faster."""
+"""Turns documents into ids and sentence ends. Either sentences are encoded, or whole documents whose sentence ends are
+found afterwards, whichever is faster."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
-from maskwright.data.encode import encode_documents
+from maskwright.data.encode import Encoded, encode_documents
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, require_equal
@@ -228,7 +228,9 @@ class _Preparation:
             if documents:
                 encoded = encode_documents(self.encoder, documents, self.byte_length)
                 origins = [(self.file_number[document.source], document.line) for document in documents]
-                pending.add(encoded.ids.astype(self.dtype), encoded.sentence_sizes, encoded.document_sizes, origins)
+                pending.encoded.append(replace(encoded, ids=encoded.ids.astype(self.dtype)))
+                pending.origins += origins
+                pending.tokens += len(encoded.ids)
 
     def _commit(self) -> None:
         if not any(pending.tokens for pending in self.pending.values()):
@@ -247,10 +249,11 @@ class _Preparation:
 
     def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
         names = store.shard_names(split, self.blocks, self.dtype, self.with_sentences)
+        tokens = np.concatenate([part.ids for part in pending.encoded])
         content = {
-            "tokens": np.concatenate(pending.ids).astype(np.dtype(self.dtype).newbyteorder("<"), copy=False),
-            "documents": np.cumsum(np.concatenate(pending.document_sizes), dtype="<u8"),
-            "sentences": np.cumsum(np.concatenate(pending.sentence_sizes), dtype="<u8"),
+            "tokens": tokens.astype(np.dtype(self.dtype).newbyteorder("<"), copy=False),
+            "documents": np.cumsum(np.concatenate([part.document_sizes for part in pending.encoded]), dtype="<u8"),
+            "sentences": np.cumsum(np.concatenate([part.sentence_sizes for part in pending.encoded]), dtype="<u8"),
             "origins": np.array(pending.origins, "<u8").reshape(-1),
         }
         # `<unk>` may be right: a vocabulary without all bytes has it for the bytes that it lacks.
@@ -322,28 +325,14 @@ class _Preparation:
         os.unlink(os.path.join(self.folder, "prepare.json"))
 
 
+@dataclass
 class _Pending:
     """Encoded documents that are not yet in a shard: 2 or 4 bytes a token, as on disk."""
 
-    def __init__(self) -> None:
-        self.ids: list[np.ndarray] = []
-        self.sentence_sizes: list[np.ndarray] = []
-        self.document_sizes: list[np.ndarray] = []
-        self.origins: list[tuple[int, int]] = []
-        self.tokens = 0
-
-    def add(
-        self,
-        ids: np.ndarray,
-        sentence_sizes: np.ndarray,
-        document_sizes: np.ndarray,
-        origins: list[tuple[int, int]],
-    ) -> None:
-        self.ids.append(ids)
-        self.sentence_sizes.append(sentence_sizes)
-        self.document_sizes.append(document_sizes)
-        self.origins += origins
-        self.tokens += len(ids)
+    encoded: list[Encoded] = field(default_factory=list)
+    origins: list[tuple[int, int]] = field(default_factory=list)
+    """(number of the file, line) of each document."""
+    tokens: int = 0
 
 
 def _read_note(path: str, dtype: str) -> dict[str, Any]:

@@ -6,8 +6,8 @@
       train-00000.tokens.u16           text ids only: no special tokens, no row length, no masks
       train-00000.documents.u64        token offset in the shard after each document
       train-00000.sentences.u64        the same for sentences, if the source marks them
-      train-00000.origins.u64          for each document: its file's number in the manifest's sources, and its first
-      line valid-00000.…                    held-out documents, chosen by hash of their text
+      train-00000.origins.u64          for each document: its file's number in the manifest's sources, its first line
+      valid-00000.…                    held-out documents, chosen by hash of their text
 
 `docs/token-store.md` is the contract. Loading reads the manifest and the ends; tokens are memory-mapped.
 """

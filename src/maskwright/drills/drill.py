@@ -1,8 +1,5 @@
-"""`maskwright drill`: makes faults on purpose in a tiny copy of a user's job, and reports what became of each.
-
-First comes a save alone, with a fault at each of its file operations. Then a run meets one fault after the other, and
-must still end with the numbers of a run that was left alone.
-"""
+"""`maskwright drill`: a tiny copy of a user's job meets one fault after the other, and must still end with the numbers
+of the same job left alone."""
 
 from __future__ import annotations
 
@@ -13,15 +10,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from maskwright.core import storage
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
-from maskwright.drills import drill_run, drill_save
-from maskwright.drills.verify_resume import shortened, verify_resume
+from maskwright.drills import drill_run
+from maskwright.drills.verify_resume import shortened
 
 STEPS = 24
 
@@ -31,7 +26,6 @@ class Drills:
     folder: str
     results: list[tuple[str, str, bool]] = field(default_factory=list)
     """(fault, what happened, whether that is right)."""
-    kills: int = 0
 
     def meet(self, fault: str, drill: Callable[[], str]) -> None:
         """Runs `drill`, which returns what it saw, and raises `AssertionError` or `MaskwrightError` if that is
@@ -50,9 +44,6 @@ class Drills:
     @property
     def failed(self) -> int:
         return sum(not good for _, _, good in self.results)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def report(self) -> str:
         width = max(len(fault) for fault, _, _ in self.results)
@@ -76,37 +67,17 @@ def tiny(config: RunConfig) -> RunConfig:
     return build_config(values, "drill")
 
 
-def drill(config: RunConfig, *, hours: float = 0.0, work: str | None = None) -> Drills:
-    """`hours`: how long random kills go on after the list. Raises `InputError` if `work` is not new.
-
-    The runs are removed if all drills passed, and otherwise kept and named.
-    """
+def drill(config: RunConfig, *, work: str | None = None) -> Drills:
+    """Raises `InputError` if `work` is not new. The runs are removed if all drills passed, and otherwise kept and
+    named."""
     folder = work or tempfile.mkdtemp(prefix="maskwright-drill-")
     if work and os.path.exists(work) and os.listdir(work):
         raise InputError("is not empty", where=work, fix="give --work a new folder")
-    storage.make_folder(folder)
-    drills, small = Drills(folder), tiny(config)
-    for fault, action in drill_save.drills(os.path.join(folder, "save")):
+    drills = Drills(folder)
+    for fault, action in drill_run.drills(folder, tiny(config)):
         drills.meet(fault, action)
-    for fault, action in drill_run.drills(os.path.join(folder, "run"), small):
-        drills.meet(fault, action)
-    _kill_for_hours(drills, small, hours)
     if drills.failed:
         say(f"everything is kept in {folder}")
     elif work is None:
         shutil.rmtree(folder)
     return drills
-
-
-def _kill_for_hours(drills: Drills, config: RunConfig, hours: float) -> None:
-    end, seed = time.monotonic() + hours * 3600.0, 0
-
-    def once() -> str:
-        verdict = verify_resume(config, steps=STEPS * 4, kills=10, seed=seed)
-        drills.kills += len(verdict.kills)
-        assert not verdict.differences, verdict.report()
-        return f"{len(verdict.kills)} kills, {verdict.steps_computed_again} steps computed again, the same numbers"
-
-    while time.monotonic() < end:
-        seed += 1
-        drills.meet(f"kill -9 at random, seed {seed}", once)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,15 +30,9 @@ GRACE_SECONDS, LONG_ENOUGH_SECONDS = 1.0, 120.0
 DOCUMENTS = 200
 LOOP = "maskwright.training.loop"
 SAVE = "maskwright.training.checkpoint:_write"
-STEP = {
-    "torch": "maskwright.engines.torch.engine:TorchEngine._accumulate",
-    "jax": "maskwright.engines.jax.engine:JaxEngine.step",
-}
+ENGINES = {"torch": "maskwright.engines.torch.engine:TorchEngine", "jax": "maskwright.engines.jax.engine:JaxEngine"}
+STEP = {"torch": f"{ENGINES['torch']}._accumulate", "jax": f"{ENGINES['jax']}.step"}
 """The call that computes an update or a part of it, by `engine.kind`."""
-EVALUATE = {
-    "torch": "maskwright.engines.torch.engine:TorchEngine.evaluate",
-    "jax": "maskwright.engines.jax.engine:JaxEngine.evaluate",
-}
 
 
 def phases(kind: str) -> Iterator[tuple[str, str, int]]:
@@ -46,7 +40,7 @@ def phases(kind: str) -> Iterator[tuple[str, str, int]]:
     yield "reading the configuration's data", "maskwright.tasks.pretrain:prepare_run", 1
     yield "start", "maskwright.tasks.pretrain:make_job", 1
     yield "a step", STEP[kind], 3
-    yield "validation", EVALUATE[kind], 1
+    yield "validation", f"{ENGINES[kind]}.evaluate", 1
     yield "a save", SAVE, 1
 
 
@@ -64,14 +58,14 @@ class Place:
     def call(self, *arguments: str, fault: dict[str, Any] | None = None, file_limit: int | None = None) -> Ended:
         process = self.start(*arguments, fault=fault, file_limit=file_limit)
         try:
-            out, errors = process.communicate(timeout=LONG_ENOUGH_SECONDS)
+            _, errors = process.communicate(timeout=LONG_ENOUGH_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            out, errors = process.communicate()
+            _, errors = process.communicate()
             raise AssertionError(f"did not end within {LONG_ENOUGH_SECONDS:g} seconds: {_last_line(errors)}") from None
         finally:
             process.kill()
-        return Ended(process.returncode, out, errors)
+        return Ended(process.returncode, errors)
 
     def start(
         self, *arguments: str, fault: dict[str, Any] | None = None, file_limit: int | None = None
@@ -97,9 +91,9 @@ class Place:
         return max(checkpoint.whole_steps(self.bothered.checkpoints), default=-1)
 
 
-class Ended:
-    def __init__(self, code: int, out: str, errors: str) -> None:
-        self.code, self.out, self.errors = code, out, errors
+class Ended(NamedTuple):
+    code: int
+    errors: str
 
     def require(self, code: int, *words: str) -> str:
         """Checks its exit code and that its output has these words. Returns the exit code as text."""
@@ -155,7 +149,7 @@ def _hung(place: Place) -> str:
         seconds = time.monotonic() - begin
     finally:
         process.kill()
-    Ended(process.returncode, "", errors).require(75, "grace period")
+    Ended(process.returncode, errors).require(75, "grace period")
     assert place.newest() >= before
     assert seconds < GRACE_SECONDS + 5.0, f"it took {seconds:.1f} seconds"
     return f"exit 75 after {seconds:.1f} s with a grace period of {GRACE_SECONDS:g} s"

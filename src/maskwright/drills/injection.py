@@ -1,5 +1,4 @@
-"""Faults on purpose, for `maskwright drill` and the tests: failing file operations, and signals, stalls and clock jumps
-at a named call of a command.
+"""Faults on purpose, for `maskwright drill`: signals, stalls and clock jumps at a named call of a command.
 
     python -m maskwright.drills.injection SPEC pretrain run.yaml --run run
 
@@ -8,7 +7,6 @@ SPEC is JSON: `{"call": "maskwright.training.checkpoint:_write", "number": 2, "d
 
 from __future__ import annotations
 
-import builtins
 import importlib
 import json
 import os
@@ -16,99 +14,8 @@ import runpy
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-Hook = Callable[[int, str, str], None]
-OPERATIONS = ("mkdir", "replace", "rename", "unlink", "rmdir", "fsync")
-
-
-@contextmanager
-def file_faults(hook: Hook) -> Iterator[None]:
-    """Inside, `hook(number, operation, path)` is called before each operation that changes files: opening for writing
-    and those of `OPERATIONS`; and in the middle of each write. The operation raises what the hook raises."""
-    count = 0
-
-    def note(operation: str, path: object) -> None:
-        nonlocal count
-        count += 1
-        hook(count, operation, str(path))
-
-    def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        if not set(mode) & set("wax+"):
-            return real_open(file, mode, *arguments, **options)
-        note("open", file)
-        return _Writing(real_open(file, mode, *arguments, **options), note)
-
-    def noted(name: str) -> Callable[..., Any]:
-        real = getattr(os, name)
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            note(name, arguments[0])
-            return real(*arguments, **options)
-
-        return call
-
-    real_open, before = builtins.open, {name: getattr(os, name) for name in OPERATIONS}
-    calls = {name: noted(name) for name in OPERATIONS}
-    builtins.open = opened
-    for name, call in calls.items():
-        setattr(os, name, call)
-    try:
-        yield
-    finally:
-        builtins.open = real_open
-        for name, real in before.items():
-            setattr(os, name, real)
-
-
-class _Writing:
-    """A file opened for writing. The hook is called when half of a write is done."""
-
-    def __init__(self, file: Any, note: Callable[[str, object], None]) -> None:
-        self._file, self._note = file, note
-
-    def write(self, content: Any) -> int:
-        half = len(content) // 2
-        self._file.write(content[:half])
-        self._file.flush()
-        self._note("write", self._file.name)
-        self._file.write(content[half:])
-        return len(content)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> _Writing:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-
-def killed_at(number: int, action: Callable[[], None]) -> bool:
-    """Runs `action` in a child that is killed with SIGKILL before its file operation `number`, or in the middle of it
-    if it is a write. Returns whether it was killed; otherwise it was done before."""
-    child = os.fork()
-    if child == 0:
-        with file_faults(lambda count, operation, path: _die() if count == number else None):
-            action()
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    if os.WEXITSTATUS(status):
-        raise RuntimeError(f"the child ended with {os.WEXITSTATUS(status)}")
-    return False
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-    signal.pause()
-
-
-# ---- at a call of a command ----------------------------------------------------------------------------------------
 
 
 def install(call: str, number: int, do: str, sign: str | None = None) -> None:

@@ -15,8 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,9 +42,6 @@ class Verdict:
     steps_computed_again: int
     differences: list[str]
     """Empty if all is equal."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def report(self) -> str:
         again = f"{self.steps_computed_again:,} steps computed again"
@@ -95,13 +91,14 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
         _to_the_end(file, straight)
         bar.advance(steps)
         found, again = [], 0
-        pause = 3.0 * _step_seconds(straight)
+        times = [record["time"] for record in straight.read_metrics() if "loss" in record]
+        pause = 3.0 * (times[-1] - times[0]) / max(len(times) - 1, 1)
         # The first before any step, so that one kill falls into the start.
         for moment in [0, *sorted(generator.sample(range(1, steps), min(kills, steps) - 1))]:
             reached = _killed(file, killed, moment, generator.random() * pause)
             if reached is None:
                 break  # it was done before it could be killed
-            again += reached - max(checkpoint.whole_steps(killed.checkpoints), default=0)
+            again += reached - killed.newest_step()
             found.append(reached)
             bar.advance(0, note=f"killed after step {reached}")
         if len(found) < min(kills, 2):
@@ -158,11 +155,6 @@ def _trains(directory: RunDirectory, before: Status | None, moment: int) -> bool
     if status is None or (before and status.pid == before.pid):
         return False
     return moment == 0 or (status.phase != "starting" and _last_step(directory) >= moment)
-
-
-def _step_seconds(directory: RunDirectory) -> float:
-    times = [record["time"] for record in directory.read_metrics() if "loss" in record]
-    return (times[-1] - times[0]) / max(len(times) - 1, 1)
 
 
 def _last_step(directory: RunDirectory) -> int:

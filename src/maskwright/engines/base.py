@@ -66,7 +66,7 @@ class Engine(Protocol):
 
     device: str
     dtype_name: str
-    """Of the multiplications: `bfloat16` or `float32`."""
+    """Precision of the multiplications: `bfloat16` or `float32`."""
 
     processes: Processes
 

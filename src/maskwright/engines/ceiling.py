@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 SHAPES = ((4096, 768, 3072), (2048, 2048, 2048))
 LONGEST_SECONDS = 0.1
-"""For one shape, beyond the first product: a slow machine is not made to wait for its own measurement."""
+"""Time for one shape after its first product, so that a slow machine does not wait long for its own measurement."""
 
 
 def gemm_ceiling(prepare: Callable[[int, int, int], Callable[[], object]]) -> float:

@@ -16,7 +16,7 @@ def make_engine(
 ) -> Engine:
     """`run_flops`: see `TorchEngine`. Raises `ConfigError` where a device or a framework is absent."""
     if engine.kind == "jax":
-        require_jax()
+        require("jax", "engine.kind")
         from maskwright.engines.jax.engine import JaxEngine
 
         return JaxEngine(model, optimizer, engine, seed)
@@ -28,7 +28,7 @@ def make_engine(
 def find_processes(engine: run.Engine) -> Processes:
     """The others that train this run, on all hosts. With jax, what must come before anything else that uses it."""
     if engine.kind == "jax":
-        require_jax()
+        require("jax", "engine.kind")
         from maskwright.engines.jax.processes import connect
 
         return connect(engine)[2]
@@ -40,7 +40,3 @@ def find_processes(engine: run.Engine) -> Processes:
     from maskwright.engines.torch.processes import connect as connect_torch
 
     return connect_torch(engine, choose_device(engine.device))
-
-
-def require_jax() -> None:
-    require("jax", "engine.kind")

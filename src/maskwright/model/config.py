@@ -77,18 +77,6 @@ class ModelConfig:
         inner_matrices = 2 if self.architecture == "roberta" else 3
         return self.num_hidden_layers * (4 * width * width + inner_matrices * width * inner)
 
-    @property
-    def parameters(self) -> int:
-        """All trainable numbers; tied weights count once."""
-        width, inner, layers = self.hidden_size, self.intermediate_size, self.num_hidden_layers
-        if self.architecture == "modernbert":
-            norms = 2 * layers + 2  # the first layer has one less; embeddings, end and head have one each
-            return self.vocab_size * (width + 1) + self.body_parameters + width * width + norms * width
-        embeddings = (self.vocab_size + self.max_position_embeddings + self.type_vocab_size + 2) * width
-        layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
-        head = width * width + 3 * width + self.vocab_size
-        return embeddings + layers * layer + head
-
 
 def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
     """The shape in a run's own record. Raises `InputError` if it is none."""
@@ -105,25 +93,20 @@ def model_config(section: run.Model, vocab_size: int, seq_len: int) -> ModelConf
     """The shape that a run's `model:` section describes, for training from scratch."""
     layers, width, heads = SIZES[section.size]
     width = section.hidden_size or width
-    roberta = section.architecture == "roberta"
+    roberta, step = section.architecture == "roberta", 64 if width >= 256 else 32
+    # modernbert's three matrices then have as many numbers as two of 4 times the width.
+    inner = 4 * width if roberta else round(8 * width / 3 / step) * step
     return ModelConfig(
         architecture=section.architecture,
         vocab_size=vocab_size,
         hidden_size=width,
         num_hidden_layers=section.num_hidden_layers or layers,
         num_attention_heads=section.num_attention_heads or heads,
-        intermediate_size=section.intermediate_size or (4 * width if roberta else gated_inner_width(width)),
+        intermediate_size=section.intermediate_size or inner,
         max_position_embeddings=(section.max_seq_len or seq_len) + (POSITION_OFFSET if roberta else 0),
         hidden_dropout_prob=section.hidden_dropout,
         attention_probs_dropout_prob=section.attention_dropout,
     )
-
-
-def gated_inner_width(width: int) -> int:
-    """With this width, three matrices have as many numbers as two of 4 times the width. It is a multiple of 64 (of 32
-    in narrow models)."""
-    step = 64 if width >= 256 else 32
-    return round(8 * width / 3 / step) * step
 
 
 def training_flops(model: ModelConfig, tokens: float, attended_pairs: float, predicted: float) -> float:

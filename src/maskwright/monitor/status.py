@@ -24,35 +24,40 @@ Whole = Literal[
 ]
 OVER: dict[str, Whole] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 SILENT_SECONDS = 120.0
-"""Of a run whose processes leave no files of their own: `status.json` comes with a step, and a step may take long."""
+"""A run counts as going on while `status.json` is younger, if nothing else tells: a step may take long."""
 AGAIN = "the same command continues it"
 MOST_LINES = 20
-"""Of ranks, in the report; JSON has all."""
+"""Lines about ranks in the report; JSON has all."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`of` how many steps, where only the checkpoint says so."""
+    """The newest checkpoint of a run."""
 
     step: int
     saved: float | None
+    """Unix seconds, if the file system says when."""
     of: int | None = None
+    """Steps of the whole run, if only the checkpoint says so."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """`why` and `fix` explain `state`. `held_by` is the process of this machine that holds the folder now, if any."""
+    """What a run directory says of its run."""
 
     run: str
     state: Whole
     why: str
+    """Explains `state`."""
     fix: str
+    """What to do about it."""
     time: float
     status: Status | None
     checkpoint: Checkpoint | None
     ranks: list[Judgement] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     held_by: int | None = None
+    """The process of this machine that holds the folder now."""
 
     @property
     def over(self) -> bool:
@@ -65,18 +70,12 @@ class Report:
         return self.state == "lost" or (self.state == "stopped" and lost)
 
     def to_json(self) -> dict[str, Any]:
-        ranks = [
-            {
-                **{key: getattr(found, key) for key in ("verdict", "seconds", "why", "fix")},
-                **asdict(found.beat),
-                "age_seconds": round(self.time - found.beat.time, 3),
-            }
-            for found in self.ranks
-        ]
-        status = asdict(self.status) if self.status else None
-        known = {key: getattr(self, key) for key in ("run", "state", "why", "fix", "time", "missing", "held_by")}
-        checkpoint = asdict(self.checkpoint) if self.checkpoint else None
-        return {**known, "status": status, "checkpoint": checkpoint, "ranks": ranks}
+        """Its fields; a rank's heartbeat stands beside what is judged of it."""
+        found = asdict(self)
+        for rank in found["ranks"]:
+            beat = rank.pop("beat")
+            rank |= {**beat, "age_seconds": round(self.time - beat["time"], 3)}
+        return found
 
     def report(self) -> str:
         lines = [f"{self.run}: {self.state}" + (f": {self.why}" if self.why else "")]
@@ -106,14 +105,8 @@ class Report:
             lines.append(f"  no word from rank {named}: not begun yet, or on hosts that do not see the folder")
         telling = [found for found in self.ranks if found.why]
         telling += [found for found in self.ranks if found.beat.ended and found.beat.exit not in (0, 75)]
-        lines += [f"  {_told(found)}" for found in telling[:MOST_LINES]]
+        lines += [f"  {found.line()}" for found in telling[:MOST_LINES]]
         return lines + ([f"  … and {len(telling) - MOST_LINES} more (--json)"] if len(telling) > MOST_LINES else [])
-
-
-def _told(found: Judgement) -> str:
-    if found.beat.ended:
-        return f"{found.who} ended with exit code {found.beat.exit}: {found.beat.message}"
-    return found.line()
 
 
 def _progress(status: Status, now: float, over: bool) -> list[str]:
@@ -180,7 +173,7 @@ def whole(
 
 
 def _going_on(status: Status, ranks: list[Judgement], held_by: int | None, now: float) -> tuple[Whole, str, str]:
-    """Of a run that has not said that it ended."""
+    """Judges a run that has not said that it ended."""
     for verdict in ("lost", "hung"):
         found = [one for one in ranks if one.verdict == verdict]
         if found:

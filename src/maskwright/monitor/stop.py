@@ -6,11 +6,8 @@ import time
 from collections.abc import Callable
 
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.monitor.status import OVER, SILENT_SECONDS
 from maskwright.run.directory import Request, RunDirectory, Status
-
-SILENT_SECONDS = 120.0
-"""A younger heartbeat says that the run goes on, if the folder's lock cannot be seen from here."""
-OVER = ("done", "stopped", "failed")
 
 
 def stop(

@@ -11,21 +11,19 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
-from maskwright.run.lease import Lease, leased
 
 Request = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
-"""Of a checkpoint: written last, so that a folder without it is none."""
+"""A checkpoint's last file: a folder without it is no checkpoint."""
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
 RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS, str)}
 """Keys that `config.resolved.json` must hold, and their types."""
@@ -229,13 +227,6 @@ class RunDirectory:
                 return False
         except InputError:
             return True
-
-    @contextmanager
-    def locked(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Lease]:
-        """Holds the folder. Raises `Locked` with the other process's name if it is taken, and `StoppedEarly` if
-        `stop` becomes true while another machine's lease is watched."""
-        with leased(self.location, stop=stop) as lease:
-            yield lease
 
 
 def parse_status(values: Any) -> Status | None:

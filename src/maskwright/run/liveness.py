@@ -50,6 +50,8 @@ class Judgement:
         return f"rank {self.beat.rank} (process {self.beat.pid} on {self.beat.host})"
 
     def line(self) -> str:
+        if self.beat.ended:
+            return f"{self.who} ended with exit code {self.beat.exit}: {self.beat.message}"
         return f"{self.who} is {self.verdict}: {self.why}. {self.fix}" if self.why else f"{self.who}: {self.verdict}"
 
 
@@ -57,7 +59,7 @@ def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None 
     """One judgement for each of `beats`, which belong to one start. `now`: Unix seconds. `states`: by rank, what the
     kernel says of the processes of this machine."""
     known = states or {}
-    silent = {beat.rank for beat in beats if not beat.ended and _is_stale(beat, now)}
+    silent = {beat.rank for beat in beats if not beat.ended and now - beat.time > stale_after(beat)}
     first = [_by_file(beat, beats, silent, now, known.get(beat.rank)) for beat in beats]
     blamed = any(found and found.verdict in ("lost", "hung") for found in first)
     return [found or _by_words(beat, beats, blamed) for beat, found in zip(beats, first, strict=True)]
@@ -77,10 +79,6 @@ def missing(beats: Sequence[Beat]) -> list[int]:
 
 def stale_after(beat: Beat) -> float:
     return max(STALE_SECONDS, STALE_BEATS * beat.every_seconds)
-
-
-def _is_stale(beat: Beat, now: float) -> bool:
-    return now - beat.time > stale_after(beat)
 
 
 def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, state: State | None) -> Judgement | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,24 +33,17 @@ class Evaluation:
     unigram_of: SplitName
     """The text whose frequencies the unigram baseline takes."""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def report(self) -> str:
-        return "\n".join(
-            [
-                f"{self.model} on {self.store}: {self.predicted:,} masked tokens of held-out text",
-                f"{'':18}{'loss':>8}  {'accuracy':>8}",
-                f"{'model':18}{self.loss:8.4f}  {self.accuracy:8.2%}",
-                f"{'unigram baseline':18}{self.unigram_loss:8.4f}  {self.unigram_accuracy:8.2%}",
-                f"perplexity {self.perplexity:,.1f}",
-                *(
-                    ["the baseline has its frequencies from the held-out text itself"]
-                    if self.unigram_of != "train"
-                    else []
-                ),
-            ]
-        )
+        lines = [
+            f"{self.model} on {self.store}: {self.predicted:,} masked tokens of held-out text",
+            f"{'':18}{'loss':>8}  {'accuracy':>8}",
+            f"{'model':18}{self.loss:8.4f}  {self.accuracy:8.2%}",
+            f"{'unigram baseline':18}{self.unigram_loss:8.4f}  {self.unigram_accuracy:8.2%}",
+            f"perplexity {self.perplexity:,.1f}",
+        ]
+        if self.unigram_of != "train":
+            lines.append("the baseline has its frequencies from the held-out text itself")
+        return "\n".join(lines)
 
 
 def evaluate(

@@ -13,6 +13,7 @@ from maskwright.core.config import Model
 from maskwright.core.console import human_count, say
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.model.hf.config import to_hf_config
+from maskwright.model.hf.names import count_parameters
 from maskwright.model.torch.compare import largest_difference
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models import TrainedModel
@@ -23,7 +24,7 @@ ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
 SHAPE_KEYS = {f"model.{key}" for key in Model.model_fields if key not in ("hidden_dropout", "attention_dropout")}
 """What `model.init_from` decides, whatever the configuration says."""
 LARGEST_DIFFERENCE = 1e-4
-"""Of fp32 logits, between this model and `transformers` on the exported folder."""
+"""How far fp32 logits may differ between this model and `transformers` on the exported folder."""
 
 
 def export(model: TrainedModel, folder: str) -> float:
@@ -103,8 +104,8 @@ def model_card(model: TrainedModel, difference: float) -> str:
         "",
         f"A {ARCHITECTURE_NAMES[shape.architecture]} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
         f"{shape.num_attention_heads} heads, feed-forward {shape.intermediate_size:,}, "
-        f"{human_count(shape.parameters)} parameters, vocabulary {shape.vocab_size:,}, up to {shape.max_seq_len} "
-        f"tokens), {f'continued from {base}' if base else 'trained'} with maskwright.",
+        f"{human_count(count_parameters(shape))} parameters, vocabulary {shape.vocab_size:,}, up to "
+        f"{shape.max_seq_len} tokens), {f'continued from {base}' if base else 'trained'} with maskwright.",
         "",
         f"Exported from {'step ' + format(model.step, ',') if model.step is not None else 'a model folder'}. Loaded "
         f"in transformers {importlib.metadata.version('transformers')}, its fp32 logits differ by at most "

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import maskwright
 from maskwright.core import storage
@@ -59,9 +58,6 @@ class Plan:
     largest: Result | None
     advice: list[str]
     """Keys to set, or why there are none."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def report(self) -> str:
         found = self.asked

@@ -19,6 +19,7 @@ from maskwright.engines.tree import most_kept
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.folder import read_hf_parameters
+from maskwright.model.hf.names import count_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
@@ -97,15 +98,8 @@ def continued_model(config: RunConfig, folder: str) -> ModelConfig:
             where="data.seq_len",
             fix=f"set it to {model.max_seq_len}",
         )
-    return with_own_dropout(model, config)
-
-
-def with_own_dropout(model: ModelConfig, config: RunConfig) -> ModelConfig:
-    return replace(
-        model,
-        hidden_dropout_prob=config.model.hidden_dropout,
-        attention_probs_dropout_prob=config.model.attention_dropout,
-    )
+    own = config.model
+    return replace(model, hidden_dropout_prob=own.hidden_dropout, attention_probs_dropout_prob=own.attention_dropout)
 
 
 def state_bytes(ready: Prepared) -> int:
@@ -113,7 +107,7 @@ def state_bytes(ready: Prepared) -> int:
     config, launch = ready.config, launch_variables()
     world_size, V = launch.world_size if launch else 1, config.batch.virtual_workers
     exact = config.engine.kind == "torch" and config.engine.reproducibility == "exact" and V % world_size == 0
-    return (12 + 4 * (most_kept(V // world_size, V) if exact else 1)) * ready.model.parameters
+    return (12 + 4 * (most_kept(V // world_size, V) if exact else 1)) * count_parameters(ready.model)
 
 
 MOST_EPOCHS = 40
@@ -158,19 +152,17 @@ def _unusual_data(ready: Prepared) -> list[str]:
 def describe(ready: Prepared) -> str:
     """Describes what the run will do, for `--dry-run` and the beginning of each run."""
     config, model, rows = ready.config, ready.model, ready.loader.rows.plan
-    per_step = config.rows_per_step
-    state = state_bytes(ready)
+    per_step, parameters, state = config.rows_per_step, count_parameters(model), state_bytes(ready)
     return "\n".join(
         [
             f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
-            f"{human_count(model.parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
+            f"{human_count(parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
             f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
             f"({config.data.packing}, {rows.waste:.1%} unused)",
             f"run: {config.schedule.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
             f"{config.batch.micro_batch_rows}), {human_count(config.schedule.steps * per_step * rows.seq_len)} tokens, "
             f"{ready.loader.epoch(config.schedule.steps):.2f} epochs",
-            f"memory for weights and optimizer: {human_bytes(state)}; "
-            f"each checkpoint: {human_bytes(12 * model.parameters)}",
+            f"memory for weights and optimizer: {human_bytes(state)}; each checkpoint: {human_bytes(12 * parameters)}",
         ]
     )
 
@@ -228,7 +220,7 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
     """Checks memory and disk before anything is computed: room for weights and optimizer, and for one checkpoint more
     than are kept. Raises `MaskwrightError` or `CheckpointError`."""
     needed, there = state_bytes(ready), hardware.memory_bytes()
-    if ready.config.engine.device == "cpu" and there is not None and needed > there:
+    if ready.config.engine.device == "cpu" and needed > there:
         raise too_large(ready, MemoryError())
     kept = len(checkpoint.whole_steps(directory.checkpoints))
     most = min(ready.config.checkpoint.keep, ready.config.schedule.steps)
@@ -236,17 +228,16 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
     place = directory.location
     while not os.path.exists(place):
         place = os.path.dirname(place)
-    checkpoint.require_space(place, more * (12 * ready.model.parameters + checkpoint.SMALL_FILES_BYTES))
+    checkpoint.require_space(place, more * (12 * count_parameters(ready.model) + checkpoint.SMALL_FILES_BYTES))
 
 
 def too_large(ready: Prepared, error: Exception) -> Exception:
     """The error to raise when the engine cannot be made: `error` itself unless memory ran out."""
     if not is_out_of_memory(error):
         return error
-    needed = human_bytes(state_bytes(ready))
+    needed, parameters = human_bytes(state_bytes(ready)), human_count(count_parameters(ready.model))
     return MaskwrightError(
-        f"weights, gradient and optimizer state of {human_count(ready.model.parameters)} parameters take {needed}, "
-        "more than there is",
+        f"weights, gradient and optimizer state of {parameters} parameters take {needed}, more than there is",
         where="model.size",
         fix="take a smaller model, or a device with more memory",
     )

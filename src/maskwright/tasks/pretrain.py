@@ -28,6 +28,7 @@ from maskwright.engines.processes import Agree, Processes, starting, together
 from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
+from maskwright.run.lease import leased
 from maskwright.tasks.follow import follow
 from maskwright.tasks.preflight import (
     Prepared,
@@ -95,7 +96,7 @@ def _lead(
     agree()  # before the folder is made
     with (
         stop_on_signals(request) as stop,
-        directory.locked(lambda: stop.requested) as lease,
+        leased(directory.location, stop=lambda: stop.requested) as lease,
         Beats(directory, 0, processes.world_size, shared["start"]) as beats,
     ):
         if directory.exists() != (before is not None):
@@ -134,7 +135,7 @@ def _fetched(config: RunConfig, directory: RunDirectory) -> Copies | None:
             "lies in the run directory itself", where="checkpoint.copy_to", fix="name a folder on another disk or store"
         )
     if copies.steps():
-        with directory.locked():
+        with leased(directory.location):
             copies.fetch(directory, partial(_require_same, config, directory))
     return copies
 
@@ -196,15 +197,6 @@ def _save_finished_steps(job: Job) -> None:
 
 def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
     """Keeps the batch of a failed step. An error here must not hide the one that came before."""
-    try:
-        folder = _write_bundle(job, ready, step, error)
-    except Exception as failure:
-        warn(f"the batch of step {step} cannot be kept for replay: {failure}")
-    else:
-        say(f"the batch and the places of its text are in {folder}")
-
-
-def _write_bundle(job: Job, ready: Prepared, step: int, error: HealthError) -> str:
     saved = [found for found in checkpoint.whole_steps(job.directory.checkpoints) if found <= step]
     details = {
         "error": str(error),
@@ -212,8 +204,12 @@ def _write_bundle(job: Job, ready: Prepared, step: int, error: HealthError) -> s
         "checkpoint": step_folder(saved[-1]) if saved else None,
         "store": ready.store.location,
     }
-    data_step = job.rollbacks.data_step(step)
-    return write_bundle(job.directory, job.loader, ready.store, step=step, data_step=data_step, details=details)
+    data = job.rollbacks.data_step(step)
+    try:
+        folder = write_bundle(job.directory, job.loader, ready.store, step=step, data_step=data, details=details)
+        say(f"the batch and the places of its text are in {folder}")
+    except Exception as failure:
+        warn(f"the batch of step {step} cannot be kept for replay: {failure}")
 
 
 def _record(ready: Prepared, *, dtype: str) -> dict[str, Any]:

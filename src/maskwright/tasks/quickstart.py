@@ -182,31 +182,20 @@ def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
 
 
 def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str, Any]:
+    optimizer: dict[str, Any] = {"kind": "muon", "learning_rate": 8e-3}
+    schedule = {"kind": "wsd", "steps": steps, "warmup_steps": steps * 6 // 100, "decay_steps": steps * 4 // 10}
+    if architecture == "roberta":
+        optimizer = {"kind": "adamw", "learning_rate": 3e-3}
+        schedule = {"kind": "linear", "steps": steps, "warmup_steps": steps // 10}
     return {
         "data": {"store": place.store, "seq_len": SEQ_LEN},
         "masking": {"rate": MASKING_RATE},
         "model": {"architecture": architecture, "size": SIZE},
-        **_learning(architecture, steps),
+        "optimizer": optimizer,
+        "schedule": schedule,
         "batch": {"micro_batch_rows": rows},
         "evaluation": {"every_steps": -(-steps // 4)},
         "logging": {"every_steps": max(1, steps // 50)},
-    }
-
-
-def _learning(architecture: str, steps: int) -> dict[str, Any]:
-    if architecture == "roberta":
-        return {
-            "optimizer": {"kind": "adamw", "learning_rate": 3e-3},
-            "schedule": {"kind": "linear", "steps": steps, "warmup_steps": steps // 10},
-        }
-    return {
-        "optimizer": {"kind": "muon", "learning_rate": 8e-3},
-        "schedule": {
-            "kind": "wsd",
-            "steps": steps,
-            "warmup_steps": steps * 6 // 100,
-            "decay_steps": steps * 4 // 10,
-        },
     }
 
 
@@ -214,13 +203,15 @@ def _write_config(place: Place, config: dict[str, Any]) -> None:
     content = yaml.safe_dump(config, sort_keys=False)
     with storage.atomic_writer(place.config) as file:
         file.write(
-            b"# Written by `maskwright quickstart`; `maskwright schema` describes every key.\n" + content.encode()
+            f"# Written by `maskwright quickstart`; `maskwright schema` describes every key.\n{content}".encode()
         )
     print(f"\n{place.config}:\n" + "\n".join(f"  {line}" for line in content.splitlines()), flush=True)
 
 
 def _own_sentences(place: Place) -> list[str]:
     """Three held-out beginnings of the user's own text, each with one word hidden."""
+    import numpy as np
+
     from maskwright.data.store import TokenStore
     from maskwright.text.tokenizer import load_tokenizer
 
@@ -229,7 +220,7 @@ def _own_sentences(place: Place) -> list[str]:
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=True)
     sentences = []
     for end, begin in list(zip(split.document_ends, [0, *split.document_ends[:-1]], strict=False))[:3]:
-        ids = split.gather(_array(begin), _array(min(end - begin, 24))).tolist()
+        ids = split.gather(np.array([begin]), np.array([min(end - begin, 24)])).tolist()
         starts = [i for i in range(1, len(ids)) if words.word_start[ids[i]]]
         if not starts:
             continue
@@ -237,12 +228,6 @@ def _own_sentences(place: Place) -> list[str]:
         stop = next((i for i in starts if i > hidden), len(ids))
         sentences.append(tokenizer.decode(ids[:hidden]) + " <mask>" + tokenizer.decode(ids[stop:]))
     return [" ".join(sentence.split()) for sentence in sentences] or ["<mask>"]
-
-
-def _array(number: int) -> Any:
-    import numpy as np
-
-    return np.array([number], np.int64)
 
 
 def _summary(place: Place, seconds: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from maskwright.core.config import RunConfig, build_config
@@ -53,20 +53,14 @@ class Replay:
     rows: list[RowLoss]
     """Highest loss first."""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def report(self) -> str:
         lines = [f"step {self.step:,}: from {self.start}, {self.again:,} steps computed again before it"]
         if self.error:
             lines.append(f"reproduced: {self.error}")
         else:
-            logged = ""
-            if self.logged_loss is not None:
-                same = (
-                    "the same" if self.logged_loss == self.loss else "NOT the same: other hardware, versions or threads"
-                )
-                logged = f"; the run logged {self.logged_loss:.9g}, {same}"
+            logged = "" if self.logged_loss is None else f"; the run logged {self.logged_loss:.9g}, the same"
+            if self.logged_loss not in (None, self.loss):
+                logged = f"; the run logged {self.logged_loss:.9g}, NOT the same: other hardware, versions or threads"
             lines.append(f"loss {self.loss:.9g}, gradient norm {self.grad_norm:.6g}: an ordinary step{logged}")
         lines.append(f"rows by loss, highest first ({min(ROWS_SHOWN, len(self.rows))} of {len(self.rows)}):")
         for row in self.rows[:ROWS_SHOWN]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from maskwright.core.console import human_bytes, human_count, progress
 from maskwright.core.secrets import redact
@@ -48,9 +47,6 @@ class Audit:
     scripts: dict[str, float] = field(default_factory=dict)
     """Share of the letters (sampled from each document's beginning) by Unicode script."""
     findings: dict[str, Finding] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def _findings() -> dict[str, Finding]:

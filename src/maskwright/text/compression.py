@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import io
 import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from maskwright.core import remote, storage
 from maskwright.core.errors import SourceError
@@ -33,7 +32,9 @@ def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None
         if storage.without_query(name).lower().endswith(".gz"):
             yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
         elif storage.without_query(name).lower().endswith(".zst"):
-            yield cast(BinaryIO, io.BufferedReader(_Zstd(raw), buffer_size=storage.READ_BYTES))
+            from pyarrow import CompressedInputStream  # unlike zstandard's own reader, it refuses a cut frame
+
+            yield cast(BinaryIO, CompressedInputStream(raw, "zstd"))
         else:
             yield raw
 
@@ -50,35 +51,3 @@ def guarded(
             where=f"{name}:{line()}",
             fix="copy it again from its origin",
         ) from None
-
-
-class _Zstd(io.RawIOBase):
-    """Decompressed zstd frames. Unlike `zstandard`'s own reader it raises `EOFError` when the last frame is cut."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw, self._rest, self._output = raw, b"", b""
-        self._frame: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        import zstandard
-
-        while not self._output:
-            block = self._rest or self._raw.read(storage.READ_BYTES)
-            self._rest = b""
-            if not block:
-                if self._frame is not None:
-                    raise EOFError("the last zstd frame ends early")
-                return 0
-            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
-            try:
-                self._output = self._frame.decompress(block)
-            except zstandard.ZstdError as error:
-                raise OSError(f"bad zstd data: {error}") from None
-            if self._frame.eof:
-                self._rest, self._frame = self._frame.unused_data, None
-        size = min(len(buffer), len(self._output))
-        buffer[:size], self._output = self._output[:size], self._output[size:]
-        return size

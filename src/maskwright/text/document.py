@@ -9,9 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Document:
-    """`parts`: its sentences where the source marks them (its text is they, joined by one space), else the text."""
+    """One document of a source."""
 
     parts: tuple[str, ...]
+    """Its sentences if the source marks them, to be joined by one space; otherwise its text alone."""
     has_sentences: bool
     source: str
     line: int
@@ -27,7 +28,7 @@ class Document:
 
     @cached_property
     def utf8_lines(self) -> bytes:
-        """Its sentences parted by line feeds; what is not of sentences, as it is."""
+        """Its sentences with line feeds between them; a document without sentences as it is."""
         return "\n".join(self.parts).encode()
 
     @cached_property

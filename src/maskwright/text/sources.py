@@ -244,27 +244,18 @@ class Sources:
         for number, line in self._lines(name, stream):
             if not line.strip():
                 continue
+            where = f"{name}:{number}"
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:  # ValueError also for a number of over 4,300 digits
                 detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long"
-                self._fault(
-                    "record",
-                    f"{name}:{number}",
-                    f"is not JSON: {detail}",
-                    "repair it, or --on-bad-input skip",
-                )
+                self._fault("record", where, f"is not JSON: {detail}", "repair it, or --on-bad-input skip")
                 continue
-            if not isinstance(record, dict) or self.text_column not in record:
-                keys = f"keys: {', '.join(map(str, record))}" if isinstance(record, dict) else "not an object"
-                self._fault(
-                    "record",
-                    f"{name}:{number}",
-                    f"has no '{self.text_column}' ({keys})",
-                    "name it with --text-column",
-                )
+            if isinstance(record, dict) and self.text_column in record:
+                yield from self._record(record[self.text_column], name, number)
                 continue
-            yield from self._record(record[self.text_column], name, number)
+            keys = f"keys: {', '.join(map(str, record))}" if isinstance(record, dict) else "not an object"
+            self._fault("record", where, f"has no '{self.text_column}' ({keys})", "name it with --text-column")
 
     def _csv(self, name: str, stream: BinaryIO, delimiter: str) -> Iterator[Document]:
         """CSV with quotes as RFC 4180; TSV without, as its registration says: there a quote is a character."""

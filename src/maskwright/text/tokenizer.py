@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from maskwright.core import storage
@@ -84,43 +84,27 @@ def _train(sources: Sources, folder: str, vocab_size: int, min_frequency: int) -
 def _save(tokenizer: Any, folder: str) -> None:
     content = json.loads(tokenizer.to_str())
     merges = [m if isinstance(m, str) else " ".join(m) for m in content["model"]["merges"]]
+    ids = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
+    roles = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
+    special: dict[str, Any] = {f"{theirs}_token": SPECIAL_TOKENS[ours] for theirs, ours in roles.items()}
+    mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
+    config = {
+        "tokenizer_class": "RobertaTokenizer",
+        **special,
+        "mask_token": {**mask, "__type": "AddedToken"},
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+    }
     files = {
-        "vocab.json": json.dumps(
-            dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])), ensure_ascii=False
-        ),
+        "vocab.json": json.dumps(ids, ensure_ascii=False),
         "merges.txt": "\n".join(["#version: 0.2", *merges]) + "\n",
-        "tokenizer_config.json": json.dumps(_transformers_config(), indent=2),
-        "special_tokens_map.json": json.dumps(_special_tokens(), indent=2),
+        "tokenizer_config.json": json.dumps(config, indent=2),
+        "special_tokens_map.json": json.dumps({**special, "mask_token": mask}, indent=2),
         "tokenizer.json": json.dumps(content, indent=2, ensure_ascii=False),
     }
     for name, text in files.items():  # tokenizer.json last: with it, the folder is whole
         with storage.atomic_writer(os.path.join(folder, name)) as file:
             file.write(text.encode())
-
-
-def _special_tokens() -> dict[str, Any]:
-    names = SPECIAL_TOKENS
-    mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
-    return {
-        "bos_token": names["bos"],
-        "eos_token": names["eos"],
-        "cls_token": names["bos"],
-        "sep_token": names["eos"],
-        "unk_token": names["unk"],
-        "pad_token": names["pad"],
-        "mask_token": mask,
-    }
-
-
-def _transformers_config() -> dict[str, Any]:
-    mask = {**_special_tokens()["mask_token"], "__type": "AddedToken"}
-    return {
-        "tokenizer_class": "RobertaTokenizer",
-        **_special_tokens(),
-        "mask_token": mask,
-        "add_prefix_space": False,
-        "clean_up_tokenization_spaces": False,
-    }
 
 
 def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
@@ -182,9 +166,6 @@ class Inspection:
     unused_tokens: int
     """Ids that this text never used."""
     samples: list[list[str]]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_000_000) -> Inspection:

@@ -20,9 +20,10 @@ WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`size` ids; the five special ids; per id, whether it begins a word (its first byte is white space)."""
+    """What the ids of a tokenizer mean."""
 
     size: int
+    """Number of ids."""
     bos: int
     pad: int
     eos: int
@@ -31,6 +32,7 @@ class Vocabulary:
     special: frozenset[int]
     """Every id that is never predicted, masked or drawn: the five above and any other special added token."""
     word_start: tuple[bool, ...]
+    """Per id, whether it begins a word: its first byte is white space."""
     byte_length: tuple[int, ...]
     """Per id, the bytes of text that it stands for; -1 for special tokens, which stand for none or for any."""
     fingerprint: str

@@ -205,7 +205,10 @@ class Beats:
     def _means(self, now: float) -> tuple[float | None, float | None]:
         """(seconds, busy seconds) per step over the window; None until it holds enough steps."""
         totals, samples = self._totals, self._samples
-        while len(samples) > 1 and _covers(samples[1], now, totals[0]):
+        while len(samples) > 1:  # until the second no longer covers the window alone
+            then, (before, *_) = samples[1]
+            if now - then < WINDOW_SECONDS or totals[0] - before < WINDOW_STEPS:
+                break
             samples.popleft()
         samples.append((now, totals))
         steps, seconds, busy = (new - old for new, old in zip(totals, samples[0][1], strict=True))
@@ -217,7 +220,3 @@ class Beats:
         if not self._warned:
             self._warned = True
             warn(f"{self._folder}: no sign of life can be written ({error.strerror or error}); training goes on")
-
-
-def _covers(sample: tuple[float, tuple[int, float, float]], now: float, steps: int) -> bool:
-    return now - sample[0] >= WINDOW_SECONDS and steps - sample[1][0] >= WINDOW_STEPS

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 from maskwright.core.console import say
@@ -22,8 +23,6 @@ from maskwright.core.parent import tell_reason
 from maskwright.run.directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0
-DEFAULT_GRACE_SECONDS = 25.0
-"""Kubernetes, SLURM and Google's Spot machines send SIGKILL 30 seconds after SIGTERM."""
 
 
 def out_of_time(what: str) -> StoppedEarly:
@@ -39,41 +38,32 @@ def end_now() -> None:
     os._exit(out_of_time("the grace period ended before the run began; nothing half-written is left").exit_code)
 
 
+@dataclass
 class StopRequest:
     """What others ask of this start of the run."""
 
-    reason: StopReason
+    reason: StopReason = ""
     """Why to stop; empty to go on."""
-    why: str
+    why: str = ""
     """The same in words."""
-    urgent: bool
+    urgent: bool = False
     """A signal asked, so the step in progress is given up."""
-    save_wanted: bool
+    save_wanted: bool = False
     """A checkpoint was asked for and is not saved yet."""
-    everywhere: bool
+    everywhere: bool = False
     """Every rank finds the reason after the same step."""
-    profile_steps: int
+    stop_after_hours: float | None = None
+    stop_after_steps: int | None = None
+    profile_steps: int = 0
     """How many early steps of this start to trace."""
-    when_grace_ends: Callable[[], None]
+    grace_seconds: float = 25.0
+    """Kubernetes, SLURM and Google's Spot machines send SIGKILL 30 seconds after SIGTERM."""
+    when_grace_ends: Callable[[], None] = end_now
     """Called in a thread of its own `grace_seconds` after the first signal, if the process still runs."""
+    clock: Callable[[], float] = time.monotonic
 
-    def __init__(
-        self,
-        *,
-        stop_after_hours: float | None = None,
-        stop_after_steps: int | None = None,
-        profile_steps: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.reason = ""
-        self.why = ""
-        self.urgent = False
-        self.save_wanted = False
-        self.everywhere = False
-        self.grace_seconds, self.when_grace_ends = DEFAULT_GRACE_SECONDS, end_now
-        self._clock, self._began, self._looked = clock, clock(), clock()
-        self._stop_after_hours, self.stop_after_steps = stop_after_hours, stop_after_steps
-        self.profile_steps = profile_steps
+    def __post_init__(self) -> None:
+        self._began = self._looked = self.clock()
 
     @property
     def requested(self) -> bool:
@@ -86,12 +76,12 @@ class StopRequest:
     def look(self, directory: RunDirectory | None, steps_done: int) -> None:
         """Called after each step; `steps_done`: since this start. Reads the folder once a second; None on ranks that
         must not."""
-        now = self._clock()
+        now = self.clock()
         if self.stop_after_steps is not None and steps_done >= self.stop_after_steps:
             self.ask("limit", f"--stop-after-steps {self.stop_after_steps}")
             self.everywhere = True
-        if self._stop_after_hours is not None and now - self._began >= self._stop_after_hours * 3600.0:
-            self.ask("limit", f"--stop-after-hours {self._stop_after_hours:g}")
+        if self.stop_after_hours is not None and now - self._began >= self.stop_after_hours * 3600.0:
+            self.ask("limit", f"--stop-after-hours {self.stop_after_hours:g}")
         if directory and now - self._looked >= LOOK_EVERY_SECONDS:
             self._looked = now
             request = directory.take_request()
@@ -123,9 +113,7 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop}
-    if hasattr(signal, "SIGUSR1"):
-        wanted[signal.SIGUSR1] = save
+    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGUSR1: save}
     before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
         yield request

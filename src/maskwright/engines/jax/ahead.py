@@ -8,6 +8,7 @@ The compiler says of memory what the slice would say. It does not know speed, an
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import math
 import os
@@ -125,35 +126,29 @@ def compile_ahead(request: Request) -> Result:
         "device_kind": devices[0].device_kind,
         "devices": len(devices),
         "limit_bytes": memory_limit(devices[0]),
-        "versions": {"jax": jax.__version__, "libtpu": _libtpu_version()},
+        "versions": {"jax": jax.__version__, "libtpu": importlib.metadata.version("libtpu")},
     }
     try:
         compiled = lowered.compile()
+        seconds = round(time.perf_counter() - began, 1)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         seconds = round(time.perf_counter() - began, 1)
-        return Result(
-            fits=False,
-            needed_bytes=_largest_size(str(error)),
-            arguments_bytes=_bytes_of(arguments),
-            temporaries_bytes=None,
-            collectives={},
-            compile_seconds=seconds,
-            **found,
-        )
-    seconds = round(time.perf_counter() - began, 1)
-    memory, text = compiled.memory_analysis(), compiled.as_text()
-    return Result(
-        fits=True,
+        found |= {"fits": False, "temporaries_bytes": None, "collectives": {}}
+        # The first line says how much was needed of how much there is.
+        found["needed_bytes"] = max(_sizes(str(error).splitlines()[0]) or _sizes(str(error)))
+        arrays = jax.tree.leaves(arguments)
+        found["arguments_bytes"] = sum(a.dtype.itemsize * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
+    else:
+        memory, text = compiled.memory_analysis(), compiled.as_text()
+        counts = {name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in COLLECTIVES}
+        found |= {"fits": True, "collectives": {name: count for name, count in counts.items() if count}}
         # Not the sum of all temporaries, which also counts those that never live at the same time.
-        needed_bytes=memory.peak_memory_in_bytes,
-        arguments_bytes=memory.argument_size_in_bytes,
-        temporaries_bytes=memory.peak_memory_in_bytes - memory.argument_size_in_bytes,
-        collectives={name: count for name in COLLECTIVES if (count := _count(name, text))},
-        compile_seconds=seconds,
-        **found,
-    )
+        found["needed_bytes"] = memory.peak_memory_in_bytes
+        found["arguments_bytes"] = memory.argument_size_in_bytes
+        found["temporaries_bytes"] = memory.peak_memory_in_bytes - memory.argument_size_in_bytes
+    return Result(compile_seconds=seconds, **found)
 
 
 def memory_limit(device: Any) -> int:
@@ -172,29 +167,6 @@ def memory_limit(device: Any) -> int:
 
 def _sizes(message: str) -> list[int]:
     return [round(float(number) * GIB[unit]) for number, unit in re.findall(r"\b(\d+(?:\.\d+)?)([KMGT])\b", message)]
-
-
-def _largest_size(message: str) -> int:
-    """The first line says how much was needed of how much there is."""
-    return max(_sizes(message.splitlines()[0]) or _sizes(message))
-
-
-def _bytes_of(arguments: Any) -> int:
-    """Bytes of the arguments on one device."""
-    import jax
-
-    leaves = jax.tree.leaves(arguments)
-    return sum(int(leaf.dtype.itemsize) * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in leaves)
-
-
-def _count(name: str, text: str) -> int:
-    return len(re.findall(rf" {name}(?:-start)?\(", text))
-
-
-def _libtpu_version() -> str:
-    import importlib.metadata
-
-    return importlib.metadata.version("libtpu")
 
 
 def main() -> None:

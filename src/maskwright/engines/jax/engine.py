@@ -221,9 +221,8 @@ class JaxEngine:
     # ---- state -----------------------------------------------------------------------------------------------
 
     def read(self) -> TrainState:
-        if not self._step:
-            return TrainState(0, unstack(self._fetch(self._state["parameters"]), self.config))
-        moments = {kind: unstack(self._fetch(named), self.config) for kind, named in self._state["moments"].items()}
+        kept = self._state["moments"] if self._step else {}
+        moments = {kind: unstack(self._fetch(named), self.config) for kind, named in kept.items()}
         return TrainState(self._step, unstack(self._fetch(self._state["parameters"]), self.config), moments)
 
     def _fetch(self, named: dict[str, Array]) -> Stacked:

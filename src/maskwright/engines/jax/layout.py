@@ -35,7 +35,7 @@ class Layout:
     dims: dict[str, int | None]
     """The dimension along which a parameter is sharded; None if every device holds all of it."""
     dtype: Any
-    """Of the multiplications."""
+    """Precision of the multiplications."""
 
     @classmethod
     def of(cls, devices: list[Any], shapes: dict[str, tuple[int, ...]], *, fsdp: bool, dtype: Any) -> Layout:

@@ -166,36 +166,26 @@ class Program:
 
     # ---- shapes, for memory that is not there yet --------------------------------------------------------------
 
-    def state_shapes(self) -> State:
-        specs, _ = self._specs()
-        abstract = lambda name: jax.ShapeDtypeStruct(  # noqa: E731
-            self.layout.shapes[name], jnp.float32, sharding=self.layout.sharding(name)
-        )
-        return {
-            "parameters": {name: abstract(name) for name in specs["parameters"]},
-            "moments": {kind: {name: abstract(name) for name in of} for kind, of in specs["moments"].items()},
-            "first_bad": jax.ShapeDtypeStruct((), jnp.int32, sharding=self.sharding(EVERYWHERE)),
-        }
-
     def update_shapes(self, *, micro_batches: int, rows: int, tokens: int, slots: int) -> tuple[Any, ...]:
         """Arguments of `jitted_update`: `micro_batches` (A) of `rows` (M) x `tokens` (T) with `slots` (K) each."""
+
+        def shape(of: tuple[int, ...], spec: PartitionSpec, dtype: Any = jnp.int32) -> Any:
+            return jax.ShapeDtypeStruct(of, dtype, sharding=self.sharding(spec))
+
+        specs, batch_specs = self._specs()
+        arrays = {
+            name: shape(self.layout.shapes[name], spec, jnp.float32) for name, spec in specs["parameters"].items()
+        }
+        moments = {kind: {name: arrays[name] for name in of} for kind, of in specs["moments"].items()}
+        state = {"parameters": arrays, "moments": moments, "first_bad": shape((), EVERYWHERE)}
         sizes = dict.fromkeys(BATCH_FIELDS[:3], (rows, tokens)) | dict.fromkeys(BATCH_FIELDS[3:], (slots,))
         N = self.layout.devices
-        sharding = self.sharding(PartitionSpec(None, AXIS))
         batch = {
-            name: jax.ShapeDtypeStruct(
-                (micro_batches, N, *size), jnp.float32 if name == "weights" else jnp.int32, sharding=sharding
-            )
-            for name, size in sizes.items()
+            name: shape((micro_batches, N, *sizes[name]), spec, jnp.float32 if name == "weights" else jnp.int32)
+            for name, spec in batch_specs.items()
         }
-        everywhere = self.sharding(EVERYWHERE)
-        return (
-            self.state_shapes(),
-            batch,
-            jax.ShapeDtypeStruct((3,), jnp.float32, sharding=everywhere),
-            jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere),
-            jax.ShapeDtypeStruct((N,), jnp.int32, sharding=self.sharding(PartitionSpec(AXIS))),
-        )
+        rates, step = shape((3,), EVERYWHERE, jnp.float32), shape((), EVERYWHERE)
+        return state, batch, rates, step, shape((N,), PartitionSpec(AXIS))
 
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.layout.mesh, spec)

@@ -129,7 +129,6 @@ class Sharded:
 
     def _gather(self, parts: dict[str, Tensor]) -> Parameters:
         """On rank 0, one parameter after the other, so that no device holds more than one of them unsharded."""
-        found: Parameters = {}
         gathered: dict[str, Tensor] = {}
         for name, like in self._named.items():
             full = DTensor.from_local(
@@ -137,9 +136,7 @@ class Sharded:
             ).full_tensor()
             if self._processes.rank == 0:
                 gathered[name] = full.cpu()
-        if gathered:
-            found = extract(gathered, self.config)
-        return found
+        return extract(gathered, self.config)
 
     def write(self, state: TrainState, *, moments: bool) -> None:
         self._shard(self._local(), state.parameters, NEVER_PREDICTED)

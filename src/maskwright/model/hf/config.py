@@ -45,8 +45,14 @@ MODERNBERT_NEEDS: dict[str, Any] = {
     "decoder_bias": True,
 }
 OWNERS = {"roberta-base": "FacebookAI", "roberta-large": "FacebookAI", "distilroberta-base": "distilbert"}
-"""On the Hub, of models that many call by their old short names."""
+"""Owners on the Hub of the models that many call by their old short names."""
 LARGEST_DIMENSION = 2**26
+SAME_KEYS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+    *("max_position_embeddings", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id"),
+)
+"""Keys that have the same name for both architectures, there and here."""
+ROBERTA_KEYS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size")
 
 
 def to_hf_config(config: ModelConfig) -> dict[str, Any]:
@@ -54,44 +60,24 @@ def to_hf_config(config: ModelConfig) -> dict[str, Any]:
     common = {
         "architectures": [FOR_MASKED_LM[config.architecture]],
         "model_type": config.architecture,
-        "bos_token_id": config.bos_token_id,
-        "eos_token_id": config.eos_token_id,
-        "hidden_size": config.hidden_size,
-        "initializer_range": config.initializer_range,
-        "intermediate_size": config.intermediate_size,
-        "max_position_embeddings": config.max_position_embeddings,
-        "num_attention_heads": config.num_attention_heads,
-        "num_hidden_layers": config.num_hidden_layers,
-        "pad_token_id": config.pad_token_id,
         "tie_word_embeddings": True,
         "dtype": "float32",
-        "vocab_size": config.vocab_size,
+        **{key: getattr(config, key) for key in SAME_KEYS},
     }
     if config.architecture == "roberta":
-        return common | {
-            "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
-            "hidden_act": "gelu",
-            "hidden_dropout_prob": config.hidden_dropout_prob,
-            "layer_norm_eps": config.layer_norm_eps,
-            "type_vocab_size": config.type_vocab_size,
-        }
-    return (
-        common
-        | MODERNBERT_NEEDS
-        | {
-            "attention_dropout": config.attention_probs_dropout_prob,
-            "cls_token_id": config.bos_token_id,
-            "embedding_dropout": config.hidden_dropout_prob,
-            "layer_types": ["full_attention"] * config.num_hidden_layers,
-            "mlp_dropout": config.hidden_dropout_prob,
-            "norm_eps": config.layer_norm_eps,
-            "rope_parameters": {
-                kind: {"rope_type": "default", "rope_theta": config.rope_theta}
-                for kind in ("full_attention", "sliding_attention")
-            },
-            "sep_token_id": config.eos_token_id,
-        }
-    )
+        return common | {"hidden_act": "gelu"} | {key: getattr(config, key) for key in ROBERTA_KEYS}
+    rope = {"rope_type": "default", "rope_theta": config.rope_theta}
+    own = {
+        "attention_dropout": config.attention_probs_dropout_prob,
+        "cls_token_id": config.bos_token_id,
+        "embedding_dropout": config.hidden_dropout_prob,
+        "layer_types": ["full_attention"] * config.num_hidden_layers,
+        "mlp_dropout": config.hidden_dropout_prob,
+        "norm_eps": config.layer_norm_eps,
+        "rope_parameters": {"full_attention": rope, "sliding_attention": rope},
+        "sep_token_id": config.eos_token_id,
+    }
+    return common | MODERNBERT_NEEDS | own
 
 
 def read_hf_config(folder: str) -> ModelConfig:
@@ -167,9 +153,7 @@ def _modernbert_names(values: dict[str, Any], path: str) -> dict[str, Any]:
 def _plausible(key: str, value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    if key.endswith("_prob"):
-        return 0.0 <= value < 1.0
-    if key in ("layer_norm_eps", "initializer_range"):
+    if key.endswith("_prob") or key in ("layer_norm_eps", "initializer_range"):
         return 0.0 <= value < 1.0
     if key == "rope_theta":
         return 1.0 < value < 1e12

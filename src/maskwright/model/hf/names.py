@@ -7,6 +7,7 @@ a name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,12 +27,17 @@ class Piece:
     rows: slice
     """The rows of `name` that are `hf_name`."""
     shape: tuple[int, ...]
-    """Of `hf_name`."""
+    """Shape of `hf_name`."""
 
 
 def pieces(config: ModelConfig) -> Iterator[Piece]:
     """Every trainable parameter of the architecture's `…ForMaskedLM`; tied weights come once."""
     return _roberta(config) if config.architecture == "roberta" else _modernbert(config)
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """All trainable numbers; tied weights count once."""
+    return sum(math.prod(piece.shape) for piece in pieces(config))
 
 
 def _all_rows(hf_name: str, name: str, *shape: int) -> Piece:

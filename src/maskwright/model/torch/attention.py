@@ -37,21 +37,19 @@ class CuSeqlens(NamedTuple):
 
 
 def visible(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | CuSeqlens | None:
-    """Who may see whom, in the form that `attention` takes: `CuSeqlens` as they are, [M, T] segment ids as a mask."""
-    return segments if isinstance(segments, CuSeqlens) else segment_mask(segments, dtype)
-
-
-def segment_mask(segment_ids: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """[M, 1, T, T] for activations of `dtype`: which keys each query may see. None when every row is one segment.
+    """Which keys each query may see, for activations of `dtype`, in the form that `attention` takes: `CuSeqlens` as
+    they are, [M, T] segment ids as a mask [M, 1, T, T]. None when every row is one segment.
 
     The plain way adds the mask (0, or -inf for keys of other segments). The fused kernel takes bools (True = seen),
     which is 5 % of a step faster there. Padding (segment 0) attends to padding, so no row of the softmax is empty and
     nothing turns to NaN. The segments are looked at on the CPU only, so that nothing waits for a device.
     """
-    if segment_ids.device.type == "cpu" and bool((segment_ids == segment_ids[:, :1]).all()):
+    if isinstance(segments, CuSeqlens):
+        return segments
+    if segments.device.type == "cpu" and bool((segments == segments[:, :1]).all()):
         return None
-    together = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
-    if takes_plain(segment_ids.device, dtype, segment_ids.shape[1]):
+    together = segments[:, None, :, None] == segments[:, None, None, :]
+    if takes_plain(segments.device, dtype, segments.shape[1]):
         return torch.zeros(together.shape, dtype=dtype).masked_fill_(~together, float("-inf"))
     return together.contiguous()
 

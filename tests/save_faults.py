@@ -1,20 +1,22 @@
-"""Drills of a save alone, with a fault at each of its file operations."""
+"""Saves of a made-up checkpoint, with a fault at each of their file operations: what must then be on the disk."""
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import resource
 import shutil
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from typing import Any
 
 import numpy as np
 
-from maskwright.core import storage
 from maskwright.core.errors import CheckpointError
-from maskwright.drills.injection import file_faults, killed_at
 from maskwright.engines.base import TrainState
 from maskwright.run.directory import step_folder
 from maskwright.training import checkpoint
@@ -25,7 +27,6 @@ Drill = tuple[str, Callable[[], str]]
 
 
 def drills(folder: str) -> Iterator[Drill]:
-    storage.make_folder(folder)
     yield "kill -9 at each write point of a save", partial(_kills, folder)
     for name, number in (("disk full", errno.ENOSPC), ("input/output error", errno.EIO), ("read-only", errno.EROFS)):
         yield f"{name} at each write point of a save", partial(_errors, folder, number)
@@ -141,3 +142,93 @@ def _damages(folder: str) -> str:
             _require_good(place, OLD)
             met += 1
     return f"{met} damages: each named, the checkpoint before used"
+
+
+# ---- the faults ------------------------------------------------------------------------------------------------------
+
+Hook = Callable[[int, str, str], None]
+OPERATIONS = ("mkdir", "replace", "rename", "unlink", "rmdir", "fsync")
+
+
+@contextmanager
+def file_faults(hook: Hook) -> Iterator[None]:
+    """Inside, `hook(number, operation, path)` is called before each operation that changes files: opening for writing
+    and those of `OPERATIONS`; and in the middle of each write. The operation raises what the hook raises."""
+    count = 0
+
+    def note(operation: str, path: object) -> None:
+        nonlocal count
+        count += 1
+        hook(count, operation, str(path))
+
+    def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        if not set(mode) & set("wax+"):
+            return real_open(file, mode, *arguments, **options)
+        note("open", file)
+        return _Writing(real_open(file, mode, *arguments, **options), note)
+
+    def noted(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            note(name, arguments[0])
+            return real(*arguments, **options)
+
+        return call
+
+    real_open, before = builtins.open, {name: getattr(os, name) for name in OPERATIONS}
+    calls = {name: noted(name) for name in OPERATIONS}
+    builtins.open = opened
+    for name, call in calls.items():
+        setattr(os, name, call)
+    try:
+        yield
+    finally:
+        builtins.open = real_open
+        for name, real in before.items():
+            setattr(os, name, real)
+
+
+class _Writing:
+    """A file opened for writing. The hook is called when half of a write is done."""
+
+    def __init__(self, file: Any, note: Callable[[str, object], None]) -> None:
+        self._file, self._note = file, note
+
+    def write(self, content: Any) -> int:
+        half = len(content) // 2
+        self._file.write(content[:half])
+        self._file.flush()
+        self._note("write", self._file.name)
+        self._file.write(content[half:])
+        return len(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _Writing:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+def killed_at(number: int, action: Callable[[], None]) -> bool:
+    """Runs `action` in a child that is killed with SIGKILL before its file operation `number`, or in the middle of it
+    if it is a write. Returns whether it was killed; otherwise it was done before."""
+    child = os.fork()
+    if child == 0:
+        with file_faults(lambda count, operation, path: _die() if count == number else None):
+            action()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    if os.WEXITSTATUS(status):
+        raise RuntimeError(f"the child ended with {os.WEXITSTATUS(status)}")
+    return False
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()

@@ -1,0 +1,74 @@
+"""The command line's help and its completion in a shell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from maskwright.cli import main
+from maskwright.cli.options import PANELS
+
+TYPES = re.compile(r"<(?!mask>)[^|>]*>")
+"""Placeholders that typer makes of a type, such as `<float range>`. The words of a choice, `<a|b>`, are none."""
+
+
+def every(command: Any, name: str = "maskwright", parent: Any = None) -> Iterator[Any]:
+    """The context of each command, groups included."""
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    yield context
+    for inner in command.list_commands(context) if hasattr(command, "list_commands") else []:
+        yield from every(command.get_command(context, inner), inner, context)
+
+
+def test_help_names_what_to_type_in_words_of_ours() -> None:
+    contexts = list(every(get_command(main.app)))
+    assert {"pretrain", "prepare", "ray", "up"} <= {context.info_name for context in contexts}
+    for context in contexts:
+        assert not TYPES.findall(context.get_help()), context.command_path
+        for option in context.command.params:
+            named = option.hidden or option.metavar or "|" in option.display_type(context)
+            assert named or option.is_flag or option.name.endswith("_completion"), (context.command_path, option.opts)
+
+
+def test_each_command_stands_in_a_panel(cli: Any) -> None:
+    root = get_command(main.app)
+    placed = [name for names in PANELS.values() for name in names]
+    assert sorted(placed) == sorted(root.commands)  # type: ignore[attr-defined]
+    lines = cli("--help").out.splitlines()
+    assert [line[:-1] for line in lines if line[:-1] in PANELS] == list(PANELS)
+    for title, names in PANELS.items():
+        below = lines[lines.index(f"{title}:") + 1 :]
+        panel = below[: below.index("") if "" in below else None]
+        assert [line.split()[0] for line in panel if line[2] != " "] == names
+    first = " ".join(" ".join(lines).split())
+    for command in root.commands.values():  # type: ignore[attr-defined]
+        sentence = command.get_short_help_str(limit=200)
+        assert sentence.endswith(".") and not sentence.endswith("...") and sentence in first
+
+
+@pytest.mark.parametrize(
+    ("typed", "offers"),
+    [
+        ("maskwright pre", ["pretrain"]),
+        ("maskwright pretrain small --stop", ["--stop-after-hours", "--stop-after-steps"]),
+        ("maskwright data in", ["inspect"]),
+        ("maskwright submit sl", ["slurm", "slice"]),
+        ("maskwright submit slice a small --connect", ["--connect-seconds"]),
+        ("maskwright data prepare a --layout s", ["sentences"]),
+    ],
+)
+def test_bash_completes(cli: Any, monkeypatch: pytest.MonkeyPatch, typed: str, offers: list[str]) -> None:
+    """As the lines do that `--show-completion` prints for bash."""
+    words = typed.split()
+    for name, value in (
+        ("_MASKWRIGHT_COMPLETE", "complete_bash"),
+        ("COMP_WORDS", typed),
+        ("COMP_CWORD", str(len(words) - 1)),
+    ):
+        monkeypatch.setenv(name, value)
+    result = cli()
+    assert (result.code, result.out.split(), result.err) == (0, offers, "")
