@@ -26,7 +26,8 @@ from types import FrameType
 
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.core.folder import Folder
 from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, WISHES, read_reason
 from maskwright.core.secrets import redact
 from maskwright.launch.group import Group, choose
@@ -34,7 +35,7 @@ from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.target import Pretrain
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.run.heartbeat import local_beats, states_here
+from maskwright.run.heartbeat import read_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after
 
 COMMAND = [sys.executable, "-m", "maskwright"]
@@ -186,7 +187,10 @@ class Watch:
 
     def _hung(self) -> int | None:
         own = {member.process.pid for member in self._attempt.members}
-        beats = [beat for beat in local_beats(self._run) if beat.pid in own]  # others are of an earlier attempt
+        try:
+            beats = [beat for beat in read_beats(Folder(self._run)) if beat.pid in own]  # others: an earlier attempt's
+        except MaskwrightError:  # a heartbeat is only a hint
+            return None
         states = states_here(beats)
         rank = hung(beats, time.time(), states)
         if rank is None and beats and all(beat.doing == "waiting" for beat in beats):

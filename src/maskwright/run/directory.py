@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.run.lease import Lease, leased
 
@@ -47,6 +48,8 @@ class Status:
     tokens_per_second: float | None = None
     eta_seconds: float | None = None
     attempt: int = 1
+    saved: bool = False
+    """Whether this start or an earlier one has saved a checkpoint."""
     heartbeat: float = 0.0
     """Unix seconds of the last write."""
     host: str = field(default_factory=platform.node)
@@ -214,14 +217,6 @@ class RunDirectory:
         with suppress(OSError), open(self.path("log.txt"), "a", encoding="utf-8") as file:
             file.write(f"{stamp}  {redact(message)}\n")
 
-    def has_saved(self) -> bool:
-        """Whether the log says that a checkpoint was ever saved here."""
-        try:
-            with open(self.path("log.txt"), encoding="utf-8", errors="replace") as file:
-                return any("  saved " in line for line in file)
-        except FileNotFoundError:
-            return False
-
     def is_locked(self) -> bool:
         """Whether a process holds the folder now, as far as this file system can tell."""
         try:
@@ -261,8 +256,9 @@ def step_of(folder: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def whole_steps(checkpoints: str) -> list[int]:
-    """Steps of the checkpoints in that folder that have a manifest, ascending."""
-    names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
-    steps = [step for name in names if (step := step_of(name)) is not None]
-    return sorted(s for s in steps if os.path.exists(os.path.join(checkpoints, step_folder(s), MANIFEST)))
+def whole_steps(folder: Folder | str, inside: str = "") -> list[int]:
+    """Steps of the checkpoints in that folder that have a manifest, ascending. `inside`: the checkpoints' own folder
+    below it, with a slash at its end."""
+    place = Folder(folder) if isinstance(folder, str) else folder
+    steps = [step_of(os.path.basename(os.path.dirname(path))) for path in place.glob(f"{inside}step-*/{MANIFEST}")]
+    return sorted(step for step in steps if step is not None)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.run.lease import this_machine
 
@@ -117,10 +118,11 @@ def parse_beat(content: bytes | None) -> Beat | None:
     return Beat(**given)
 
 
-def read_beats(names: Iterable[str], read: Callable[[str], bytes | None]) -> list[Beat]:
+def read_beats(run: Folder) -> list[Beat]:
     """The heartbeats of the newest start, by rank. A rank of an earlier start may have left its file, or still write
-    it. `read` returns a file's content, None if there is none."""
-    found = [beat for name in names if rank_of(name) is not None and (beat := parse_beat(read(name)))]
+    it."""
+    names = [name for name in run.names(FOLDER) if rank_of(name) is not None]
+    found = [beat for name in names if (beat := parse_beat(run.get(f"{FOLDER}/{name}")))]
     if not found:
         return []
     # Rank 0 writes first in each start, and is the only rank that every start has.
@@ -135,16 +137,6 @@ def read_local(path: str) -> bytes | None:
             return file.read()
     except OSError:
         return None
-
-
-def local_beats(run: str) -> list[Beat]:
-    """The heartbeats of a run directory on this file system."""
-    folder = os.path.join(run, FOLDER)
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return read_beats(names, lambda name: read_local(os.path.join(folder, name)))
 
 
 # ---- processes of this machine --------------------------------------------------------------------------------------

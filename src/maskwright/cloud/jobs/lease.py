@@ -10,7 +10,6 @@ Terraform's lock on the state is what it meets in between.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -55,7 +54,7 @@ class Lease:
         silent = self._clock() - self._seen[2] >= SILENT_SECONDS
         if last == 0 or silent or (found or {}).get("over"):
             mine = {"host": platform.node(), "process": os.getpid(), "time": time.time()}
-            if self._folder.create(f"watch/lease-{last + 1:06d}.json", _bytes(mine)):
+            if self._folder.create_json(f"watch/lease-{last + 1:06d}.json", mine):
                 self._number, self.holder = last + 1, ""
                 self._beat()
                 return True
@@ -94,7 +93,3 @@ class Lease:
     def _last(self) -> int:
         numbers = [int(match[1]) for name in self._folder.names("watch") if (match := LEASE.fullmatch(name))]
         return max(numbers, default=0)
-
-
-def _bytes(value: Any) -> bytes:
-    return json.dumps(value).encode() + b"\n"
