@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from maskwright.core import records
 from maskwright.core.errors import StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.run import heartbeat as module
 from maskwright.run.directory import RunDirectory
-from maskwright.run.heartbeat import Beat, parse_beat, pid_started, read_beats, state_of
+from maskwright.run.heartbeat import Beat, pid_started, read_beats, state_of
 from maskwright.training import beats as writer
 from maskwright.training.beats import Beats
 
@@ -169,8 +170,8 @@ def test_a_broken_file_is_passed_over(tmp_path: Path) -> None:
     for content in ("", "{", "[]", "null", '{"rank": 1}', json.dumps(good | {"rank": True})):
         (folder / "rank-00001.json").write_text(content)
         assert [beat.rank for beat in read_beats(Folder(str(tmp_path)))] == [0], content
-    assert parse_beat(None) is None
-    assert parse_beat(json.dumps(good | {"key of a later version": 1}).encode()) is not None
+    assert records.read(Beat, None) is None
+    assert records.read(Beat, json.dumps(good | {"key of a later version": 1}).encode()) is not None
     (folder / "rank-00001.json").write_text(json.dumps(good | {"rank": 1}))
     (folder / "rank-1.json").write_text(json.dumps(good | {"rank": 1}))
     assert [beat.rank for beat in read_beats(Folder(str(tmp_path)))] == [0, 1]

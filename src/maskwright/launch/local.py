@@ -19,8 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 
@@ -28,13 +27,14 @@ from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.folder import Folder
-from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, WISHES, read_reason
+from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
 from maskwright.core.secrets import redact
+from maskwright.launch.attempts import Stop, run
 from maskwright.launch.group import Group, choose
-from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
+from maskwright.launch.outcome import End
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.target import Pretrain
-from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after
 
@@ -43,8 +43,8 @@ OTHERS_SECONDS = 20.0
 """For the others to notice that one is gone, by their own connections, before they are told."""
 ANSWER_SECONDS = 10.0
 """Beyond the grace period: Python and CUDA take a while to end."""
-RESTARTS, LONGEST_WAIT_SECONDS = 5, 30.0
-"""In a row without a new checkpoint in between: what is lost every time would be lost for ever."""
+RESTARTS, RESTART_WAIT_SECONDS = 5, 0.5
+"""What is lost every time would be lost for ever."""
 LOOK_EVERY_SECONDS, HUNG_SECONDS = 5.0, 60.0
 """How long a process may be seen to hang: someone may have stopped it, and may let it go on."""
 
@@ -73,8 +73,9 @@ class Member:
 class Attempt:
     """All processes of this machine, from their start to their end. Call `turn` until `over`."""
 
-    def __init__(self, words: list[str], group: Group, grace_seconds: float) -> None:
-        self._grace_seconds, self._failed_at = grace_seconds, 0.0
+    def __init__(self, command: Pretrain, group: Group, run: str, grace_seconds: float) -> None:
+        self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
+        self._watch = Watch(run, self)
         self._shown: set[str] = set()
         self.ends: list[End] = []
         self.members: list[Member] = []
@@ -85,7 +86,7 @@ class Attempt:
             listener.close()
         try:
             for number in range(group.processes):
-                self.members.append(self._start(words, group, number, port, listener))
+                self.members.append(self._start(command.words(), group, number, port, listener))
         except OSError as error:
             self.close()
             raise ConfigError(
@@ -151,6 +152,7 @@ class Attempt:
         for member in self.members:
             if member.told_at and now - member.told_at > self._grace_seconds + ANSWER_SECONDS:
                 member.send(signal.SIGKILL)
+        self._watch.look()
 
     def tell_all(self) -> None:
         for member in self.members:
@@ -212,33 +214,6 @@ def _listen() -> socket.socket:
 # ---- all attempts ---------------------------------------------------------------------------------------------------
 
 
-class Signals:
-    """`asked` once someone wants the run to end; SIGUSR1 goes on to the processes, where it saves a checkpoint."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.attempt: Attempt | None = None
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGUSR1:
-            for member in self.attempt.members if self.attempt else []:
-                member.send(number)
-            return
-        self.asked = True
-        if self.attempt:
-            self.attempt.tell_all()
-
-    @contextmanager
-    def heard(self) -> Iterator[Signals]:
-        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-        before = {number: signal.signal(number, self._note) for number in wanted}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 def _what_is_left(command: Pretrain, seconds: float, steps: int) -> Pretrain:
     """Of the limits, which count over all attempts together. The first attempt alone is profiled."""
     hours, limit = command.stop_after_hours, command.stop_after_steps
@@ -253,61 +228,38 @@ def _what_is_left(command: Pretrain, seconds: float, steps: int) -> Pretrain:
 def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
     """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) when it can be continued,
     `JobError` with the code of the process that failed first."""
-    directory, failures, attempts, began = RunDirectory(command.run), 0, 0, time.monotonic()
-    first = saved = directory.newest_step()
-    where = f"{group.processes} processes"
-    with Signals().heard() as signals:
-        while True:
-            now = _what_is_left(command, time.monotonic() - began, saved - first) if attempts else command
-            begun = time.time()
-            verdict, newest = _attempt(now, group, directory, signals, grace_seconds), directory.newest_step()
-            if attempts == 0 and (status := _status_since(directory, begun)):
+    directory, began, clock = RunDirectory(command.run), time.time(), time.monotonic()
+    first, running = directory.newest_step(), list[Member]()
+    stop = Stop(quiet=True)
+
+    def begin(number: int) -> Attempt:
+        nonlocal first
+        left = command
+        if number > 1:
+            status = directory.read_status()
+            if number == 2 and status and status.heartbeat >= began:
                 first = status.began  # a copy of the run may have been fetched
-            failures, saved = (failures + 1 if newest == saved else 1), newest
-            attempts += 1
-            if signals.asked or not verdict.restart or group.nodes > 1 or failures > RESTARTS:
-                break
-            seconds = min(2.0 ** (failures - 2), LONGEST_WAIT_SECONDS) if failures > 1 else 0.0
-            cause = _named(verdict) or "a process was lost"
-            warn(f"{cause}: starting again from {f'step {saved:,}' if saved else 'the beginning'}")
-            until = time.monotonic() + seconds
-            while time.monotonic() < until and not signals.asked:
-                time.sleep(0.05)
-            if signals.asked:
-                break
+            left = _what_is_left(command, time.monotonic() - clock, directory.newest_step() - first)
+        attempt = Attempt(left, group, directory.location, grace_seconds)
+        running[:] = attempt.members
+        return attempt
+
+    def save(number: int, frame: FrameType | None) -> None:
+        for member in running:
+            member.send(number)
+
     # Of several machines, the launcher of all begins them again.
-    resumable = verdict.restart and (group.nodes > 1 or signals.asked)
-    code = EARLY if resumable else verdict.code
-    conclude(
-        code, _named(verdict), where, "signal" if signals.asked and verdict.reason not in WISHES else verdict.reason
-    )
-
-
-def _named(verdict: Verdict) -> str:
-    return verdict.cause.describe("process") if verdict.cause else ""
-
-
-def _attempt(
-    command: Pretrain, group: Group, directory: RunDirectory, signals: Signals, grace_seconds: float
-) -> Verdict:
-    attempt = signals.attempt = Attempt(command.words(), group, grace_seconds)
-    try:
-        if signals.asked:  # while they were started
-            attempt.tell_all()
-        watch = Watch(directory.location, attempt)
-        while not attempt.over:
-            attempt.turn()
-            watch.look()
-    finally:
-        signals.attempt = None
-        attempt.close()
-    return judge(attempt.ends, group.processes, asked=signals.asked)
-
-
-def _status_since(directory: RunDirectory, begun: float) -> Status | None:
-    """None where it is an earlier start's."""
-    status = directory.read_status() if os.path.isdir(directory.location) else None
-    return status if status and status.heartbeat >= begun else None
+    restarts = None if group.nodes > 1 else RESTARTS
+    with stop.on_signals({signal.SIGUSR1: save}):
+        run(
+            begin,
+            stop,
+            f"{group.processes} processes",
+            restarts=restarts,
+            wait_seconds=RESTART_WAIT_SECONDS,
+            saved=directory.newest_step,
+            who="process",
+        )
 
 
 # ---- which launcher trains ------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from maskwright.core import records
 from maskwright.core.console import human_count, human_seconds
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
-from maskwright.run.directory import MANIFEST, Status, parse_status, step_folder, whole_steps
+from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
 from maskwright.run.heartbeat import Beat, State, read_beats, state_of, states_here
 from maskwright.run.lease import this_machine
 from maskwright.run.liveness import Judgement, judge, missing
@@ -147,7 +148,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
             fix="give the folder that `maskwright pretrain … --run` writes, as this machine sees it",
         )
     beats, states = _beats(folder)
-    status = parse_status(folder.get_json("status.json"))
+    status = records.read(Status, folder.get("status.json"))
     held_by = _holder(folder)
     now = clock()
     ranks = judge(beats, now, states)

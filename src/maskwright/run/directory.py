@@ -16,10 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from maskwright.core import storage
+from maskwright.core import records, storage
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
+from maskwright.run.heartbeat import read_local
 from maskwright.run.lease import Lease, leased
 
 Request = Literal["stop", "checkpoint"]
@@ -147,10 +148,7 @@ class RunDirectory:
 
     def read_status(self) -> Status | None:
         """None if there is none, or a power cut left it empty: a status is only a hint."""
-        try:
-            return parse_status(storage.read_json(self.path("status.json")))
-        except InputError:
-            return None
+        return records.read(Status, read_local(self.path("status.json")))
 
     # ---- requests --------------------------------------------------------------------------------------------
 
@@ -231,20 +229,6 @@ class RunDirectory:
         `stop` becomes true while another machine's lease is watched."""
         with leased(self.location, stop=stop) as lease:
             yield lease
-
-
-def parse_status(values: Any) -> Status | None:
-    """The fields that parse; None if the document is not a status."""
-    if not isinstance(values, dict):
-        return None
-    usual = asdict(Status())
-    good = {
-        key: value
-        for key, value in values.items()
-        if key in usual
-        and (usual[key] is None or isinstance(value, int | float) == isinstance(usual[key], int | float))
-    }
-    return Status(**good)
 
 
 def step_folder(step: int) -> str:

@@ -11,9 +11,10 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from maskwright.core import records
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.run.lease import this_machine
@@ -94,35 +95,11 @@ def _short(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else redact(value) if isinstance(value, str) else value
 
 
-def parse_beat(content: bytes | None) -> Beat | None:
-    """None if the content is no heartbeat, or broken: a heartbeat is only a hint."""
-    try:
-        values = json.loads(content or b"")
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(values, dict):
-        return None
-    kinds = {
-        "int": (int,),
-        "float": (int, float),
-        "str": (str,),
-        "float | None": (int, float, type(None)),
-        "int | None": (int, type(None)),
-    }
-    given: dict[str, Any] = {}
-    for field in fields(Beat):
-        value = values.get(field.name)
-        if isinstance(value, bool) or not isinstance(value, kinds[str(field.type)]):
-            return None
-        given[field.name] = value
-    return Beat(**given)
-
-
 def read_beats(run: Folder) -> list[Beat]:
     """The heartbeats of the newest start, by rank. A rank of an earlier start may have left its file, or still write
     it."""
     names = [name for name in run.names(FOLDER) if rank_of(name) is not None]
-    found = [beat for name in names if (beat := parse_beat(run.get(f"{FOLDER}/{name}")))]
+    found = [beat for name in names if (beat := records.read(Beat, run.get(f"{FOLDER}/{name}")))]  # a broken one: none
     if not found:
         return []
     # Rank 0 writes first in each start, and is the only rank that every start has.

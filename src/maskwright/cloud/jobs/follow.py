@@ -13,7 +13,6 @@ from maskwright.cloud.jobs import spec as jobs
 from maskwright.cloud.jobs.hosts import EnvironmentGround
 from maskwright.cloud.jobs.policy import Action
 from maskwright.cloud.jobs.spec import Place, Prepared
-from maskwright.cloud.jobs.status import TAKEN_AWAY
 from maskwright.cloud.jobs.watcher import Ground, Limits, Watcher, read_limits
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
@@ -130,7 +129,8 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
             queue.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
         except (StoppedEarly, JobError) as error:
             ended = error
-        if folder.get_json(f"{submission:04d}/result.json") is None:
+        result = folder.get_json(f"{submission:04d}/result.json")
+        if result is None:
             say(f"its hosts are no longer looked after; `maskwright env watch {place.location}` goes on")
             raise ended or StoppedEarly("no longer followed", where=place.location)
         try:
@@ -141,7 +141,7 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
             raise
     finally:
         watcher.leave()
-    if watcher.left and end.why != TAKEN_AWAY:
+    if watcher.left and not result.get("hosts_taken"):
         minutes = place.environment.host.idle_minutes
         queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
         until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
@@ -150,9 +150,9 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
     raise_result(place, end, ended)
 
 
-def until_end(watcher: Watcher, poll_seconds: float) -> Action:
-    """Raises `StoppedEarly` when a signal says so."""
-    while (action := watcher.turn()).kind != "end":
+def until_end(watcher: Watcher, poll_seconds: float, *, stay: bool = False) -> Action:
+    """Raises `StoppedEarly` when a signal says so; with `stay`, nothing else ends it."""
+    while (action := watcher.turn()).kind != "end" or stay:
         time.sleep(0.0 if action.kind == "down" else poll_seconds)
     return action
 
@@ -160,7 +160,6 @@ def until_end(watcher: Watcher, poll_seconds: float) -> Action:
 def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None) -> None:
     if end.code == StoppedEarly.exit_code:
         more = "the same command continues the run from its last checkpoint"
-        more += "; give it another limit" if end.why.startswith(("--max-cost", "--stop-after-hours")) else ""
         raise StoppedEarly(f"{end.why}; {more}" if end.why else more, where=place.location)
     if ended is not None:
         raise ended
@@ -186,10 +185,6 @@ def watch(
     """`env watch`: until the job is over, with its exit code; `stay`: for the next ones too."""
     watcher = Watcher(place.folder, ground, with_rates(ground, limits))
     try:
-        while True:
-            action = watcher.turn()
-            if action.kind == "end" and not stay:
-                return raise_result(place, action)
-            time.sleep(0.0 if action.kind == "down" else poll_seconds)
+        raise_result(place, until_end(watcher, poll_seconds, stay=stay))
     finally:
         watcher.leave()

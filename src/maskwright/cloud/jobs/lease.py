@@ -17,10 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.folder import Folder
+from maskwright.launch.bucket.pulse import Pulse
 
 BEAT_SECONDS = 10.0
 SILENT_SECONDS = 90.0
@@ -32,9 +32,8 @@ class Lease:
     """`held` after a `turn` that gave it; `holder` is whoever else has it."""
 
     def __init__(self, folder: Folder, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._clock = folder, clock
+        self._folder, self._pulse = folder, Pulse(clock)
         self._number, self._beats = 0, 0
-        self._seen: tuple[int, Any, float] = (0, None, 0.0)
         self.holder = ""
 
     @property
@@ -49,9 +48,7 @@ class Lease:
             return True
         self._number = 0  # a higher one: taken over meanwhile
         found = self._folder.get_json(f"watch/beat-{last:06d}.json") if last else None
-        if self._seen[:2] != (last, found):
-            self._seen = (last, found, self._clock())
-        silent = self._clock() - self._seen[2] >= SILENT_SECONDS
+        silent = self._pulse.still(last, found) >= SILENT_SECONDS
         if last == 0 or silent or (found or {}).get("over"):
             mine = {"host": platform.node(), "process": os.getpid(), "time": time.time()}
             if self._folder.create_json(f"watch/lease-{last + 1:06d}.json", mine):

@@ -16,9 +16,6 @@ from maskwright.launch.bucket.place import Bucket
 from maskwright.launch.bucket.queue import read_spec
 from maskwright.launch.bucket.report import JobReport, look
 
-TAKEN_AWAY = "env down took its hosts away"
-"""Cause of such a job's end."""
-
 
 @dataclass(frozen=True)
 class Found:
@@ -121,5 +118,7 @@ def end_jobs(location: str, parts: Collection[str]) -> None:
         if spec is None or place.folder.get_json(f"{spec.submission:04d}/result.json") is not None:
             continue
         say(f"this ends the job that runs on its {place.kind} (submission {spec.submission}); it is told to save")
-        result = {"code": StoppedEarly.exit_code, "cause": TAKEN_AWAY, "report": [TAKEN_AWAY], "time": time.time()}
+        why = "env down took its hosts away"
+        result = {"code": StoppedEarly.exit_code, "cause": why, "report": [why], "time": time.time()}
+        result["hosts_taken"] = True
         place.folder.put_json(f"{spec.submission:04d}/result.json", result)

@@ -21,13 +21,14 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.parent import as_reason
 from maskwright.core.secrets import redact
+from maskwright.launch.attempts import Stop
 from maskwright.launch.bucket import leader, machine
 from maskwright.launch.bucket.leader import Leader
 from maskwright.launch.bucket.queue import attempt_folder, last_attempt, read_spec, spec_folder
 from maskwright.launch.bucket.slots import Slot, Slots
 from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import End, conclude
-from maskwright.launch.ssh.host import Attempt, Stop, show
+from maskwright.launch.ssh.host import Attempt, show
 from maskwright.launch.target import JobSpec, node_words
 
 IMAGE = "MASKWRIGHT_IMAGE"

@@ -17,18 +17,18 @@ that of a host is in `agent.py`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.console import say
+from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.core.parent import as_reason
+from maskwright.launch.follow import followed, until_over
 from maskwright.launch.outcome import conclude
-from maskwright.launch.ssh.host import Stop, show
+from maskwright.launch.ssh.host import show
 from maskwright.launch.target import JobSpec, parse_spec
 
 
@@ -75,34 +75,24 @@ def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambd
 def follow(
     folder: Folder, submission: int, poll_seconds: float, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
-    """Shows what hosts log. Ctrl-C ends the following; the job goes on. `meanwhile` is called in each round."""
+    """Shows what hosts log, and concludes. Ctrl-C ends the following; the job goes on. `meanwhile` is called in each
+    round."""
     begun: dict[int, list[int]] = {}
     """Of each attempt, how many pieces of each host's log were shown."""
-    seen, trouble = False, ""
-    with Stop().on_signals() as stop:
-        while not stop.asked:
-            try:
-                result = _news(folder, submission, begun)
-                seen, trouble = True, ""
-            except MaskwrightError as error:  # a network that fails for a while ends no job, and no budget
-                if not seen:
-                    raise
-                if str(error) != trouble:
-                    warn(f"{error}; trying again")
-                result, trouble = None, str(error)
-            if result is not None:
-                for line in result["report"]:
-                    say(plain(str(line)))
-                reason = as_reason(str(result.get("reason")))
-                conclude(int(result["code"]), plain(str(result["cause"])), folder.location, reason)
-                return
+    where = f"{folder.location}/job.json"
+
+    def look() -> dict[str, Any] | None:
+        return _news(folder, submission, begun)
+
+    with followed(where):
+        result = look()  # what is wrong from the start does not pass
+        if result is None:
             meanwhile()
-            until = time.monotonic() + poll_seconds
-            while time.monotonic() < until and not stop.asked:
-                time.sleep(min(0.2, poll_seconds))
-    raise StoppedEarly(
-        "no longer followed; the job goes on, and the same command follows it again", where=folder.location
-    )
+            result = until_over(look, where, poll_seconds, meanwhile=meanwhile)
+    for line in result["report"]:
+        say(plain(str(line)))
+    reason = as_reason(str(result.get("reason")))
+    conclude(int(result["code"]), plain(str(result["cause"])), folder.location, reason)
 
 
 def _news(folder: Folder, submission: int, begun: dict[int, list[int]]) -> dict[str, Any] | None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from maskwright.core.folder import Folder
+from maskwright.launch.bucket.pulse import Pulse
 
 CLAIM = re.compile(r"host-(\d+)\.claim-(\d+)\.json")
 
@@ -35,7 +35,7 @@ class Slots:
     def __init__(self, folder: Folder, instance: str, num_hosts: int, lost_seconds: float) -> None:
         self._folder, self._instance, self._num_hosts, self._lost_seconds = folder, instance, num_hosts, lost_seconds
         self._owners: dict[Slot, str] = {}
-        self._seen: dict[int, tuple[Any, float]] = {}
+        self._pulse = Pulse()
 
     def look(self) -> Slot | None:
         """None while other hosts hold all numbers."""
@@ -64,11 +64,9 @@ class Slots:
         return self._owners[slot]
 
     def _silent(self, host: int) -> bool:
-        """By this machine's clock: others may be wrong."""
-        beat, now = self._folder.get_json(f"hosts/host-{host}.json"), time.monotonic()
-        if host not in self._seen or beat != self._seen[host][0]:
-            self._seen[host] = (beat, now)
-        return bool(beat and beat.get("gone")) or now - self._seen[host][1] >= self._lost_seconds
+        beat = self._folder.get_json(f"hosts/host-{host}.json")
+        still = self._pulse.still(host, beat)
+        return bool(beat and beat.get("gone")) or still >= self._lost_seconds
 
 
 def _name(slot: Slot) -> str:

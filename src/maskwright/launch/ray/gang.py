@@ -23,11 +23,13 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
+from maskwright.launch.attempts import Stop, run
 from maskwright.launch.cluster import LONGER_THAN_SAVING_SECONDS
-from maskwright.launch.outcome import End, Verdict, conclude, judge, report
+from maskwright.launch.outcome import End
 from maskwright.launch.ray.member import Member
-from maskwright.launch.ssh.host import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES, Stop, show
+from maskwright.launch.ssh.host import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES, show
 from maskwright.launch.target import Pretrain, node_words
+from maskwright.run.directory import RunDirectory
 
 DRIVER = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's job server sets it for the entrypoint and its children, not for actors (2.60, `JobSupervisor`)."""
@@ -194,38 +196,23 @@ def train(command: Command, num_nodes: int | None, gpus: int | None, virtual_wor
             say(f"{name}: {gang} ({asked})")
             if not gang.gpus and any(machine.get("GPU") for machine in _machines()):
                 warn("the cluster has GPUs, and none is used: --gpus-per-node says how many")
-            verdict = _attempts(command, gang, restarts, stop, name)
+
+            def begin(number: int) -> Attempt:
+                attempt = Attempt(command, gang)
+                attempt.begin(stop, patient=number > 1)
+                say(f"{name}: attempt {number} on {', '.join(attempt.hosts)}: {command}")
+                return attempt
+
+            saved = RunDirectory(command.run).newest_step
+            run(begin, stop, name, restarts=restarts, wait_seconds=RESTART_WAIT_SECONDS, saved=saved)
     finally:
         ray.shutdown()
-    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", name, verdict.reason)
 
 
 def _machines() -> list[dict[str, float]]:
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def _attempts(command: Command, gang: Gang, restarts: int, stop: Stop, name: str) -> Verdict:
-    for number in range(restarts + 1):
-        attempt = Attempt(command, gang)
-        try:
-            attempt.begin(stop, patient=number > 0)
-            say(f"{name}: attempt {number + 1} on {', '.join(attempt.hosts)}: {command}")
-            stop.drive(attempt)
-        finally:
-            attempt.close()
-        verdict = judge(attempt.ends, gang.num_nodes, asked=stop.asked)
-        if verdict.code or verdict.restart:
-            for line in report(attempt.ends, verdict):
-                say(line)
-        if stop.asked or not verdict.restart or number == restarts:
-            break
-        warn(f"attempt {number + 1} can be continued: restart {number + 1} of {restarts}")
-        stop.pause(RESTART_WAIT_SECONDS)
-        if stop.asked:
-            break
-    return verdict
 
 
 class Attempt:
@@ -243,13 +230,24 @@ class Attempt:
         self._failed_at: float | None = None
 
     @property
+    def size(self) -> int:
+        return self.gang.num_nodes
+
+    @property
     def over(self) -> bool:
-        return len(self.ends) == self.gang.num_nodes
+        return len(self.ends) == self.size
 
     # ---- beginning ---------------------------------------------------------------------------------------------
 
     def begin(self, stop: Stop, *, patient: bool) -> None:
         """Waits for machines, and raises `StoppedEarly` when there are none in time or `stop` says so."""
+        try:
+            self._begin(stop, patient)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, stop: Stop, patient: bool) -> None:
         import ray
         from ray.util.placement_group import placement_group, placement_group_table
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
