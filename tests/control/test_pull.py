@@ -255,7 +255,7 @@ def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytes
     for beat in (1, 2):
         folder.put_json("hosts/host-1.json", {**agent._self, "beat": beat, "submission": 1, "idle": True})
         agent._speak_with_the_bucket()
-    exit_ = {"code": 75, "told": False, "reason": "", "why": "", "tail": [], "time": 0.0}
+    exit_ = {"host": 0, "code": 75, "told": False, "reason": "", "why": "", "tail": [], "time": 0.0}
     folder.put_json("0001/attempt-001/host-0/exit.json", exit_)
     folder.put_json("hosts/host-1.json", {"beat": 3, "submission": 1, "idle": False})
     agent._speak_with_the_bucket()

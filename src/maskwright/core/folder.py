@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from maskwright.core import remote, storage
+from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 
@@ -48,7 +48,7 @@ class Folder:
         if redact(location) != location:
             fix = "leave it out: file systems find credentials in the environment or their own configuration"
             raise InputError("holds a secret", where=location, fix=fix)
-        self._files, self._root = remote.filesystem(self.location, reach=reach)
+        self._files, self._root = storage.filesystem(self.location, reach=reach)
 
     # ---- reading -------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,8 @@ from maskwright.cloud.jobs.spec import Place
 from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
-from maskwright.launch.bucket.place import Bucket
+from maskwright.launch.bucket.place import Bucket, JobReport, look
 from maskwright.launch.bucket.queue import read_spec
-from maskwright.launch.bucket.report import JobReport, look
 
 
 @dataclass(frozen=True)

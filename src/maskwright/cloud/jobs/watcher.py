@@ -25,8 +25,8 @@ from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedE
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.launch.bucket.leader import LOST_SECONDS
-from maskwright.launch.bucket.pulse import Pulse
 from maskwright.launch.bucket.queue import plain, read_spec
+from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.target import JobSpec
 
 LOCKED_SECONDS = 30.0

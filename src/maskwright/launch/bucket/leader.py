@@ -10,8 +10,8 @@ from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import StopReason
 from maskwright.core.folder import Folder
-from maskwright.launch.bucket.pulse import Pulse
 from maskwright.launch.bucket.queue import attempt_folder
+from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.outcome import MOMENTS_SECONDS, End, judge, report
 from maskwright.launch.ssh.host import OTHERS_SECONDS
 from maskwright.launch.target import JobSpec

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 from maskwright.core.folder import Folder
-from maskwright.launch.bucket.pulse import Pulse
 
 CLAIM = re.compile(r"host-(\d+)\.claim-(\d+)\.json")
 
@@ -71,3 +72,25 @@ class Slots:
 
 def _name(slot: Slot) -> str:
     return f"hosts/host-{slot.index}.claim-{slot.claim:06d}.json"
+
+
+class Pulse:
+    """Whether others still live, by what they count up in the bucket. Spans are of this process's own clock, since
+    others may be wrong."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[Hashable, tuple[Any, float, bool]] = {}
+
+    def still(self, who: Hashable, beat: Any) -> float:
+        """For how many seconds `beat` has been the same, by what was given for `who` before."""
+        now = self._clock()
+        last, since, moved = self._seen.get(who, (beat, now, False))
+        if beat != last:
+            since, moved = now, True
+        self._seen[who] = (beat, since, moved)
+        return now - since
+
+    def has_moved(self, who: Hashable) -> bool:
+        """A beat that was never seen to change may be an old one."""
+        return self._seen[who][2]
