@@ -43,7 +43,8 @@ class Folder:
         """None if it is not on this machine."""
         if self.path is not None:
             self.location = self.location if protocol else self.path
-            self._files, self._root = _Local(), self.path
+            self._files: Any = _Local()
+            self._root = self.path
             return
         if redact(location) != location:
             fix = "leave it out: file systems find credentials in the environment or their own configuration"

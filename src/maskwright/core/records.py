@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -11,14 +12,15 @@ T = TypeVar("T")
 
 
 @cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
 def strictly(kind: type[T], content: bytes | str) -> T:
     """Raises pydantic's `ValidationError` where a key is missing or a value is of another type. Keys that the dataclass
     does not know, as of a later version, are passed over."""
-    return _adapter(kind).validate_json(content, strict=True)
+    found: T = _adapter(kind).validate_json(content, strict=True)
+    return found
 
 
 def read(kind: type[T], content: bytes | str | None) -> T | None:

@@ -176,16 +176,18 @@ def is_temporary(name: str) -> bool:
 
 
 @contextmanager
-def atomic_writer(path: str) -> Iterator[BinaryIO]:
-    """A local file that appears under its name whole or not at all."""
+def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
+    """A local file that appears under its name whole or not at all. Without `sync` a power cut may leave it empty."""
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
-        sync_folder(os.path.dirname(path) or ".")
+        if sync:
+            sync_folder(os.path.dirname(path) or ".")
     except BaseException:
         if os.path.exists(temporary):
             os.unlink(temporary)

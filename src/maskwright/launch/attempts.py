@@ -17,25 +17,18 @@ LONGEST_WAIT_SECONDS = 30.0
 
 
 class Attempt(Protocol):
-    """One attempt at a job, which runs already. `ends` come in the order of time."""
+    """One attempt at a job, which runs already. `turn` works through what has come, and waits a moment for something.
+    `tell_all`: all are to save and end. `size` ends make it whole; `ends` has them in the order of time."""
 
     ends: list[End]
-
-    @property
-    def size(self) -> int:
-        """How many ends make it whole."""
-        ...
+    size: int
 
     @property
     def over(self) -> bool: ...
 
-    def turn(self) -> None:
-        """Works through what has come, and waits a moment for something."""
-        ...
+    def turn(self) -> None: ...
 
-    def tell_all(self) -> None:
-        """All are to save and end."""
-        ...
+    def tell_all(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -12,6 +12,18 @@ from maskwright.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
+class Machines:
+    """Who trains, as far as `pretrain` was told; None is for the launcher to choose."""
+
+    processes: int | None = None
+    num_nodes: int | None = None
+    gpus_per_node: int | None = None
+    """For a Ray job alone."""
+    node_rank: int = 0
+    rendezvous: str | None = None
+
+
+@dataclass(frozen=True)
 class Group:
     """`processes` on this machine, which is number `node_rank` of `nodes`; `rendezvous` is HOST:PORT of number 0."""
 
@@ -35,19 +47,13 @@ class Group:
         }
 
 
-def choose(
-    config: RunConfig,
-    processes: int | None,
-    nodes: int = 1,
-    node_rank: int = 0,
-    rendezvous: str | None = None,
-    *,
-    gpus: int | None = None,
-) -> Group | None:
+def choose(config: RunConfig, machines: Machines, *, gpus: int | None = None) -> Group | None:
     """As many processes as were asked for, else one for each GPU that torch is to use, else one. None where this
     process is to compute by itself: alone, or as one of several that were started already.
 
     Raises `ConfigError` when there are fewer GPUs than that, or when they cannot share out the batch."""
+    processes, nodes = machines.processes, machines.num_nodes or 1
+    node_rank, rendezvous = machines.node_rank, machines.rendezvous
     if "WORLD_SIZE" in os.environ:
         if processes is not None or nodes > 1:
             fix = "leave --processes and --num-nodes to it, or unset WORLD_SIZE"

@@ -30,7 +30,7 @@ from maskwright.core.folder import Folder
 from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
 from maskwright.core.secrets import redact
 from maskwright.launch.attempts import Stop, run
-from maskwright.launch.group import Group, choose
+from maskwright.launch.group import Group, Machines, choose
 from maskwright.launch.outcome import End
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.target import Pretrain
@@ -75,12 +75,12 @@ class Attempt:
 
     def __init__(self, command: Pretrain, group: Group, run: str, grace_seconds: float) -> None:
         self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
-        self._watch = Watch(run, self)
+        self._run, self._looked, self._since, self._hangs = run, time.monotonic(), 0.0, -1
         self._shown: set[str] = set()
         self.ends: list[End] = []
         self.members: list[Member] = []
         self._reasons = tempfile.TemporaryDirectory(prefix="maskwright-")
-        listener = _listen() if group.rendezvous is None else None
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024) if group.rendezvous is None else None
         port = listener.getsockname()[1] if listener else 0
         if listener and not group.takes_listener:
             listener.close()
@@ -152,43 +152,25 @@ class Attempt:
         for member in self.members:
             if member.told_at and now - member.told_at > self._grace_seconds + ANSWER_SECONDS:
                 member.send(signal.SIGKILL)
-        self._watch.look()
+        self._end_who_hangs(now)
 
-    def tell_all(self) -> None:
-        for member in self.members:
-            member.tell()
-
-    def close(self) -> None:
-        for member in self.members:
-            member.send(signal.SIGKILL)
-            member.process.wait()
-        self._reasons.cleanup()
-
-
-class Watch:
-    """Ends a process that makes no progress while the others wait for it, by the signs of life in the run directory:
-    a hang is then a loss, after which all start again."""
-
-    def __init__(self, run: str, attempt: Attempt) -> None:
-        self._run, self._attempt = run, attempt
-        self._looked, self._since, self._rank = time.monotonic(), 0.0, -1
-
-    def look(self) -> None:
-        now = time.monotonic()
+    def _end_who_hangs(self, now: float) -> None:
+        """Ends a process that makes no progress while the others wait for it, by the heartbeats in the run directory: a
+        hang is then a loss, after which all start again."""
         if now - self._looked < LOOK_EVERY_SECONDS:
             return
         self._looked = now
         rank = self._hung()
-        if rank is None or rank != self._rank:
-            self._rank, self._since = -1 if rank is None else rank, now
+        if rank is None or rank != self._hangs:
+            self._hangs, self._since = -1 if rank is None else rank, now
         elif now - self._since >= HUNG_SECONDS:
-            for member in self._attempt.members:
+            for member in self.members:
                 if member.number == rank and member.end is None:
                     warn(f"process {rank} hangs: it has made no progress for {HUNG_SECONDS:.0f} s, so it is ended")
                     member.send(signal.SIGKILL)
 
     def _hung(self) -> int | None:
-        own = {member.process.pid for member in self._attempt.members}
+        own = {member.process.pid for member in self.members}
         try:
             beats = [beat for beat in read_beats(Folder(self._run)) if beat.pid in own]  # others: an earlier attempt's
         except MaskwrightError:  # a heartbeat is only a hint
@@ -203,12 +185,15 @@ class Watch:
                 return None
         return rank
 
+    def tell_all(self) -> None:
+        for member in self.members:
+            member.tell()
 
-def _listen() -> socket.socket:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(1024)
-    return listener
+    def close(self) -> None:
+        for member in self.members:
+            member.send(signal.SIGKILL)
+            member.process.wait()
+        self._reasons.cleanup()
 
 
 # ---- all attempts ---------------------------------------------------------------------------------------------------
@@ -265,18 +250,6 @@ def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
 # ---- which launcher trains ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Machines:
-    """Who trains, as far as `pretrain` was told; None is for the launcher to choose."""
-
-    processes: int | None = None
-    num_nodes: int | None = None
-    gpus_per_node: int | None = None
-    """For a Ray job alone."""
-    node_rank: int = 0
-    rendezvous: str | None = None
-
-
 def train_elsewhere(command: Pretrain, config: RunConfig, machines: Machines, *, dry_run: bool = False) -> bool:
     """Trains as the gang of a Ray job whose driver this is, or in processes of this machine. False where neither is
     needed: then the caller computes by itself. `dry_run` only checks what was asked for."""
@@ -287,7 +260,7 @@ def train_elsewhere(command: Pretrain, config: RunConfig, machines: Machines, *,
     if machines.gpus_per_node is not None:
         fix = "start it with `maskwright submit ray …`, or `ray job submit … -- maskwright pretrain …`"
         raise InputError("is for a Ray job, and this is none", where="--gpus-per-node", fix=fix)
-    group = choose(config, machines.processes, machines.num_nodes or 1, machines.node_rank, machines.rendezvous)
+    group = choose(config, machines)
     if group is None or dry_run:
         return False
     supervise(command, group, config.checkpoint.grace_seconds)

@@ -199,8 +199,8 @@ def parse_spec(text: str | bytes, where: str) -> JobSpec:
         spec = records.strictly(JobSpec, json.dumps(values))
     except ValidationError as error:
         first = error.errors()[0]
-        key, given = ".".join(map(str, first["loc"])), json.dumps(first["input"])[:40]
-        what = f"lacks key {key!r}" if first["type"] == "missing" else f"{key} is of the wrong type: {given}"
+        key, found = ".".join(map(str, first["loc"])), json.dumps(first["input"])[:40]
+        what = f"lacks key {key!r}" if first["type"] == "missing" else f"{key} is of the wrong type: {found}"
         raise InputError(what, where=where, fix=fix) from None
     except InputError as error:
         raise InputError(error.what, where=where, fix=error.fix) from None

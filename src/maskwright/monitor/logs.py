@@ -29,7 +29,8 @@ def show(run: str, lines: int | None, *, write: Callable[[str], object] | None =
     if content is None:
         say(f"{found.run}: no log yet ({found.state})")
         return 0
-    _emit(_last(content.decode(errors="replace"), lines), write)
+    given = content.decode(errors="replace").removesuffix("\n")
+    _emit(_last(given.split("\n") if given else [], lines), write)
     return 0
 
 
@@ -46,14 +47,14 @@ def follow(
     if path is None:
         fix = "follow it where the folder is; `maskwright logs` without --follow shows what there is"
         raise InputError("cannot be followed at a URL", where=run, fix=fix)
-    tail, ending, said = Tail(os.path.join(path, LOG), lines), Ending(), ""
+    tail, said = Tail(os.path.join(path, LOG), lines), ""
     looked = float("-inf")
     while True:
         _emit(tail.read(), write)
         if clock() - looked >= LOOK_SECONDS:
             looked = clock()
             found = _look(path, clock)
-            code = ending.code(found)
+            code = _code(found)
             if code is not None:
                 _emit(tail.read() + tail.rest(), write)
                 if found:
@@ -66,20 +67,17 @@ def follow(
         sleep(POLL_SECONDS)
 
 
-class Ending:
-    """Whether the run is over, and with which exit code."""
-
-    def code(self, found: Report | None) -> int | None:
-        """None while it goes on, or may be begun again by its launcher."""
-        if found is None or not (found.over or found.state == "lost"):
-            return None
-        heard = max([found.status.heartbeat if found.status else 0.0, *(one.beat.time for one in found.ranks)])
-        if found.restartable and found.time - heard < RESTART_SECONDS:
-            return None
-        if found.over:
-            return int(found.status.exit or 0) if found.status else 0
-        # A rank is lost, but others still say something: their end is near, and theirs is the code.
-        return KILLED if all(one.verdict in ("lost", "ended", "silent") for one in found.ranks) else None
+def _code(found: Report | None) -> int | None:
+    """The run's exit code. None while it goes on, or may be begun again by its launcher."""
+    if found is None or not (found.over or found.state == "lost"):
+        return None
+    heard = max([found.status.heartbeat if found.status else 0.0, *(one.beat.time for one in found.ranks)])
+    if found.restartable and found.time - heard < RESTART_SECONDS:
+        return None
+    if found.over:
+        return int(found.status.exit or 0) if found.status else 0
+    # A rank is lost, but others still say something: their end is near, and theirs is the code.
+    return KILLED if all(one.verdict in ("lost", "ended", "silent") for one in found.ranks) else None
 
 
 class Tail:
@@ -105,7 +103,7 @@ class Tail:
         self._offset += len(content)
         whole, newline, self._partial = (self._partial + content).rpartition(b"\n")
         given = whole.decode(errors="replace").split("\n") if newline else []
-        return given if not first or self._lines is None else _last_of(given, self._lines)
+        return _last(given, self._lines) if first else given
 
     def rest(self) -> list[str]:
         """At the end: what no newline followed."""
@@ -113,13 +111,8 @@ class Tail:
         return [partial.decode(errors="replace")] if partial else []
 
 
-def _last(text: str, lines: int | None) -> list[str]:
-    given = text.split("\n")[: -1 if text.endswith("\n") else None] if text else []
-    return given if lines is None else _last_of(given, lines)
-
-
-def _last_of(given: list[str], lines: int) -> list[str]:
-    return given[max(len(given) - lines, 0) :]
+def _last(given: list[str], lines: int | None) -> list[str]:
+    return given if lines is None else given[max(len(given) - lines, 0) :]
 
 
 def _look(run: str, clock: Callable[[], float]) -> Report | None:

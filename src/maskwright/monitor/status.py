@@ -76,10 +76,7 @@ class Report:
             }
             for found in self.ranks
         ]
-        status = asdict(self.status) if self.status else None
-        known = {key: getattr(self, key) for key in ("run", "state", "why", "fix", "time", "missing", "held_by")}
-        checkpoint = asdict(self.checkpoint) if self.checkpoint else None
-        return {**known, "status": status, "checkpoint": checkpoint, "ranks": ranks}
+        return {**asdict(self), "ranks": ranks}
 
     def report(self) -> str:
         lines = [f"{self.run}: {self.state}" + (f": {self.why}" if self.why else "")]
@@ -107,16 +104,12 @@ class Report:
         if self.missing:
             named = ", ".join(map(str, self.missing[:8])) + (" …" if len(self.missing) > 8 else "")
             lines.append(f"  no word from rank {named}: not begun yet, or on hosts that do not see the folder")
-        telling = [found for found in self.ranks if found.why]
-        telling += [found for found in self.ranks if found.beat.ended and found.beat.exit not in (0, 75)]
-        lines += [f"  {_told(found)}" for found in telling[:MOST_LINES]]
+        telling = [found.line() for found in self.ranks if found.why]
+        for found in self.ranks:
+            if found.beat.ended and found.beat.exit not in (0, 75):
+                telling.append(f"{found.who} ended with exit code {found.beat.exit}: {found.beat.message}")
+        lines += [f"  {text}" for text in telling[:MOST_LINES]]
         return lines + ([f"  … and {len(telling) - MOST_LINES} more (--json)"] if len(telling) > MOST_LINES else [])
-
-
-def _told(found: Judgement) -> str:
-    if found.beat.ended:
-        return f"{found.who} ended with exit code {found.beat.exit}: {found.beat.message}"
-    return found.line()
 
 
 def _progress(status: Status, now: float, over: bool) -> list[str]:

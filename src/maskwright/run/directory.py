@@ -139,12 +139,11 @@ class RunDirectory:
 
     def write_status(self, status: Status) -> None:
         status.heartbeat = time.time()
-        # No fsync: a status is stale after seconds, and syncing every few steps would slow small models.
-        temporary = self.path(f".status-{os.getpid()}.json")
-        with suppress(OSError):  # a status is only a hint; a full disk or lost folder raises where it matters
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(asdict(status) | {"message": redact(status.message)}, file, indent=1)
-            os.replace(temporary, self.path("status.json"))
+        content = json.dumps(asdict(status) | {"message": redact(status.message)}, indent=1)
+        # A status is only a hint: a full disk or lost folder raises where it matters. It is stale after seconds, and
+        # syncing every few steps would slow small models.
+        with suppress(OSError), storage.atomic_writer(self.path("status.json"), sync=False) as file:
+            file.write(content.encode())
 
     def read_status(self) -> Status | None:
         """None if there is none, or a power cut left it empty: a status is only a hint."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from maskwright.core import records
+from maskwright.core import records, storage
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.run.lease import this_machine
@@ -79,16 +79,9 @@ def rank_of(name: str) -> int | None:
 def write_beat(folder: str, beat: Beat) -> None:
     """Raises `OSError`. There is no fsync, since a heartbeat is stale after seconds. The folder is not created: without
     it, nobody reads."""
-    path = os.path.join(folder, file_name(beat.rank))
-    temporary = f"{path}.tmp-{os.getpid()}"
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({key: _short(value) for key, value in asdict(beat).items()}, file)
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    content = json.dumps({key: _short(value) for key, value in asdict(beat).items()})
+    with storage.atomic_writer(os.path.join(folder, file_name(beat.rank)), sync=False) as file:
+        file.write(content.encode())
 
 
 def _short(value: Any) -> Any:

@@ -102,7 +102,7 @@ def submit(
     if detach:
         watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job
         watcher.leave()
-        if (result := folder.get_json(f"{submission:04d}/result.json")) is not None:  # such as a refusal by Google
+        if (result := queue.read_result(folder, submission)) is not None:  # such as a refusal by Google
             raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
         after = f"`maskwright env watch {place.location}`" if limits_are_set(limits) else "nobody"
         say(f"submitted; `maskwright logs {place.location} --follow` shows it; its hosts are looked after by {after}")
@@ -129,7 +129,7 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
             queue.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
         except (StoppedEarly, JobError) as error:
             ended = error
-        result = folder.get_json(f"{submission:04d}/result.json")
+        result = queue.read_result(folder, submission)
         if result is None:
             say(f"its hosts are no longer looked after; `maskwright env watch {place.location}` goes on")
             raise ended or StoppedEarly("no longer followed", where=place.location)

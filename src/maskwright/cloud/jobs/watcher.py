@@ -25,7 +25,7 @@ from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedE
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.launch.bucket.leader import LOST_SECONDS
-from maskwright.launch.bucket.queue import plain, read_spec
+from maskwright.launch.bucket.queue import is_asked, plain, put_result, read_result, read_spec
 from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.target import JobSpec
 
@@ -174,7 +174,7 @@ class Watcher:
         """While another one watches: whether the job is over, and the hosts gone if they are to go. Should that one
         have died, this one takes over and does it."""
         spec = read_spec(self._folder)
-        result = self._folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
+        result = read_result(self._folder, spec.submission) if spec else None
         if spec is None or result is None:
             return Action("nothing", f"watched by {self._lease.holder}")
         history = policy.read_history(self._folder.get_json(HISTORY), spec.submission, 0)
@@ -255,7 +255,7 @@ class Watcher:
         return policy.read_history(self._folder.get_json(HISTORY), submission, placement)
 
     def _seen(self, spec: JobSpec | None, machines: Machines) -> Seen:
-        result = self._folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
+        result = read_result(self._folder, spec.submission) if spec else None
         over = result is not None
         notes = set(self._folder.names("idle")) if machines.stopped else set()
         return Seen(
@@ -273,7 +273,7 @@ class Watcher:
             submission=spec.submission if spec else 0,
             code=int(result["code"]) if result else None,
             cause=plain(str(result["cause"])) if result else "",
-            asked=spec is not None and (self._folder.get_json("stop.json") or {}).get("submission") == spec.submission,
+            asked=spec is not None and is_asked(self._folder, spec.submission),
         )
 
     def _beats_on(self, index: int) -> bool:
@@ -296,7 +296,7 @@ class Watcher:
 
     def _act(self, action: Action, history: History) -> None:
         if action.kind == "ask":
-            if (self._folder.get_json("stop.json") or {}).get("submission") != history.submission:
+            if not is_asked(self._folder, history.submission):
                 self._folder.put_json("stop.json", {"submission": history.submission})
         elif action.kind == "make":
             self._make(action, history)
@@ -349,10 +349,8 @@ class Watcher:
 
     def _conclude(self, action: Action, history: History) -> None:
         """In the place of host 0's agent, which is gone or never comes."""
-        if not history.submission or self._folder.get_json(f"{history.submission:04d}/result.json") is not None:
-            return
-        result = {"code": action.code, "cause": action.why, "report": [action.why], "time": time.time()}
-        self._folder.put_json(f"{history.submission:04d}/result.json", result)
+        if history.submission and read_result(self._folder, history.submission) is None:
+            put_result(self._folder, history.submission, action.code, action.why)
 
 
 def _words(error: Exception) -> str:

@@ -10,7 +10,7 @@ from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import StopReason
 from maskwright.core.folder import Folder
-from maskwright.launch.bucket.queue import attempt_folder
+from maskwright.launch.bucket.queue import attempt_folder, put_result
 from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.outcome import MOMENTS_SECONDS, End, judge, report
 from maskwright.launch.ssh.host import OTHERS_SECONDS
@@ -70,8 +70,7 @@ class Leader:
     def _conclude(self, spec: JobSpec, code: int, cause: str, lines: list[str], reason: StopReason) -> None:
         for line in lines:
             say(line)
-        result = {"code": code, "cause": cause, "reason": reason, "report": lines, "time": time.time()}
-        self.folder.put_json(f"{spec.submission:04d}/result.json", result)
+        put_result(self.folder, spec.submission, code, cause, reason=reason, report=lines)
 
     def _look_at(self, host: int) -> dict[str, Any] | None:
         """A host's beat, None when it stands still."""

@@ -10,7 +10,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import queue
-from maskwright.launch.bucket.queue import attempt_folder, last_attempt, plain, read_spec
+from maskwright.launch.bucket.queue import attempt_folder, last_attempt, plain, read_result, read_spec
 from maskwright.launch.ssh.host import show
 from maskwright.launch.target import Env, GraceSeconds, JobSpec, Option, Place, Pretrain, Restarts, Setup, Workdir
 
@@ -97,7 +97,7 @@ def look(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
     if spec is None:
         return JobReport(name, 0, 0, [], None, "")
     number = spec.submission
-    result = folder.get_json(f"{number:04d}/result.json") or {}
+    result = read_result(folder, number) or {}
     attempt = last_attempt(folder, number)
     hosts = []
     for host in range(_hosts(folder) if num_hosts is None else num_hosts):

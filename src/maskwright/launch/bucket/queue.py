@@ -17,6 +17,7 @@ that of a host is in `agent.py`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -54,11 +55,27 @@ def last_attempt(folder: Folder, submission: int) -> int:
     return max((int(name[8:]) for name in names if name.startswith("attempt-")), default=0)
 
 
+def read_result(folder: Folder, submission: int) -> dict[str, Any] | None:
+    """None while the submission goes on."""
+    return folder.get_json(f"{submission:04d}/result.json")
+
+
+def put_result(folder: Folder, submission: int, code: int, cause: str, **more: object) -> None:
+    """The report is the cause alone unless `more` has one."""
+    result = {"code": code, "cause": cause, "report": [cause], "time": time.time(), **more}
+    folder.put_json(f"{submission:04d}/result.json", result)
+
+
+def is_asked(folder: Folder, submission: int) -> bool:
+    """Whether the submission is to end."""
+    return (folder.get_json("stop.json") or {}).get("submission") == submission
+
+
 def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambda submission: None) -> int:
     """Writes the spec and returns the number of the submission, for which `first` is called before hosts see it. The
     same spec again, while it runs, is not another submission."""
     location, before = f"{folder.location}/job.json", read_spec(folder)
-    if before is not None and folder.get_json(f"{before.submission:04d}/result.json") is None:
+    if before is not None and read_result(folder, before.submission) is None:
         if replace(before, submission=spec.submission) != spec:
             fix = f"wait for it, end it with `maskwright stop {location}`, or use another folder"
             raise InputError("another job is not over yet", where=location, fix=fix)
@@ -97,7 +114,7 @@ def follow(
 
 def _news(folder: Folder, submission: int, begun: dict[int, list[int]]) -> dict[str, Any] | None:
     """Shows what is new; returns the result when the job is over."""
-    result = folder.get_json(f"{submission:04d}/result.json")  # before the logs, so that none is missed
+    result = read_result(folder, submission)  # before the logs, so that none is missed
     for number in range(len(begun) + 1, last_attempt(folder, submission) + 1):
         start = folder.get_json(f"{attempt_folder(submission, number)}/start.json") or {"hosts": 0}
         begun[number] = [0] * int(start["hosts"])

@@ -78,15 +78,12 @@ class Gang:
 
     def fits(self, machines: Sequence[Mapping[str, float]]) -> bool:
         """Whether it would, were nothing else on those machines."""
-        return sum(_room(machine, self.bundle) for machine in machines) >= self.num_nodes
+        room = [min(int(machine.get(name, 0.0) // n) for name, n in self.bundle.items()) for machine in machines]
+        return sum(room) >= self.num_nodes
 
     def __str__(self) -> str:
         what = f"{self.gpus} GPU{'s' * (self.gpus > 1)}" if self.gpus else "the CPU"
         return f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} with {what}{' each' * (self.num_nodes > 1)}"
-
-
-def _room(machine: Mapping[str, float], bundle: Mapping[str, float]) -> int:
-    return min(int(machine.get(name, 0.0) // amount) for name, amount in bundle.items())
 
 
 def choose(
@@ -220,7 +217,7 @@ class Attempt:
 
     def __init__(self, command: Command, gang: Gang) -> None:
         self.command, self.gang = command, gang
-        self.hosts: list[str] = []
+        self.size, self.hosts = gang.num_nodes, list[str]()
         self.ends: list[End] = []
         self._group: Any = None
         self._actors: list[Any] = []
@@ -230,10 +227,6 @@ class Attempt:
         self._failed_at: float | None = None
 
     @property
-    def size(self) -> int:
-        return self.gang.num_nodes
-
-    @property
     def over(self) -> bool:
         return len(self.ends) == self.size
 
@@ -241,13 +234,6 @@ class Attempt:
 
     def begin(self, stop: Stop, *, patient: bool) -> None:
         """Waits for machines, and raises `StoppedEarly` when there are none in time or `stop` says so."""
-        try:
-            self._begin(stop, patient)
-        except BaseException:
-            self.close()
-            raise
-
-    def _begin(self, stop: Stop, patient: bool) -> None:
         import ray
         from ray.util.placement_group import placement_group, placement_group_table
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

@@ -12,7 +12,6 @@ import json
 import re
 import secrets
 import shlex
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Annotated, Literal
 
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.launch import cluster
 from maskwright.launch.attempts import Stop, run
 from maskwright.launch.ssh.host import Attempt
 from maskwright.launch.ssh.script import first_command, script_for
@@ -83,9 +83,6 @@ class Slice(Place):
         named = {"--zone": self.zone, "--project": self.project}
         return [f"{option}={value}" for option, value in named.items() if value is not None]
 
-    def describe_words(self) -> list[str]:
-        return ["gcloud", *TPU_VM, "describe", self.name, *self._where(), "--format=json"]
-
     def ssh_words(self, index: int, command: str) -> list[str]:
         how = {"external": [], "internal": ["--internal-ip"], "iap": ["--tunnel-through-iap"]}[self.via]
         track = ["alpha"] if self.via == "iap" else []
@@ -95,17 +92,12 @@ class Slice(Place):
 
     def look(self) -> tuple[str, str, int]:
         """State, accelerator type and number of hosts. Raises `InputError` when there is no such slice to be seen."""
-        try:
-            done = subprocess.run(
-                self.describe_words(), capture_output=True, text=True, timeout=DESCRIBE_SECONDS, check=False,
-                stdin=subprocess.DEVNULL, errors="replace", start_new_session=True,
-            )  # fmt: skip
-        except FileNotFoundError:
-            fix = "install the Google Cloud CLI, or let the hosts fetch the job: maskwright submit bucket gs://bucket/folder/job.json"
-            raise InputError("is not installed, or not on the path", where="gcloud", fix=fix) from None
-        except subprocess.TimeoutExpired:
-            what = f"`gcloud describe` gave no answer in {DESCRIBE_SECONDS:.0f} seconds"
-            raise MaskwrightError(what, where=self.name, fix="check the network, and submit again") from None
+        words = ["gcloud", *TPU_VM, "describe", self.name, *self._where(), "--format=json"]
+        absent = (
+            "install the Google Cloud CLI, or let the hosts fetch the job: maskwright submit bucket gs://…/job.json"
+        )
+        silent = "check the network, and submit again"
+        done = cluster.ask(words, "", DESCRIBE_SECONDS, absent=absent, silent=silent)
         if done.returncode:
             raise self._refused(done.stderr)
         try:

@@ -109,7 +109,7 @@ _Dumper.add_representer(str, _Dumper.text)
 def _apply(place: Place, text: str) -> None:
     words = ["kubectl", "apply", "--filename=-"]
     absent = "install it, or --dry-run and apply the objects from elsewhere"
-    done = cluster.hand_to(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
+    done = cluster.ask(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
     for line in done.stdout.splitlines():
         say(redact(line))
     if done.returncode:

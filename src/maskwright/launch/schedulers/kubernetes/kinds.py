@@ -61,11 +61,6 @@ def _deadline(command: Pretrain) -> Manifest:
 def _indexed_job(place: Place, command: Pretrain) -> list[Manifest]:
     words = _words_on(place, command, "$(JOB_COMPLETION_INDEX)", f"{place.name}-0.{place.name}:{PORT}")
     pod = template(place, words)
-    rules: list[Manifest] = [
-        {"action": "FailJob", "onExitCodes": _codes(FINAL)},
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
-        {"action": "Ignore", "onExitCodes": _codes([EARLY])},
-    ]
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -74,7 +69,7 @@ def _indexed_job(place: Place, command: Pretrain) -> list[Manifest]:
             **_gang(place),
             **_deadline(command),
             "backoffLimit": place.restarts,
-            "podFailurePolicy": {"rules": rules},
+            "podFailurePolicy": _policy("Ignore"),
             # A pod is replaced once it has ended, not while it still saves.
             "podReplacementPolicy": "Failed",
             "template": pod,
@@ -97,8 +92,19 @@ def _indexed_job(place: Place, command: Pretrain) -> list[Manifest]:
     return [service, _wall(place), job]
 
 
-def _codes(codes: Sequence[int]) -> Manifest:
-    return {"containerName": CONTAINER, "operator": "In", "values": list(codes)}
+def _policy(lost: str) -> Manifest:
+    """`lost`: the action for a pod that another try may help."""
+
+    def codes(values: list[int]) -> Manifest:
+        return {"containerName": CONTAINER, "operator": "In", "values": values}
+
+    return {
+        "rules": [
+            {"action": "FailJob", "onExitCodes": codes(FINAL)},
+            {"action": lost, "onPodConditions": [{"type": "DisruptionTarget"}]},
+            {"action": lost, "onExitCodes": codes([EARLY])},
+        ]
+    }
 
 
 def _gang(place: Place) -> Manifest:
@@ -123,16 +129,11 @@ def _wall(place: Place) -> Manifest:
 def _jobset_spec(place: Place, words: Sequence[str] | None) -> Manifest:
     """The first pod that ends badly fails the only Job, and with it all pods are made anew. The message of a Job that
     failed by its policy ends in the number of the rule, by which the JobSet tells a wish from an error."""
-    rules: list[Manifest] = [
-        {"action": "FailJob", "onExitCodes": _codes(FINAL)},
-        {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]},
-        {"action": "FailJob", "onExitCodes": _codes([EARLY])},
-    ]
     by_policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
     job = {
         **_gang(place),
         "backoffLimit": 0,
-        "podFailurePolicy": {"rules": rules},
+        "podFailurePolicy": _policy("FailJob"),
         "podReplacementPolicy": "Failed",
         "template": template(place, words),
     }
