@@ -98,7 +98,7 @@ class Attempt:
 
     def _start(self, words: list[str], group: Group, number: int, port: int, listener: socket.socket | None) -> Member:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
-        variables[REASON_FILE] = self._reason_file(int(variables["RANK"]))
+        variables[REASON_FILE] = os.path.join(self._reasons.name, variables["RANK"])
         first, passed = variables["RANK"] == "0", []
         if first and listener and group.takes_listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
@@ -116,9 +116,6 @@ class Attempt:
             member.reader = threading.Thread(target=self._relay, args=(member,), daemon=True)
             member.reader.start()
         return member
-
-    def _reason_file(self, rank: int) -> str:
-        return os.path.join(self._reasons.name, str(rank))
 
     def _relay(self, member: Member) -> None:
         """What a process other than 0 says, once where several say the same."""
@@ -142,7 +139,7 @@ class Attempt:
                 if member.reader:
                     member.reader.join(1.0)
                 code = 128 - code if code < 0 else code
-                reason = read_reason(self._reason_file(member.number))
+                reason = read_reason(os.path.join(self._reasons.name, str(member.number)))
                 member.end = End(member.number, code, member.told_at is not None, reason)
                 self.ends.append(member.end)
                 if code and not self._failed_at:

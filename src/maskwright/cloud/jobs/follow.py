@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -104,14 +103,11 @@ def submit(
         watcher.leave()
         if (result := queue.read_result(folder, submission)) is not None:  # such as a refusal by Google
             raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
-        after = f"`maskwright env watch {place.location}`" if limits_are_set(limits) else "nobody"
+        limited = limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
+        after = f"`maskwright env watch {place.location}`" if limited else "nobody"
         say(f"submitted; `maskwright logs {place.location} --follow` shows it; its hosts are looked after by {after}")
         return
     follow(place, folder, submission, watcher, poll_seconds or POLL_SECONDS)
-
-
-def limits_are_set(limits: Limits) -> bool:
-    return limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
 
 
 def with_rates(ground: Ground, limits: Limits) -> Limits:
@@ -122,8 +118,15 @@ def with_rates(ground: Ground, limits: Limits) -> Limits:
 
 
 def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll_seconds: float) -> None:
-    turn = _Every(poll_seconds, watcher.turn)
+    due = 0.0
     ended: MaskwrightError | None = None
+
+    def turn() -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            watcher.turn()
+            due = time.monotonic() + poll_seconds
+
     try:
         try:
             queue.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
@@ -165,18 +168,6 @@ def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None
         raise ended
     if end.code:
         raise JobError(f"the job failed: {end.why or f'exit {end.code}'}", end.code, where=place.location)
-
-
-class _Every:
-    """Calls at most once in so many seconds."""
-
-    def __init__(self, seconds: float, call: Callable[[], object]) -> None:
-        self._seconds, self._call, self._next = seconds, call, 0.0
-
-    def __call__(self) -> None:
-        if time.monotonic() >= self._next:
-            self._call()
-            self._next = time.monotonic() + self._seconds
 
 
 def watch(

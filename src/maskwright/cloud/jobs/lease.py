@@ -3,8 +3,8 @@
     watch/lease-000003.json     created once, and only where there is none: of two that try, one holds it
     watch/beat-000003.json      its holder counts a number up in it; {"over": true} when it leaves
 
-The highest number is the lease that counts. Whoever finds one watches its beat by a clock of its own, and takes the
-next number when it stands still. A holder that wakes up after a long sleep finds the higher number and stands back;
+The highest number is the lease that counts. Whoever finds one watches its heartbeat by a clock of its own, and takes
+the next number when it stands still. A holder that wakes up after a long sleep finds the higher number and stands back;
 Terraform's lock on the state is what it meets in between.
 """
 

@@ -17,7 +17,7 @@ from maskwright.launch.ssh.host import OTHERS_SECONDS
 from maskwright.launch.target import JobSpec
 
 LOST_SECONDS = 90.0
-"""A host whose beat stands still for so long counts as lost."""
+"""A host whose heartbeat stands still for so long counts as lost."""
 
 
 class Leader:
@@ -73,7 +73,7 @@ class Leader:
         put_result(self.folder, spec.submission, code, cause, reason=reason, report=lines)
 
     def _look_at(self, host: int) -> dict[str, Any] | None:
-        """A host's beat, None when it stands still."""
+        """A host's heartbeat, None when it stands still."""
         beat = self.folder.get_json(f"hosts/host-{host}.json")
         lost = self._pulse.still(host, beat) >= LOST_SECONDS
         return None if lost or beat is None or beat.get("gone") else beat

@@ -121,7 +121,7 @@ def _host(beat: dict[str, Any] | None, said: dict[str, Any] | None, submission: 
         return f"{name}, attempt ended with {said['code'] if said['code'] is not None else 'the host'}"
     if beat.get("submission") != submission:
         return f"{name} has not seen this submission yet"
-    return f"{name} {'waits' if beat.get('idle') else 'computes'}, by its last beat"
+    return f"{name} {'waits' if beat.get('idle') else 'computes'}, by its last heartbeat"
 
 
 def print_log(folder: Folder, submission: int, lines: int | None) -> None:

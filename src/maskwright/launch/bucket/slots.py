@@ -1,12 +1,12 @@
 """Which index a host has, where no machine says it: the hosts settle it in the bucket.
 
-    hosts/host-3.json                     the beat of whoever is host 3
+    hosts/host-3.json                     the heartbeat of whoever is host 3
     hosts/host-3.claim-000002.json        {"instance": "lab1-slice-x7f2"}: the second machine to be host 3
 
 A claim is created and never changed. Of two hosts that create the same one the store refuses one, so no number has two
-owners. The highest claim of a number counts. A host takes over a number whose beat stands still, or says that its host
-has gone; one that was taken over sees the next claim and ends what it runs. A host that comes back under its own name
-is who it was.
+owners. The highest claim of a number counts. A host takes over a number whose heartbeat stands still, or says that its
+host has gone; one that was taken over sees the next claim and ends what it runs. A host that comes back under its own
+name is who it was.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Slot:
 
 
 class Slots:
-    """`look` until it finds one. `lost_seconds`: after which a beat that stands still is that of a lost host."""
+    """`look` until it finds one. `lost_seconds`: after which a heartbeat that stands still is that of a lost host."""
 
     def __init__(self, folder: Folder, instance: str, num_hosts: int, lost_seconds: float) -> None:
         self._folder, self._instance, self._num_hosts, self._lost_seconds = folder, instance, num_hosts, lost_seconds

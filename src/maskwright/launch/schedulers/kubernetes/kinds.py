@@ -17,8 +17,15 @@ from maskwright.core.errors import InputError
 from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import EARLY
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT
-from maskwright.launch.schedulers.kubernetes.place import CONFIG_FOLDER, Place
-from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, Manifest, literal, metadata, template
+from maskwright.launch.schedulers.kubernetes.pod import (
+    CONFIG_FOLDER,
+    CONTAINER,
+    Manifest,
+    Place,
+    literal,
+    metadata,
+    template,
+)
 from maskwright.launch.target import Pretrain, node_words
 
 CONFIG = f"{CONFIG_FOLDER}/run.yaml"
