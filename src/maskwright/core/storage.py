@@ -58,9 +58,8 @@ def open_binary(location: str) -> BinaryIO:
     except IsADirectoryError:
         raise InputError("is a folder, not a file", where=location, fix=f"name its files: {location}/*") from None
     except PermissionError:
-        raise InputError(
-            "cannot be read: permission denied", where=location, fix="check the file's permissions"
-        ) from None
+        fix = "check the file's permissions"
+        raise InputError("cannot be read: permission denied", where=location, fix=fix) from None
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read: {error}", where=location, fix="check the path and the disk") from error
 
@@ -206,11 +205,9 @@ def read_json(location: str) -> Any:
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"is not JSON: {error.msg}",
-            where=f"{location}:{error.lineno}:{error.colno}",
-            fix="repair or restore the file",
-        ) from None
+        what = f"is not JSON: {error.msg}"
+        fix = "repair or restore the file"
+        raise InputError(what, where=f"{location}:{error.lineno}:{error.colno}", fix=fix) from None
     except UnicodeDecodeError:
         raise InputError("is not JSON: not UTF-8", where=location, fix="repair or restore the file") from None
     except (ValueError, RecursionError):  # ValueError: a number of more than 4,300 digits
@@ -256,9 +253,8 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror}", where=folder, fix="check the permissions, or choose another folder"
-        ) from None
+        fix = "check the permissions, or choose another folder"
+        raise InputError(f"cannot be written: {error.strerror}", where=folder, fix=fix) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -284,9 +280,8 @@ def make_folder(path: str) -> None:
     except (FileExistsError, NotADirectoryError):
         raise InputError("is a file, but a folder is needed", where=path, fix="choose another folder") from None
     except OSError as error:
-        raise InputError(
-            f"cannot be created: {error.strerror}", where=path, fix="check the permissions, or choose another folder"
-        ) from None
+        fix = "check the permissions, or choose another folder"
+        raise InputError(f"cannot be created: {error.strerror}", where=path, fix=fix) from None
 
 
 # ---- file systems behind URLs: whatever goes wrong with them is said on one line, and soon ---------------------------

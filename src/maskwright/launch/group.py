@@ -25,12 +25,15 @@ class Machines:
 
 @dataclass(frozen=True)
 class Group:
-    """`processes` on this machine, which is number `node_rank` of `nodes`; `rendezvous` is HOST:PORT of number 0."""
+    """Processes that train together."""
 
     processes: int
+    """On this machine."""
     nodes: int = 1
     node_rank: int = 0
+    """Which of the nodes this machine is."""
     rendezvous: str | None = None
+    """HOST:PORT of node 0."""
     takes_listener: bool = True
     """Whether process 0 takes a socket that listens already; JAX opens its own."""
 
@@ -81,18 +84,14 @@ def choose(config: RunConfig, machines: Machines, *, gpus: int | None = None) ->
             )
     processes = processes or 1
     if (on_gpus or engine.device == "cuda") and engine.kind == "torch" and processes > max(there, 1):
-        raise ConfigError(
-            f"{processes} GPUs were asked for, and this machine has {there}",
-            where="--processes",
-            fix=f"take {max(there, 1)}, or say engine.device: cpu",
-        )
+        what = f"{processes} GPUs were asked for, and this machine has {there}"
+        raise ConfigError(what, where="--processes", fix=f"take {max(there, 1)}, or say engine.device: cpu")
     total = nodes * processes
     if engine.kind == "torch":
         shared_out(V, total, "processes")
     if engine.kind == "torch" and engine.devices not in (None, total):
-        raise ConfigError(
-            f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix="leave it out"
-        )
+        fix = "leave it out"
+        raise ConfigError(f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix=fix)
     if total == 1:
         return None
     return Group(processes, nodes, node_rank, rendezvous if nodes > 1 else None, engine.kind == "torch")

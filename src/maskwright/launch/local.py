@@ -89,9 +89,8 @@ class Attempt:
                 self.members.append(self._start(command.words(), group, number, port, listener))
         except OSError as error:
             self.close()
-            raise ConfigError(
-                f"process {number} cannot be started: {error.strerror}", where="--processes", fix="take fewer"
-            ) from None
+            what = f"process {number} cannot be started: {error.strerror}"
+            raise ConfigError(what, where="--processes", fix="take fewer") from None
         finally:
             if listener:
                 listener.close()

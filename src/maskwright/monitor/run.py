@@ -48,11 +48,8 @@ def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
             return f"{directory.location}: {status.phase} at step {status.step:,}"
         time.sleep(0.2)
     directory.take_request()
-    raise MaskwrightError(
-        f"did not answer within {wait_seconds:g} seconds",
-        where=directory.location,
-        fix="`maskwright status` says how it is; or give --wait-seconds more",
-    )
+    fix = "`maskwright status` says how it is; or give --wait-seconds more"
+    raise MaskwrightError(f"did not answer within {wait_seconds:g} seconds", where=directory.location, fix=fix)
 
 
 def _require_running(directory: RunDirectory, now: float) -> None:
@@ -63,8 +60,5 @@ def _require_running(directory: RunDirectory, now: float) -> None:
         raise InputError(f"is not running ({found})", where=directory.location, fix="there is nothing to stop")
     silent = now - status.heartbeat
     if silent > SILENT_SECONDS and not directory.is_locked():
-        raise InputError(
-            f"is not running: its last sign of life is {silent:,.0f} seconds old, and nothing holds its lock",
-            where=directory.location,
-            fix="the command that started it continues it",
-        )
+        what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and nothing holds its lock"
+        raise InputError(what, where=directory.location, fix="the command that started it continues it")

@@ -135,11 +135,9 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
     names = folder.names()
     checkpoint = newest_checkpoint(folder, "checkpoints" in names)
     if not set(SIGNS) & set(names) and checkpoint is None:
-        raise InputError(
-            "is not a run directory" if names else "is not there, or empty",
-            where=folder.location,
-            fix="give the folder that `maskwright pretrain … --run` writes, as this machine sees it",
-        )
+        what = "is not a run directory" if names else "is not there, or empty"
+        fix = "give the folder that `maskwright pretrain … --run` writes, as this machine sees it"
+        raise InputError(what, where=folder.location, fix=fix)
     beats, states = _beats(folder)
     status = records.read(Status, folder.get("status.json"))
     held_by = _holder(folder)

@@ -66,11 +66,8 @@ class RunDirectory:
 
     def __init__(self, location: str) -> None:
         if storage.is_url(location):
-            raise InputError(
-                "a run directory must be a local folder",
-                where=location,
-                fix="give --run a local folder, and copy it when the run is done",
-            )
+            fix = "give --run a local folder, and copy it when the run is done"
+            raise InputError("a run directory must be a local folder", where=location, fix=fix)
         self.location = os.path.abspath(location)
 
     def path(self, *parts: str) -> str:
@@ -99,17 +96,13 @@ class RunDirectory:
             known |= {"lock", "lease.json", "tokenizer", "environment.json", "status.json", "log.txt", "processes"}
         foreign = sorted(name for name in found - known if not storage.is_temporary(name))
         if foreign:
-            raise InputError(
-                f"is no run directory, but holds {foreign[0]}", where=self.location, fix="give --run a new folder"
-            )
+            fix = "give --run a new folder"
+            raise InputError(f"is no run directory, but holds {foreign[0]}", where=self.location, fix=fix)
 
     def require(self) -> None:
         if not self.exists():
-            raise InputError(
-                "is not a run directory (no config.resolved.json)",
-                where=self.location,
-                fix="give the folder that `maskwright pretrain … --run` wrote",
-            )
+            fix = "give the folder that `maskwright pretrain … --run` wrote"
+            raise InputError("is not a run directory (no config.resolved.json)", where=self.location, fix=fix)
 
     def read_config(self) -> dict[str, Any]:
         """`{"config": {dotted key: value}, "digest": …, "model": …}` as written when the run started."""
@@ -119,11 +112,8 @@ class RunDirectory:
         if not isinstance(record, dict) or "format" not in record:
             raise InputError("is not a run's record", where=self.config, fix=fix)
         if record["format"] != FORMAT:
-            raise InputError(
-                f"has format {str(record['format'])[:20]}, this version reads {FORMAT}",
-                where=self.config,
-                fix="use the maskwright that wrote it, or start a new run",
-            )
+            what = f"has format {str(record['format'])[:20]}, this version reads {FORMAT}"
+            raise InputError(what, where=self.config, fix="use the maskwright that wrote it, or start a new run")
         for key, kind in RECORD.items():
             if not isinstance(record.get(key), kind):
                 raise InputError(f"lacks `{key}`", where=self.config, fix=fix)
@@ -177,11 +167,9 @@ class RunDirectory:
             with open(self.metrics, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise MaskwrightError(
-                f"cannot be written: {error.strerror or error}; the checkpoints are untouched",
-                where=self.metrics,
-                fix="free disk space or permit writing, and start the same command again",
-            ) from None
+            what = f"cannot be written: {error.strerror or error}; the checkpoints are untouched"
+            fix = "free disk space or permit writing, and start the same command again"
+            raise MaskwrightError(what, where=self.metrics, fix=fix) from None
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every complete line; a line that a kill or a power cut left broken is skipped."""

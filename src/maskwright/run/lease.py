@@ -57,11 +57,8 @@ class Lease:
     def require(self) -> None:
         """Raises `InputError` if the lease is lost."""
         if self.lost:
-            raise InputError(
-                "was taken over by another process; this one writes no more",
-                where=os.path.dirname(self._path),
-                fix="let one process at a time run on a folder",
-            )
+            what = "was taken over by another process; this one writes no more"
+            raise InputError(what, where=os.path.dirname(self._path), fix="let one process at a time run on a folder")
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_SECONDS):

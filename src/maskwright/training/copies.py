@@ -106,9 +106,8 @@ class Copies:
                 to, wanted = os.path.join(partial, name), manifest["files"][name]["sha256"]
                 self._folder.download(f"{source}/{name}", to)
                 if storage.sha256_of_file(to) != wanted:
-                    raise CheckpointError(
-                        "is not what was saved (sha256 differs)", where=f"{self._url(step)}/{name}", fix=RESTORE
-                    )
+                    what = "is not what was saved (sha256 differs)"
+                    raise CheckpointError(what, where=f"{self._url(step)}/{name}", fix=RESTORE)
             require_same(storage.read_json(os.path.join(partial, RUN_FILES[0])))
             done, known = (_rollbacks(folder) for folder in (directory.location, partial))
             if done != known[: len(done)]:
@@ -150,9 +149,8 @@ class Copies:
         elif good:
             good = self._folder.sha256(name) == expected["sha256"]
         if not good:
-            raise CheckpointError(
-                "did not arrive complete", where=f"{self.location}/{name}", fix="look at the store and the network"
-            )
+            fix = "look at the store and the network"
+            raise CheckpointError("did not arrive complete", where=f"{self.location}/{name}", fix=fix)
 
     def _url(self, step: int) -> str:
         return f"{self.location}/{step_folder(step)}"

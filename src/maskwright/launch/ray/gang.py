@@ -107,31 +107,24 @@ def choose(
         has = "; ".join(
             ", ".join(f"{machine.get(name, 0.0):g} {name}s" for name in ("CPU", "GPU")) for machine in machines
         )
-        raise InputError(
-            f"no room for {gang}: the cluster's machines have {has or 'nothing'}",
-            where="--num-nodes, --gpus-per-node",
-            fix="ask for less, or add machines first (an autoscaler's that are not there yet do not count)",
-        )
+        what = f"no room for {gang}: the cluster's machines have {has or 'nothing'}"
+        fix = "ask for less, or add machines first (an autoscaler's that are not there yet do not count)"
+        raise InputError(what, where="--num-nodes, --gpus-per-node", fix=fix)
     return gang
 
 
 def require_lasting(run: str, store: str | None, init_from: str | None, folder: str | None) -> None:
     """A job stands in a temporary folder that goes with it: what it reads may lie there, what it writes may not."""
     if not os.path.isabs(run) and "://" not in run:
-        raise InputError(
-            "is relative, and a Ray job's folder is deleted when it ends: the checkpoints would be lost",
-            where=f"--run {run}",
-            fix="give a folder by its whole path, on storage that all machines of the cluster see",
-        )
+        what = "is relative, and a Ray job's folder is deleted when it ends: the checkpoints would be lost"
+        fix = "give a folder by its whole path, on storage that all machines of the cluster see"
+        raise InputError(what, where=f"--run {run}", fix=fix)
     for key, location in (("data.store", store), ("model.init_from", init_from)):
         if location is None or "://" in location or os.path.isabs(location):
             continue
         if folder is None or not os.path.exists(os.path.join(folder, location)):
-            raise InputError(
-                "is relative, and not in the job's working directory",
-                where=f"{key}: {location}",
-                fix="give its whole path on the cluster's machines, or upload it with --working-dir (below 100 MiB)",
-            )
+            fix = "give its whole path on the cluster's machines, or upload it with --working-dir (below 100 MiB)"
+            raise InputError("is relative, and not in the job's working directory", where=f"{key}: {location}", fix=fix)
 
 
 @dataclass

@@ -37,13 +37,15 @@ Address = Annotated[
 
 @dataclass(frozen=True)
 class RayJob:
-    """`state`: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED. `code`: the entrypoint's, where Ray knows. `run`: its
-    run directory, None for what is no `maskwright pretrain`. Times are Unix seconds."""
+    """A job as Ray describes it. Times are Unix seconds."""
 
     id: str
     state: str
+    """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     code: int | None
+    """The entrypoint's exit code, where Ray knows it."""
     run: str | None
+    """Its run directory; None for what is no `maskwright pretrain`."""
     began: float | None
     ended: float | None
     why: str

@@ -17,18 +17,9 @@ from maskwright.core.errors import InputError
 from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import EARLY
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT
-from maskwright.launch.schedulers.kubernetes.pod import (
-    CONFIG_FOLDER,
-    CONTAINER,
-    Manifest,
-    Place,
-    literal,
-    metadata,
-    template,
-)
+from maskwright.launch.schedulers.kubernetes.pod import CONFIG, CONTAINER, Manifest, Place, literal, metadata, template
 from maskwright.launch.target import Pretrain, node_words
 
-CONFIG = f"{CONFIG_FOLDER}/run.yaml"
 FINAL = [1, 2, 3, 126, 127]
 """Exit codes after which trying again gives the same: failed, bad input, health, and no such command in the image."""
 INSTANCE = "app.kubernetes.io/instance"
@@ -101,17 +92,13 @@ def _indexed_job(place: Place, command: Pretrain) -> list[Manifest]:
 
 def _policy(lost: str) -> Manifest:
     """`lost`: the action for a pod that another try may help."""
-
-    def codes(values: list[int]) -> Manifest:
-        return {"containerName": CONTAINER, "operator": "In", "values": values}
-
-    return {
-        "rules": [
-            {"action": "FailJob", "onExitCodes": codes(FINAL)},
-            {"action": lost, "onPodConditions": [{"type": "DisruptionTarget"}]},
-            {"action": lost, "onExitCodes": codes([EARLY])},
-        ]
-    }
+    named = {"containerName": CONTAINER, "operator": "In"}
+    rules: list[Manifest] = [
+        {"action": "FailJob", "onExitCodes": {**named, "values": FINAL}},
+        {"action": lost, "onPodConditions": [{"type": "DisruptionTarget"}]},
+        {"action": lost, "onExitCodes": {**named, "values": [EARLY]}},
+    ]
+    return {"rules": rules}
 
 
 def _gang(place: Place) -> Manifest:

@@ -20,6 +20,7 @@ Kind = Literal["indexed-job", "jobset", "trainjob", "rayjob"]
 SCRATCH = "/tmp"
 """The one writable folder in a container that is not a claim's; it goes with the pod."""
 CONFIG_FOLDER = "/etc/maskwright"
+CONFIG = f"{CONFIG_FOLDER}/run.yaml"
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 
