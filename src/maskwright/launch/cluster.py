@@ -32,7 +32,9 @@ def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str
             start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        raise InputError(f"cannot be started: {error.strerror}", where=words[0], fix=absent) from None
+        missing = isinstance(error, FileNotFoundError)
+        what = "is not installed, or not on the path" if missing else f"cannot be started: {error.strerror}"
+        raise InputError(what, where=words[0], fix=absent) from None
     except subprocess.TimeoutExpired:
         raise MaskwrightError(f"no answer in {seconds:.0f} s", where=words[0], fix=silent) from None
 

@@ -16,22 +16,24 @@ NOWHERE = "192.0.2.1"
 
 
 def metadata(path: str) -> str:
-    """Of this machine, from the server that Google's hosts ask. Raises `InputError` where it does not tell."""
+    """Of this machine, from the server that Google's hosts ask. GCE_METADATA_HOST is Google's own variable."""
     try:
         return _read(path)
     except (OSError, ValueError) as error:
-        fix = "run it on a TPU VM, or say --host-index and --num-hosts"
-        what = f"does not tell {path.rpartition('/')[2]} ({error})"
-        raise InputError(what, where="the metadata server", fix=fix) from error
+        raise _untold(path, error) from None
 
 
 def _read(path: str) -> str:
-    # GCE_METADATA_HOST is Google's own variable.
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     request = urllib.request.Request(METADATA.format(host=host, path=path), headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=10) as answer:
         return str(answer.read().decode())
+
+
+def _untold(path: str, error: Exception) -> InputError:
+    fix = "run it on a TPU VM, or say --host-index and --num-hosts"
+    return InputError(f"does not tell {path.rpartition('/')[2]} ({error})", where="the metadata server", fix=fix)
 
 
 def attribute(name: str) -> str:
@@ -44,12 +46,13 @@ def told_index() -> int | None:
     answer: to take a free number then would give two hosts the same."""
     for name in ("agent-worker-number", "worker-id"):
         try:
-            return int(attribute(name))
-        except InputError as error:
-            cause = error.__cause__
-            no_server = isinstance(getattr(cause, "reason", None), socket.gaierror)
-            if not no_server and not (isinstance(cause, urllib.error.HTTPError) and cause.code == 404):
-                raise
+            return int(_read(f"attributes/{name}"))
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise _untold(name, error) from None
+        except (OSError, ValueError) as error:
+            if not isinstance(getattr(error, "reason", None), socket.gaierror):  # there is no such server
+                raise _untold(name, error) from None
     return None
 
 
