@@ -66,7 +66,7 @@ FOREIGN_TEXT = {
     "engines/base.py": "torch's and XLA's out of memory",
     "engines/jax/ahead.py": "XLA's out of memory",
     "launch/ray/jobs.py": "the status codes that Ray's client puts into its errors",
-    "training/copies.py": "gcsfs's 403, an OSError without a number",
+    "core/folder.py": "gcsfs's 403, an OSError without a number",
 }
 """Where something is decided by the words of an error, and whose words these are: never our own."""
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litdata", "torch_xla"}

@@ -341,7 +341,7 @@ def test_what_kubectl_says_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: py
         'error: kubectl apply: error: no matches for kind "JobSet" ensure CRDs'
     )
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    assert submit(cli, tmp_path).error.startswith("kubectl: cannot be started: No such file")
+    assert submit(cli, tmp_path).error.startswith("kubectl: is not installed, or not on the path")
 
 
 @pytest.fixture

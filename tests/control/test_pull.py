@@ -241,10 +241,10 @@ def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
     folder.put_json("hosts/host-1.json", {"beat": 9, "submission": 1, "idle": True})
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for _ in range(5):
-        agent._speak_with_the_bucket()
+        agent._sync()
     assert queue.last_attempt(folder, 1) == 0
     folder.put_json("hosts/host-1.json", {**agent._self, "beat": 10, "submission": 1, "idle": True})
-    agent._speak_with_the_bucket()
+    agent._sync()
     assert queue.last_attempt(folder, 1) == 1
 
 
@@ -254,14 +254,14 @@ def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytes
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for beat in (1, 2):
         folder.put_json("hosts/host-1.json", {**agent._self, "beat": beat, "submission": 1, "idle": True})
-        agent._speak_with_the_bucket()
-    exit_ = {"code": 75, "told": False, "reason": "", "why": "", "tail": [], "time": 0.0}
+        agent._sync()
+    exit_ = {"host": 0, "code": 75, "told": False, "reason": "", "why": "", "tail": [], "time": 0.0}
     folder.put_json("0001/attempt-001/host-0/exit.json", exit_)
     folder.put_json("hosts/host-1.json", {"beat": 3, "submission": 1, "idle": False})
-    agent._speak_with_the_bucket()
+    agent._sync()
     assert folder.get_json("0001/result.json") is None
     monkeypatch.setattr(leader, "LOST_SECONDS", 0.0)
-    agent._speak_with_the_bucket()
+    agent._sync()
     result = folder.get_json("0001/result.json")
     assert result is not None and result["code"] == 75 and "host 1: lost (no sign of life" in result["report"][0]
 

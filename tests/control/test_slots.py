@@ -206,11 +206,11 @@ def test_host_that_was_replaced_while_it_slept_ends_its_job(tmp_path: Path, monk
     slots = Slots(folder, "old", 1, 90.0)
     slot = slots.look()
     agent = agent_module.Agent(folder, 0, 1, once=True, poll_seconds=0.1, instance="old", slots=slots, slot=slot)
-    agent._speak_with_the_bucket()
+    agent._sync()
     assert not agent.displaced
     assert Slots(folder, "new", 1, 0.0).look() == Slot(0, 2)
     before = folder.get("hosts/host-0.json")
-    agent._speak_with_the_bucket()
+    agent._sync()
     assert agent.displaced
     agent.leave(agent_module.Stop())
     assert folder.get("hosts/host-0.json") == before  # that beat is the new host's
@@ -250,12 +250,12 @@ def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monk
             self.put("job.json", JobSpec(Pretrain("a.yaml", "r")).to_json().encode())
 
     monkeypatch.setattr(Folder, "put_json", submit_meanwhile)
-    agent._speak_with_the_bucket()
+    agent._sync()
     assert not agent.idle_for_good and folder.get("idle/g.json") is None
-    agent._speak_with_the_bucket()  # a job is waiting for hosts
+    agent._sync()  # a job is waiting for hosts
     assert not agent.idle_for_good
     folder.put_json("0001/result.json", {"code": 0})
-    agent._speak_with_the_bucket()
+    agent._sync()
     assert agent.idle_for_good and folder.get_json("idle/g.json")
 
 
@@ -266,11 +266,11 @@ def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
     folder.put("job.json", JobSpec(Pretrain("a.yaml", "r")).to_json().encode())
     stays = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="s")
     agent = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="g", idle_seconds=0.0)
-    agent._speak_with_the_bucket()
+    agent._sync()
     assert not agent.idle_for_good
     monkeypatch.setattr(agent_module, "WAIT_SECONDS", 0.0)
     for one in (agent, stays):
-        one._speak_with_the_bucket()
+        one._sync()
     assert agent.idle_for_good and not stays.idle_for_good  # where idle hosts stay, so does this one
     note = folder.get_json("idle/g.json")
     assert note and note["what"].startswith("a job waited in vain for its other hosts")
@@ -283,12 +283,12 @@ def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytes
     other = {"submission": 1, "idle": True, "software": {**agent._self["software"], "image": "sha256:other"}}
     for beat in range(3):
         folder.put_json("hosts/host-1.json", {**other, "beat": beat})
-        agent._speak_with_the_bucket()
+        agent._sync()
     assert queue.last_attempt(folder, 1) == 0
     said = capsys.readouterr().err
     assert said.count("host 1 runs") == 1 and "sha256:other" in said
     folder.put_json("hosts/host-1.json", {**other, "beat": 4, "software": agent._self["software"]})
-    agent._speak_with_the_bucket()
+    agent._sync()
     assert queue.last_attempt(folder, 1) == 1
 
 

@@ -24,11 +24,12 @@ import warm
 import yaml
 from command_line import COMMAND, maskwright, write_config
 
+from maskwright.core.folder import Folder
 from maskwright.data.store import TokenStore
 from maskwright.monitor.status import Report, look
 from maskwright.run import liveness
 from maskwright.run.directory import RunDirectory
-from maskwright.run.heartbeat import local_beats, states_here
+from maskwright.run.heartbeat import read_beats, states_here
 from maskwright.training import beats as writer
 from maskwright.training.beats import Beats
 
@@ -188,7 +189,9 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     printed = json.loads(maskwright("status", team.run, "--json", cwd=team.folder))
     assert printed["state"] == "hung" and printed["ranks"][1]["verdict"] == "hung"
     team.wait_for(lambda found: found.ranks[1].seconds > 5.0)
-    assert liveness.hung(local_beats(str(team.run)), time.time()) == 1  # by the files alone, as on another machine
+    assert (
+        liveness.hung(read_beats(Folder(str(team.run))), time.time()) == 1
+    )  # by the files alone, as on another machine
     os.kill(rank_1, signal.SIGCONT)
     team.trains()
 
@@ -223,7 +226,7 @@ def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
         assert "cannot tell whom they wait for" in found.report()  # the whole step is one program
     else:
         assert verdicts(found) == {0: "fine", 1: "hung"} and "the others wait for it" in found.report()
-        assert liveness.hung(local_beats(str(team.run)), time.time()) == 1
+        assert liveness.hung(read_beats(Folder(str(team.run))), time.time()) == 1
 
 
 def test_a_rank_that_is_slow(team: Team, kind: str) -> None:
@@ -270,13 +273,13 @@ def test_three_processes_of_which_one_is_slow_then_gone(tmp_path: Path) -> None:
         process.start()
 
     def judged() -> dict[int, str]:
-        beats = local_beats(run)
+        beats = read_beats(Folder(run))
         return {one.beat.rank: one.verdict for one in liveness.judge(beats, time.time(), states_here(beats))}
 
     def becomes(expected: dict[int, str]) -> None:
         deadline = time.monotonic() + 300.0
         while judged() != expected:
-            assert time.monotonic() < deadline, (judged(), local_beats(run))
+            assert time.monotonic() < deadline, (judged(), read_beats(Folder(run)))
             time.sleep(0.05)
 
     try:

@@ -13,14 +13,15 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from maskwright.core.config import RunConfig
-from maskwright.core.errors import CheckpointError, ConfigError, InputError, StoppedEarly
+from maskwright.core.errors import CheckpointError, ConfigError, InputError, MaskwrightError, StoppedEarly
+from maskwright.core.folder import TRIES, Folder
 from maskwright.drills.drill import tiny
 from maskwright.drills.verify_resume import shortened
 from maskwright.engines.base import TrainState
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.training import checkpoint
-from maskwright.training.copies import TRIES, Copies
+from maskwright.training.copies import Copies
 from maskwright.training.stop import StopRequest
 
 
@@ -125,7 +126,7 @@ def test_a_refusal_is_not_repeated(tmp_path: Path) -> None:
     waits: list[float] = []
     copies, directory = Copies(URL, sleep=waits.append), saved(tmp_path / "one", 10)
     fail_with(iter([HttpError(403)] * 20))
-    with pytest.raises(CheckpointError, match="HTTP 403"):
+    with pytest.raises(MaskwrightError, match="HTTP 403"):
         put(copies, directory, 10)
     assert waits == []
 
@@ -140,7 +141,7 @@ def test_a_store_that_stays_away_leaves_no_half_copy(tmp_path: Path) -> None:
             raise HttpError(503)
 
     ShakyStore.fail = staticmethod(fail)
-    with pytest.raises(CheckpointError, match="cannot write optimizer.safetensors: HTTP 503"):
+    with pytest.raises(MaskwrightError, match="step-00000020/optimizer.safetensors: cannot be written: HTTP 503"):
         put(copies, directory, 20)
     assert len(waits) == TRIES - 1
     assert copies.steps() == [10]
@@ -184,7 +185,7 @@ def test_a_damaged_copy_is_named_and_the_one_before_taken(
     directory, copies = saved(tmp_path / "one", 10, 20), Copies(URL)
     for step in (10, 20):
         put(copies, directory, step)
-    copies._files.pipe_file(f"{copies._root}/step-00000020/{name}", b"{}")
+    Folder(URL).put(f"step-00000020/{name}", b"{}")
     fresh = RunDirectory(str(tmp_path / "two"))
     copies.fetch(fresh, same)
     assert checkpoint.whole_steps(fresh.checkpoints) == [10]
@@ -216,7 +217,7 @@ def test_a_run_goes_on_on_another_machine_bit_for_bit(config: Callable[..., RunC
 def test_a_store_that_is_away_does_not_stop_training_but_ends_it_with_an_error(
     config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("maskwright.training.copies.FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("maskwright.core.folder.FIRST_WAIT_SECONDS", 0.0)
 
     def fail(operation: str, path: str) -> None:
         if operation == "put":

@@ -16,7 +16,7 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 pytest.importorskip("gcsfs", reason="needs the gcs extra")
 from fake_gcs import FakeGcs, fake_gcs
 
-from maskwright.core.errors import CheckpointError, InputError
+from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
 from maskwright.engines.base import TrainState
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
@@ -96,7 +96,7 @@ def test_busy_answers_are_waited_out(gcs: FakeGcs, tmp_path: Path) -> None:
 def test_a_refusal_is_said_at_once(gcs: FakeGcs, tmp_path: Path) -> None:
     directory, copies = saved(tmp_path / "one", 10), Copies(URL)
     gcs.failures = [403] * 50
-    with pytest.raises(CheckpointError, match="as was asked for"):
+    with pytest.raises(MaskwrightError, match="as was asked for"):
         put(copies, directory, 10)
     assert len(gcs.failures) > 40
 

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 from in_process import Cli, ConfigFile
 
-from maskwright.core import remote
+from maskwright.core import storage
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_host_that_is_not_there_is_one_line_and_soon(
         nobody.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         monkeypatch.setitem(fsspec.config.conf, "gs", {"endpoint_url": address})
-        monkeypatch.setattr(remote, "FIRST_CONTACT_SECONDS", 0.3)
+        monkeypatch.setattr(storage, "FIRST_CONTACT_SECONDS", 0.3)
         copied = config_file(checkpoint={"copy_to": "gs://typo/run"})
         for command in (
             ("text", "audit", "gs://typo/a.txt"),

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from maskwright.core import records
 from maskwright.core.errors import StoppedEarly
+from maskwright.core.folder import Folder
 from maskwright.run import heartbeat as module
 from maskwright.run.directory import RunDirectory
-from maskwright.run.heartbeat import Beat, local_beats, parse_beat, pid_started, state_of
+from maskwright.run.heartbeat import Beat, pid_started, read_beats, state_of
 from maskwright.training import beats as writer
 from maskwright.training.beats import Beats
 
@@ -41,8 +43,8 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 
 def of(run: Path, rank: int) -> Beat:
-    wait_for(lambda: any(beat.rank == rank for beat in local_beats(str(run))))
-    return next(beat for beat in local_beats(str(run)) if beat.rank == rank)
+    wait_for(lambda: any(beat.rank == rank for beat in read_beats(Folder(str(run)))))
+    return next(beat for beat in read_beats(Folder(str(run))) if beat.rank == rank)
 
 
 def test_what_a_process_does_is_in_its_file(tmp_path: Path) -> None:
@@ -118,13 +120,13 @@ def test_files_of_earlier_starts_do_not_count(tmp_path: Path) -> None:
         of(tmp_path, rank)
     # A new start with fewer ranks, while processes of the old one are still there, as after a long suspension.
     with Beats(run, 0, 2, "two").begin(Engine()), Beats(run, 1, 2, "two").begin(Engine()):
-        wait_for(lambda: [beat.start for beat in local_beats(str(tmp_path))] == ["two", "two"])
+        wait_for(lambda: [beat.start for beat in read_beats(Folder(str(tmp_path)))] == ["two", "two"])
         time.sleep(0.2)
-        assert [beat.start for beat in local_beats(str(tmp_path))] == ["two", "two"]
+        assert [beat.start for beat in read_beats(Folder(str(tmp_path)))] == ["two", "two"]
         for old in larger:
             old.end(0, "")
         assert sorted(os.listdir(tmp_path / "processes")) == ["rank-00000.json", "rank-00001.json"]
-        assert [beat.start for beat in local_beats(str(tmp_path))] == ["two", "two"]
+        assert [beat.start for beat in read_beats(Folder(str(tmp_path)))] == ["two", "two"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EIO])
@@ -167,12 +169,12 @@ def test_a_broken_file_is_passed_over(tmp_path: Path) -> None:
     folder = tmp_path / "processes"
     for content in ("", "{", "[]", "null", '{"rank": 1}', json.dumps(good | {"rank": True})):
         (folder / "rank-00001.json").write_text(content)
-        assert [beat.rank for beat in local_beats(str(tmp_path))] == [0], content
-    assert parse_beat(None) is None
-    assert parse_beat(json.dumps(good | {"key of a later version": 1}).encode()) is not None
+        assert [beat.rank for beat in read_beats(Folder(str(tmp_path)))] == [0], content
+    assert records.read(Beat, None) is None
+    assert records.read(Beat, json.dumps(good | {"key of a later version": 1}).encode()) is not None
     (folder / "rank-00001.json").write_text(json.dumps(good | {"rank": 1}))
     (folder / "rank-1.json").write_text(json.dumps(good | {"rank": 1}))
-    assert [beat.rank for beat in local_beats(str(tmp_path))] == [0, 1]
+    assert [beat.rank for beat in read_beats(Folder(str(tmp_path)))] == [0, 1]
 
 
 def test_a_pid_that_was_given_again_is_another_process() -> None:

@@ -266,6 +266,7 @@ def test_odd_records_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text('{"heartbeat": "x", "step": 5, "phase": "training", "attempt": null}')
     (tmp_path / "request.json").mkdir()
     assert directory.read_metrics() == [{"step": 3}]
+    assert directory.read_status() is None and directory.take_request() is None
+    (tmp_path / "status.json").write_text('{"step": 5, "phase": "training", "key of a later version": null}')
     status = directory.read_status()
     assert status and (status.heartbeat, status.step, status.phase, status.attempt) == (0.0, 5, "training", 1)
-    assert directory.take_request() is None

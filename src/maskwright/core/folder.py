@@ -1,117 +1,218 @@
-"""Small files in a bucket, or in a folder that hosts share: whole or absent, on any location that fsspec knows."""
+"""Files of a folder anywhere: on this machine, in a bucket, on any storage that fsspec knows. Each is whole or absent.
+
+`status` and `logs` of a local run read through it too, so a folder of this machine is read without fsspec.
+"""
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import json
 import os
+import random
 import secrets
+import shutil
+import time
+from collections.abc import Callable
 from typing import Any
 
-from maskwright.core import remote, storage
+from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 
+TRIES, FIRST_WAIT_SECONDS = 8, 0.5
+"""For who cannot do without the folder. Waits are 0.5, 1, 2, … seconds, half of each random: a store may be out of
+reach for a minute."""
+ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+FINAL = (*ABSENT, FileExistsError, PermissionError, TypeError, ValueError, ImportError)
+MEANT = {"read": ABSENT, "listed": ABSENT, "removed": (FileNotFoundError,), "written": (FileExistsError,)}
+"""What says something of the file rather than of the storage."""
+
 
 class Folder:
-    """Raises `InputError` when `location` cannot be opened at all, and `MaskwrightError` when an access fails."""
+    """`reach`: the store's host has to answer now; an agent waits for the network instead. `tries` of each access.
 
-    def __init__(self, location: str) -> None:
-        from fsspec.implementations.local import LocalFileSystem
+    Raises `InputError` if `location` cannot be opened or holds a secret, `MaskwrightError` if an access fails."""
 
-        self.location = location.rstrip("/")
+    def __init__(
+        self, location: str, *, reach: bool = False, tries: int = 1, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.location, self._tries, self._sleep = location.rstrip("/") or "/", tries, sleep
+        protocol, _, path = self.location.rpartition("://")
+        self.path = os.path.abspath(path) if protocol in ("", "file", "local") else None
+        """None if it is not on this machine."""
+        if self.path is not None:
+            self.location = self.location if protocol else self.path
+            self._files: Any = _Local()
+            self._root = self.path
+            return
         if redact(location) != location:
             fix = "leave it out: file systems find credentials in the environment or their own configuration"
             raise InputError("holds a secret", where=location, fix=fix)
-        self._files, self._root = remote.filesystem(self.location, reach=False)  # an agent waits for the network
-        self._local = isinstance(self._files, LocalFileSystem)
+        self._files, self._root = storage.filesystem(self.location, reach=reach)
 
-    def put(self, name: str, content: bytes) -> None:
-        path = f"{self._root}/{name}"
-        try:
-            if self._local:
-                storage.make_folder(os.path.dirname(path))
-                with storage.atomic_writer(path) as file:
-                    file.write(content)
-            else:
-                self._files.pipe_file(path, content)
-        except MaskwrightError:
-            raise
-        except Exception as error:  # each file system has errors of its own
-            raise self._failed("written", name, error) from None
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Whether it is there now with this content; False when another one was first. Of several at once one wins."""
-        path = f"{self._root}/{name}"
-        try:
-            if self._local:
-                storage.make_folder(os.path.dirname(path))
-                _create_local(path, content)
-            else:
-                self._files.pipe_file(path, content, mode="create")  # a precondition at the store
-            return True
-        except FileExistsError:
-            return self.get(name) == content  # a retry that finds its own first try has won
-        except MaskwrightError:
-            raise
-        except Exception as error:  # each file system has errors of its own
-            raise self._failed("written", name, error) from None
-
-    def remove(self, name: str) -> None:
-        """Nothing when there is no such file."""
-        try:
-            self._files.rm_file(f"{self._root}/{name}")
-        except FileNotFoundError:
-            pass
-        except Exception as error:
-            raise self._failed("removed", name, error) from None
+    # ---- reading -------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes | None:
         """None when there is no such file."""
         try:
-            self._files.invalidate_cache()
-            return bytes(self._files.cat_file(f"{self._root}/{name}"))
-        except FileNotFoundError:
+            return bytes(self._do("read", name, self._files.cat_file))
+        except ABSENT:
             return None
-        except Exception as error:
-            raise self._failed("read", name, error) from None
-
-    def names(self, folder: str) -> list[str]:
-        """What lies in it, folders too; nothing when there is no such folder."""
-        try:
-            self._files.invalidate_cache()
-            found = self._files.ls(f"{self._root}/{folder}", detail=False)
-        except FileNotFoundError:
-            return []
-        except Exception as error:
-            raise self._failed("listed", folder, error) from None
-        return sorted(os.path.basename(str(name).rstrip("/")) for name in found)
-
-    def put_json(self, name: str, value: Any) -> None:
-        self.put(name, _text(value))
-
-    def create_json(self, name: str, value: Any) -> bool:
-        return self.create(name, _text(value))
 
     def get_json(self, name: str) -> dict[str, Any] | None:
         """None when there is none, or none that can be read."""
-        content = self.get(name)
         try:
-            value = json.loads(content) if content is not None else None
+            value = json.loads(self.get(name) or b"null")
         except (ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) else None
 
-    def _failed(self, what: str, name: str, error: Exception) -> MaskwrightError:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        fix = "check the permissions and the network"
-        return MaskwrightError(f"cannot be {what}: {reason}", where=f"{self.location}/{name}", fix=fix)
+    def download(self, name: str, to: str) -> None:
+        """Raises `FileNotFoundError` when there is no such file."""
+        self._do("read", name, self._files.get_file, to)
+
+    def names(self, folder: str = "") -> list[str]:
+        """What lies in it, folders too; nothing when there is no such folder."""
+        try:
+            found = self._do("listed", folder, self._files.ls, detail=False)
+        except ABSENT:
+            return []
+        return sorted(os.path.basename(str(name).rstrip("/")) for name in found)
+
+    def glob(self, pattern: str) -> list[str]:
+        """Paths of the files that match. Raises `InputError` if a bucket of Cloud Storage does not exist; other stores
+        list nothing then."""
+        root = glob.escape(self._root)
+        try:
+            found = self._do("listed", "", lambda _: self._files.glob(f"{root}/{pattern}"))
+        except FileNotFoundError:
+            bucket = self._root.partition("/")[0]
+            fix = f"correct the name, or create it: gcloud storage buckets create gs://{bucket}"
+            raise InputError(f"there is no bucket {bucket}", where=self.location, fix=fix) from None
+        return [str(name) for name in found]
+
+    def info(self, name: str) -> dict[str, Any]:
+        """Its `size` in bytes, and what else the store knows."""
+        return dict(self._do("looked at", name, self._files.info))
+
+    def modified(self, name: str) -> float | None:
+        """Unix seconds; None if the file system does not say."""
+        try:
+            when = self._files.modified(self._path(name))
+            return float(when if self.path is not None else when.timestamp())
+        except Exception:  # each file system has errors of its own
+            return None
+
+    def sha256(self, name: str) -> str:
+        def compute(path: str) -> str:
+            with self._files.open(path, "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+
+        return str(self._do("read back", name, compute))
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def put(self, name: str, content: bytes) -> None:
+        self._do("written", name, self._files.pipe_file, content)
+
+    def put_json(self, name: str, value: Any) -> None:
+        self.put(name, _text(value))
+
+    def upload(self, source: str, name: str) -> None:
+        self._do("written", name, lambda path: self._files.put_file(source, path))
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Whether it is there now with this content; False when another one was first. Of several at once one wins: the
+        store itself refuses the others."""
+        try:
+            self._do("written", name, self._files.pipe_file, content, mode="create")
+            return True
+        except FileExistsError:
+            return self.get(name) == content  # a retry that finds its own first try has won
+
+    def create_json(self, name: str, value: Any) -> bool:
+        return self.create(name, _text(value))
+
+    def remove(self, name: str, *, recursive: bool = False) -> None:
+        """Nothing when there is no such file."""
+        try:
+            if recursive:
+                self._do("removed", name, self._files.rm, recursive=True)
+            else:
+                self._do("removed", name, self._files.rm_file)
+        except FileNotFoundError:
+            pass
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+    def _do(self, verb: str, name: str, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Calls `action` with the path. Raises what is `MEANT` as it came, and the rest as `MaskwrightError`."""
+        for number in range(self._tries):
+            try:
+                self._files.invalidate_cache()
+                return action(self._path(name), *arguments, **options)
+            except (MaskwrightError, *MEANT.get(verb, ())):  # the former for example after a signal
+                raise
+            except Exception as error:  # each file system has errors of its own
+                if number == self._tries - 1 or not _may_pass(error):
+                    reason = " ".join(str(error).split()) or type(error).__name__
+                    fix = "check the permissions and the network"
+                    where = f"{self.location}/{name}".rstrip("/")
+                    raise MaskwrightError(f"cannot be {verb}: {reason}", where=where, fix=fix) from None
+                self._sleep(FIRST_WAIT_SECONDS * 2.0**number * (0.5 + random.random() / 2.0))
+        raise AssertionError
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether trying again may help. HTTP: too many requests, a time-out, the server's own failures. Other errors:
+    yes."""
+    if isinstance(error, FINAL) or str(error).startswith("Forbidden"):  # gcsfs's 403, an OSError without a number
+        return False
+    code = getattr(error, "code", None) or getattr(error, "status", None)
+    return not isinstance(code, int) or code in (408, 429) or code >= 500
 
 
 def _text(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode() + b"\n"
 
 
-def _create_local(path: str, content: bytes) -> None:
+class _Local:
+    """This machine's files, by those methods of fsspec that `Folder` calls."""
+
+    def invalidate_cache(self) -> None: ...
+
+    def cat_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def ls(self, path: str, detail: bool) -> list[str]:
+        return os.listdir(path)
+
+    def info(self, path: str) -> dict[str, Any]:
+        return {"size": os.path.getsize(path)}
+
+    def pipe_file(self, path: str, content: bytes, mode: str = "overwrite") -> None:
+        storage.make_folder(os.path.dirname(path))
+        if mode == "create":
+            return _create(path, content)
+        with storage.atomic_writer(path) as file:
+            file.write(content)
+
+    def put_file(self, source: str, path: str) -> None:
+        storage.make_folder(os.path.dirname(path))
+        with open(source, "rb") as content, storage.atomic_writer(path) as file:
+            shutil.copyfileobj(content, file)
+
+    glob, open, modified = staticmethod(glob.glob), staticmethod(open), staticmethod(os.path.getmtime)
+    get_file, rm_file = staticmethod(shutil.copyfile), staticmethod(os.unlink)
+
+    def rm(self, path: str, recursive: bool) -> None:
+        shutil.rmtree(path)
+
+
+def _create(path: str, content: bytes) -> None:
     """A link fails where the name is taken, also between hosts that share the folder."""
     temporary = f"{path}.new-{secrets.token_hex(8)}"
     try:

@@ -7,20 +7,25 @@ Local writes are atomic: a temporary name beside the target, fsync, rename, fsyn
 from __future__ import annotations
 
 import fcntl
+import functools
 import glob
 import hashlib
 import json
+import logging
 import os
 import platform
 import re
+import socket
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
-from maskwright.core import remote
-from maskwright.core.errors import InputError, Locked
+from maskwright.core.errors import InputError, Locked, MaskwrightError
+from maskwright.core.extras import EXTRAS, missing
 
 READ_BYTES = 1 << 20
 
@@ -41,11 +46,11 @@ def without_query(location: str) -> str:
 def open_binary(location: str) -> BinaryIO:
     """Opens for reading. Raises `InputError` naming the location when it is absent or unreadable."""
     if is_url(location):
-        files, path = remote.filesystem(location)
+        files, path = filesystem(location)
         try:
             return cast(BinaryIO, files.open(path, "rb"))
         except Exception as error:  # each file system has errors of its own
-            raise remote.fault(error, "read", location) from error
+            raise fault(error, "read", location) from error
     try:
         return open(location, "rb")
     except FileNotFoundError:
@@ -53,9 +58,8 @@ def open_binary(location: str) -> BinaryIO:
     except IsADirectoryError:
         raise InputError("is a folder, not a file", where=location, fix=f"name its files: {location}/*") from None
     except PermissionError:
-        raise InputError(
-            "cannot be read: permission denied", where=location, fix="check the file's permissions"
-        ) from None
+        fix = "check the file's permissions"
+        raise InputError("cannot be read: permission denied", where=location, fix=fix) from None
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read: {error}", where=location, fix="check the path and the disk") from error
 
@@ -118,17 +122,17 @@ def _files_below(root: str) -> list[str]:
 
 
 def _expand_url(pattern: str) -> list[str]:
-    filesystem, path = remote.filesystem(pattern)
+    files, path = filesystem(pattern)
     try:
         if glob.has_magic(without_query(path)):
-            names = filesystem.glob(path)
-        elif filesystem.isdir(path):
-            names = filesystem.find(path)
+            names = files.glob(path)
+        elif files.isdir(path):
+            names = files.find(path)
         else:
-            names = [path] if filesystem.exists(path) else []
+            names = [path] if files.exists(path) else []
     except Exception as error:  # each file system has errors of its own
-        raise remote.fault(error, "listed", pattern) from error
-    return [filesystem.unstrip_protocol(name) for name in names]
+        raise fault(error, "listed", pattern) from error
+    return [files.unstrip_protocol(name) for name in names]
 
 
 @dataclass(frozen=True)
@@ -171,16 +175,18 @@ def is_temporary(name: str) -> bool:
 
 
 @contextmanager
-def atomic_writer(path: str) -> Iterator[BinaryIO]:
-    """A local file that appears under its name whole or not at all."""
+def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
+    """A local file that appears under its name whole or not at all. Without `sync` a power cut may leave it empty."""
     temporary = f"{path}.tmp-{os.getpid()}"
     try:
         with open(temporary, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
-        sync_folder(os.path.dirname(path) or ".")
+        if sync:
+            sync_folder(os.path.dirname(path) or ".")
     except BaseException:
         if os.path.exists(temporary):
             os.unlink(temporary)
@@ -199,11 +205,9 @@ def read_json(location: str) -> Any:
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"is not JSON: {error.msg}",
-            where=f"{location}:{error.lineno}:{error.colno}",
-            fix="repair or restore the file",
-        ) from None
+        what = f"is not JSON: {error.msg}"
+        fix = "repair or restore the file"
+        raise InputError(what, where=f"{location}:{error.lineno}:{error.colno}", fix=fix) from None
     except UnicodeDecodeError:
         raise InputError("is not JSON: not UTF-8", where=location, fix="repair or restore the file") from None
     except (ValueError, RecursionError):  # ValueError: a number of more than 4,300 digits
@@ -249,9 +253,8 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror}", where=folder, fix="check the permissions, or choose another folder"
-        ) from None
+        fix = "check the permissions, or choose another folder"
+        raise InputError(f"cannot be written: {error.strerror}", where=folder, fix=fix) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -277,6 +280,98 @@ def make_folder(path: str) -> None:
     except (FileExistsError, NotADirectoryError):
         raise InputError("is a file, but a folder is needed", where=path, fix="choose another folder") from None
     except OSError as error:
-        raise InputError(
-            f"cannot be created: {error.strerror}", where=path, fix="check the permissions, or choose another folder"
-        ) from None
+        fix = "check the permissions, or choose another folder"
+        raise InputError(f"cannot be created: {error.strerror}", where=path, fix=fix) from None
+
+
+# ---- file systems behind URLs: whatever goes wrong with them is said on one line, and soon ---------------------------
+
+FIRST_CONTACT_SECONDS = 8.0
+"""For the store's host to be found and to take a connection: TCP asks again after 1, 3 and 7. gcsfs alone tries six
+times with growing pauses, and again for each question: 5:35 minutes and 16 tracebacks without a network (measured)."""
+NOISY = ("gcsfs", "google", "urllib3", "asyncio", "aiohttp")
+"""They log tracebacks and warnings of failures that reach us as exceptions too."""
+
+
+def filesystem(location: str, *, reach: bool = True) -> tuple[Any, str]:
+    """fsspec's file system of a URL, and the path on it. Raises `InputError` where there is none, and with `reach`
+    `MaskwrightError` where Cloud Storage cannot be reached from here."""
+    import fsspec
+
+    for name in NOISY:
+        logging.getLogger(name).addHandler(_SILENT)  # the same one twice is there once
+    protocol = location.partition("://")[0]
+    try:
+        if reach and fsspec.get_filesystem_class(protocol.rpartition("::")[2]).__module__.startswith("gcsfs"):
+            address = fsspec.config.conf.get(protocol, {}).get("endpoint_url") or os.environ.get(
+                "STORAGE_EMULATOR_HOST"
+            )
+            _require_host(address or "https://storage.googleapis.com")
+        files, path = fsspec.core.url_to_fs(location)
+    except MaskwrightError as error:
+        raise MaskwrightError(error.what, where=location, fix=error.fix) from None
+    except Exception as error:  # whatever a file system makes of a strange address
+        raise fault(error, "opened", location) from None
+    return files, path
+
+
+_SILENT = logging.NullHandler()
+
+
+@functools.cache
+def _require_host(address: str) -> None:
+    """Raises `MaskwrightError` unless it takes a connection; asked once."""
+    parts = urlsplit(address if "://" in address else f"http://{address}")
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    deadline = time.monotonic() + FIRST_CONTACT_SECONDS
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            socket.create_connection((host, port), timeout=left).close()
+            return
+        except OSError as error:
+            reason = error.strerror or str(error)
+            time.sleep(min(1.0, max(deadline - time.monotonic(), 0.0)))
+    raise MaskwrightError(f"{host} cannot be reached: {reason}", fix="check the network of this machine")
+
+
+def fault(error: Exception, verb: str, location: str) -> MaskwrightError:
+    """What a file system raised when `location` was to be `verb` ("read"), for the user."""
+    from fsspec.registry import known_implementations, registry
+
+    protocol = location.partition("://")[0]
+    if isinstance(error, FileNotFoundError):
+        return InputError("no such file", where=location, fix="check the path")
+    if isinstance(error, ImportError):
+        known = known_implementations.get(protocol, {})
+        package = known.get("class", error.name or protocol).partition(".")[0]
+        if package in EXTRAS:
+            return missing(package, location)
+        return InputError(f"{protocol}:// needs the package {package}", where=location, fix=f"pip install {package}")
+    message = " ".join(str(error).split()).rstrip(" .") or type(error).__name__
+    if _has_no_connection(error):
+        return MaskwrightError(f"cannot be {verb}: {message}", where=location, fix="check the network and the address")
+    if getattr(error, "code", None) in (401, 403) or isinstance(error, PermissionError):
+        fix = "check the permissions; `gcloud auth application-default login` gives this machine yours on Google Cloud"
+        return InputError(f"cannot be {verb}: {message}", where=location, fix=fix)
+    if protocol not in known_implementations and protocol not in registry:
+        return InputError(
+            f"no file system is known by {protocol}://", where=location, fix="give a path, gs:// or s3://"
+        )
+    return InputError(f"cannot be {verb}: {message}", where=location, fix=ADDRESSES.get(protocol, "check the address"))
+
+
+ADDRESSES = {
+    "hf": "write hf://datasets/OWNER/NAME/FILE, or take a copy: hf download OWNER/NAME --repo-type dataset "
+    "--local-dir DIR",
+    "gs": "write gs://BUCKET/FOLDER",
+    "s3": "write s3://BUCKET/FOLDER",
+}
+
+
+def _has_no_connection(error: BaseException | None) -> bool:
+    """Whether it, or what it comes from, is the network's."""
+    while error is not None:
+        if isinstance(error, socket.gaierror | ConnectionError | TimeoutError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -23,13 +23,18 @@ LONGER_THAN_SAVING_SECONDS = 5.0
 """From the end of the run's own grace period (`checkpoint.grace_seconds`) to SIGKILL."""
 
 
-def hand_to(words: list[str], text: str, seconds: float, *, absent: str, silent: str) -> CompletedProcess[str]:
-    """Runs a scheduler's own command with `text` on its standard input. Raises `InputError` if it cannot be started,
+def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str) -> CompletedProcess[str]:
+    """Runs another program's command with `text` on its standard input. Raises `InputError` if it cannot be started,
     with the fix `absent`, and `MaskwrightError` if it does not answer within `seconds`, with the fix `silent`."""
     try:
-        return subprocess.run(words, input=text, capture_output=True, text=True, timeout=seconds, check=False)
+        return subprocess.run(
+            words, input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False,
+            start_new_session=True,
+        )  # fmt: skip
     except OSError as error:
-        raise InputError(f"cannot be started: {error.strerror}", where=words[0], fix=absent) from None
+        missing = isinstance(error, FileNotFoundError)
+        what = "is not installed, or not on the path" if missing else f"cannot be started: {error.strerror}"
+        raise InputError(what, where=words[0], fix=absent) from None
     except subprocess.TimeoutExpired:
         raise MaskwrightError(f"no answer in {seconds:.0f} s", where=words[0], fix=silent) from None
 

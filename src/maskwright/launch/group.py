@@ -12,13 +12,28 @@ from maskwright.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Group:
-    """`processes` on this machine, which is number `node_rank` of `nodes`; `rendezvous` is HOST:PORT of number 0."""
+class Machines:
+    """Who trains, as far as `pretrain` was told; None is for the launcher to choose."""
 
-    processes: int
-    nodes: int = 1
+    processes: int | None = None
+    num_nodes: int | None = None
+    gpus_per_node: int | None = None
+    """For a Ray job alone."""
     node_rank: int = 0
     rendezvous: str | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Processes that train together."""
+
+    processes: int
+    """On this machine."""
+    nodes: int = 1
+    node_rank: int = 0
+    """Which of the nodes this machine is."""
+    rendezvous: str | None = None
+    """HOST:PORT of node 0."""
     takes_listener: bool = True
     """Whether process 0 takes a socket that listens already; JAX opens its own."""
 
@@ -35,19 +50,13 @@ class Group:
         }
 
 
-def choose(
-    config: RunConfig,
-    processes: int | None,
-    nodes: int = 1,
-    node_rank: int = 0,
-    rendezvous: str | None = None,
-    *,
-    gpus: int | None = None,
-) -> Group | None:
+def choose(config: RunConfig, machines: Machines, *, gpus: int | None = None) -> Group | None:
     """As many processes as were asked for, else one for each GPU that torch is to use, else one. None where this
     process is to compute by itself: alone, or as one of several that were started already.
 
     Raises `ConfigError` when there are fewer GPUs than that, or when they cannot share out the batch."""
+    processes, nodes = machines.processes, machines.num_nodes or 1
+    node_rank, rendezvous = machines.node_rank, machines.rendezvous
     if "WORLD_SIZE" in os.environ:
         if processes is not None or nodes > 1:
             fix = "leave --processes and --num-nodes to it, or unset WORLD_SIZE"
@@ -75,18 +84,14 @@ def choose(
             )
     processes = processes or 1
     if (on_gpus or engine.device == "cuda") and engine.kind == "torch" and processes > max(there, 1):
-        raise ConfigError(
-            f"{processes} GPUs were asked for, and this machine has {there}",
-            where="--processes",
-            fix=f"take {max(there, 1)}, or say engine.device: cpu",
-        )
+        what = f"{processes} GPUs were asked for, and this machine has {there}"
+        raise ConfigError(what, where="--processes", fix=f"take {max(there, 1)}, or say engine.device: cpu")
     total = nodes * processes
     if engine.kind == "torch":
         shared_out(V, total, "processes")
     if engine.kind == "torch" and engine.devices not in (None, total):
-        raise ConfigError(
-            f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix="leave it out"
-        )
+        fix = "leave it out"
+        raise ConfigError(f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix=fix)
     if total == 1:
         return None
     return Group(processes, nodes, node_rank, rendezvous if nodes > 1 else None, engine.kind == "torch")

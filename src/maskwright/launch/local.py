@@ -19,22 +19,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, WISHES, read_reason
+from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.core.folder import Folder
+from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
 from maskwright.core.secrets import redact
-from maskwright.launch.group import Group, choose
-from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge
+from maskwright.launch.attempts import Stop, run
+from maskwright.launch.group import Group, Machines, choose
+from maskwright.launch.outcome import End
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.target import Pretrain
-from maskwright.run.directory import RunDirectory, Status
-from maskwright.run.heartbeat import local_beats, states_here
+from maskwright.run.directory import RunDirectory
+from maskwright.run.heartbeat import read_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after
 
 COMMAND = [sys.executable, "-m", "maskwright"]
@@ -42,8 +43,8 @@ OTHERS_SECONDS = 20.0
 """For the others to notice that one is gone, by their own connections, before they are told."""
 ANSWER_SECONDS = 10.0
 """Beyond the grace period: Python and CUDA take a while to end."""
-RESTARTS, LONGEST_WAIT_SECONDS = 5, 30.0
-"""In a row without a new checkpoint in between: what is lost every time would be lost for ever."""
+RESTARTS, RESTART_WAIT_SECONDS = 5, 0.5
+"""What is lost every time would be lost for ever."""
 LOOK_EVERY_SECONDS, HUNG_SECONDS = 5.0, 60.0
 """How long a process may be seen to hang: someone may have stopped it, and may let it go on."""
 
@@ -72,31 +73,31 @@ class Member:
 class Attempt:
     """All processes of this machine, from their start to their end. Call `turn` until `over`."""
 
-    def __init__(self, words: list[str], group: Group, grace_seconds: float) -> None:
-        self._grace_seconds, self._failed_at = grace_seconds, 0.0
+    def __init__(self, command: Pretrain, group: Group, run: str, grace_seconds: float) -> None:
+        self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
+        self._run, self._looked, self._since, self._hangs = run, time.monotonic(), 0.0, -1
         self._shown: set[str] = set()
         self.ends: list[End] = []
         self.members: list[Member] = []
         self._reasons = tempfile.TemporaryDirectory(prefix="maskwright-")
-        listener = _listen() if group.rendezvous is None else None
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024) if group.rendezvous is None else None
         port = listener.getsockname()[1] if listener else 0
         if listener and not group.takes_listener:
             listener.close()
         try:
             for number in range(group.processes):
-                self.members.append(self._start(words, group, number, port, listener))
+                self.members.append(self._start(command.words(), group, number, port, listener))
         except OSError as error:
             self.close()
-            raise ConfigError(
-                f"process {number} cannot be started: {error.strerror}", where="--processes", fix="take fewer"
-            ) from None
+            what = f"process {number} cannot be started: {error.strerror}"
+            raise ConfigError(what, where="--processes", fix="take fewer") from None
         finally:
             if listener:
                 listener.close()
 
     def _start(self, words: list[str], group: Group, number: int, port: int, listener: socket.socket | None) -> Member:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
-        variables[REASON_FILE] = self._reason_file(int(variables["RANK"]))
+        variables[REASON_FILE] = os.path.join(self._reasons.name, variables["RANK"])
         first, passed = variables["RANK"] == "0", []
         if first and listener and group.takes_listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
@@ -114,9 +115,6 @@ class Attempt:
             member.reader = threading.Thread(target=self._relay, args=(member,), daemon=True)
             member.reader.start()
         return member
-
-    def _reason_file(self, rank: int) -> str:
-        return os.path.join(self._reasons.name, str(rank))
 
     def _relay(self, member: Member) -> None:
         """What a process other than 0 says, once where several say the same."""
@@ -140,7 +138,7 @@ class Attempt:
                 if member.reader:
                     member.reader.join(1.0)
                 code = 128 - code if code < 0 else code
-                reason = read_reason(self._reason_file(member.number))
+                reason = read_reason(os.path.join(self._reasons.name, str(member.number)))
                 member.end = End(member.number, code, member.told_at is not None, reason)
                 self.ends.append(member.end)
                 if code and not self._failed_at:
@@ -150,6 +148,38 @@ class Attempt:
         for member in self.members:
             if member.told_at and now - member.told_at > self._grace_seconds + ANSWER_SECONDS:
                 member.send(signal.SIGKILL)
+        self._end_who_hangs(now)
+
+    def _end_who_hangs(self, now: float) -> None:
+        """Ends a process that makes no progress while the others wait for it, by the heartbeats in the run directory: a
+        hang is then a loss, after which all start again."""
+        if now - self._looked < LOOK_EVERY_SECONDS:
+            return
+        self._looked = now
+        rank = self._hung()
+        if rank is None or rank != self._hangs:
+            self._hangs, self._since = -1 if rank is None else rank, now
+        elif now - self._since >= HUNG_SECONDS:
+            for member in self.members:
+                if member.number == rank and member.end is None:
+                    warn(f"process {rank} hangs: it has made no progress for {HUNG_SECONDS:.0f} s, so it is ended")
+                    member.send(signal.SIGKILL)
+
+    def _hung(self) -> int | None:
+        own = {member.process.pid for member in self.members}
+        try:
+            beats = [beat for beat in read_beats(Folder(self._run)) if beat.pid in own]  # others: an earlier attempt's
+        except MaskwrightError:  # a heartbeat is only a hint
+            return None
+        states = states_here(beats)
+        rank = hung(beats, time.time(), states)
+        if rank is None and beats and all(beat.doing == "waiting" for beat in beats):
+            return next(iter(missing(beats)), None)  # it has not come far enough to give a sign
+        for beat in beats:
+            # One that is neither stopped nor heard may train on, and only its file be kept from the folder.
+            if beat.rank == rank and states.get(rank) != "stopped" and time.time() - beat.time > stale_after(beat):
+                return None
+        return rank
 
     def tell_all(self) -> None:
         for member in self.members:
@@ -162,77 +192,7 @@ class Attempt:
         self._reasons.cleanup()
 
 
-class Watch:
-    """Ends a process that makes no progress while the others wait for it, by the signs of life in the run directory:
-    a hang is then a loss, after which all start again."""
-
-    def __init__(self, run: str, attempt: Attempt) -> None:
-        self._run, self._attempt = run, attempt
-        self._looked, self._since, self._rank = time.monotonic(), 0.0, -1
-
-    def look(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < LOOK_EVERY_SECONDS:
-            return
-        self._looked = now
-        rank = self._hung()
-        if rank is None or rank != self._rank:
-            self._rank, self._since = -1 if rank is None else rank, now
-        elif now - self._since >= HUNG_SECONDS:
-            for member in self._attempt.members:
-                if member.number == rank and member.end is None:
-                    warn(f"process {rank} hangs: it has made no progress for {HUNG_SECONDS:.0f} s, so it is ended")
-                    member.send(signal.SIGKILL)
-
-    def _hung(self) -> int | None:
-        own = {member.process.pid for member in self._attempt.members}
-        beats = [beat for beat in local_beats(self._run) if beat.pid in own]  # others are of an earlier attempt
-        states = states_here(beats)
-        rank = hung(beats, time.time(), states)
-        if rank is None and beats and all(beat.doing == "waiting" for beat in beats):
-            return next(iter(missing(beats)), None)  # it has not come far enough to give a sign
-        for beat in beats:
-            # One that is neither stopped nor heard may train on, and only its file be kept from the folder.
-            if beat.rank == rank and states.get(rank) != "stopped" and time.time() - beat.time > stale_after(beat):
-                return None
-        return rank
-
-
-def _listen() -> socket.socket:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(1024)
-    return listener
-
-
 # ---- all attempts ---------------------------------------------------------------------------------------------------
-
-
-class Signals:
-    """`asked` once someone wants the run to end; SIGUSR1 goes on to the processes, where it saves a checkpoint."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.attempt: Attempt | None = None
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGUSR1:
-            for member in self.attempt.members if self.attempt else []:
-                member.send(number)
-            return
-        self.asked = True
-        if self.attempt:
-            self.attempt.tell_all()
-
-    @contextmanager
-    def heard(self) -> Iterator[Signals]:
-        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-        before = {number: signal.signal(number, self._note) for number in wanted}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _what_is_left(command: Pretrain, seconds: float, steps: int) -> Pretrain:
@@ -249,76 +209,41 @@ def _what_is_left(command: Pretrain, seconds: float, steps: int) -> Pretrain:
 def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
     """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) when it can be continued,
     `JobError` with the code of the process that failed first."""
-    directory, failures, attempts, began = RunDirectory(command.run), 0, 0, time.monotonic()
-    first = saved = directory.newest_step()
-    where = f"{group.processes} processes"
-    with Signals().heard() as signals:
-        while True:
-            now = _what_is_left(command, time.monotonic() - began, saved - first) if attempts else command
-            begun = time.time()
-            verdict, newest = _attempt(now, group, directory, signals, grace_seconds), directory.newest_step()
-            if attempts == 0 and (status := _status_since(directory, begun)):
+    directory, began, clock = RunDirectory(command.run), time.time(), time.monotonic()
+    first, running = directory.newest_step(), list[Member]()
+    stop = Stop(quiet=True)
+
+    def begin(number: int) -> Attempt:
+        nonlocal first
+        left = command
+        if number > 1:
+            status = directory.read_status()
+            if number == 2 and status and status.heartbeat >= began:
                 first = status.began  # a copy of the run may have been fetched
-            failures, saved = (failures + 1 if newest == saved else 1), newest
-            attempts += 1
-            if signals.asked or not verdict.restart or group.nodes > 1 or failures > RESTARTS:
-                break
-            seconds = min(2.0 ** (failures - 2), LONGEST_WAIT_SECONDS) if failures > 1 else 0.0
-            cause = _named(verdict) or "a process was lost"
-            warn(f"{cause}: starting again from {f'step {saved:,}' if saved else 'the beginning'}")
-            until = time.monotonic() + seconds
-            while time.monotonic() < until and not signals.asked:
-                time.sleep(0.05)
-            if signals.asked:
-                break
+            left = _what_is_left(command, time.monotonic() - clock, directory.newest_step() - first)
+        attempt = Attempt(left, group, directory.location, grace_seconds)
+        running[:] = attempt.members
+        return attempt
+
+    def save(number: int, frame: FrameType | None) -> None:
+        for member in running:
+            member.send(number)
+
     # Of several machines, the launcher of all begins them again.
-    resumable = verdict.restart and (group.nodes > 1 or signals.asked)
-    code = EARLY if resumable else verdict.code
-    conclude(
-        code, _named(verdict), where, "signal" if signals.asked and verdict.reason not in WISHES else verdict.reason
-    )
-
-
-def _named(verdict: Verdict) -> str:
-    return verdict.cause.describe("process") if verdict.cause else ""
-
-
-def _attempt(
-    command: Pretrain, group: Group, directory: RunDirectory, signals: Signals, grace_seconds: float
-) -> Verdict:
-    attempt = signals.attempt = Attempt(command.words(), group, grace_seconds)
-    try:
-        if signals.asked:  # while they were started
-            attempt.tell_all()
-        watch = Watch(directory.location, attempt)
-        while not attempt.over:
-            attempt.turn()
-            watch.look()
-    finally:
-        signals.attempt = None
-        attempt.close()
-    return judge(attempt.ends, group.processes, asked=signals.asked)
-
-
-def _status_since(directory: RunDirectory, begun: float) -> Status | None:
-    """None where it is an earlier start's."""
-    status = directory.read_status() if os.path.isdir(directory.location) else None
-    return status if status and status.heartbeat >= begun else None
+    restarts = None if group.nodes > 1 else RESTARTS
+    with stop.on_signals({signal.SIGUSR1: save}):
+        run(
+            begin,
+            stop,
+            f"{group.processes} processes",
+            restarts=restarts,
+            wait_seconds=RESTART_WAIT_SECONDS,
+            saved=directory.newest_step,
+            who="process",
+        )
 
 
 # ---- which launcher trains ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Machines:
-    """Who trains, as far as `pretrain` was told; None is for the launcher to choose."""
-
-    processes: int | None = None
-    num_nodes: int | None = None
-    gpus_per_node: int | None = None
-    """For a Ray job alone."""
-    node_rank: int = 0
-    rendezvous: str | None = None
 
 
 def train_elsewhere(command: Pretrain, config: RunConfig, machines: Machines, *, dry_run: bool = False) -> bool:
@@ -331,7 +256,7 @@ def train_elsewhere(command: Pretrain, config: RunConfig, machines: Machines, *,
     if machines.gpus_per_node is not None:
         fix = "start it with `maskwright submit ray …`, or `ray job submit … -- maskwright pretrain …`"
         raise InputError("is for a Ray job, and this is none", where="--gpus-per-node", fix=fix)
-    group = choose(config, machines.processes, machines.num_nodes or 1, machines.node_rank, machines.rendezvous)
+    group = choose(config, machines)
     if group is None or dry_run:
         return False
     supervise(command, group, config.checkpoint.grace_seconds)

@@ -24,16 +24,21 @@ MOMENTS_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class End:
-    """`code`: None when the host was lost, so that nobody knows. `told`: the launcher ended it. `reason`: the command's
-    own, with a 75. `why`: what is known besides `tail`, the last lines of its output. `time`: when it was seen."""
+    """How one host's command ended."""
 
     host: int
     code: int | None
+    """None when the host was lost, so that nobody knows."""
     told: bool = False
+    """Whether the launcher ended it."""
     reason: StopReason = ""
+    """The command's own, with a 75."""
     why: str = ""
+    """What is known besides `tail`."""
     tail: tuple[str, ...] = ()
+    """The last lines of its output."""
     time: float = field(default_factory=clock, compare=False)
+    """Unix seconds at which the end was seen."""
 
     @property
     def killed(self) -> bool:
@@ -41,7 +46,7 @@ class End:
 
     @property
     def failed(self) -> bool:
-        """Ended with a code that says that trying again gives the same."""
+        """Whether its code says that trying again gives the same."""
         return self.code not in (None, 0, EARLY) and not self.killed
 
     def describe(self, who: str = "host") -> str:
@@ -58,13 +63,15 @@ class End:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`code` is the job's exit code when it is not begun again; `reason` goes with a 75. `cause` is the host to look at
-    first."""
+    """What the ends of all hosts mean for the job."""
 
     code: int
+    """The job's exit code when it is not begun again."""
     restart: bool
     cause: End | None
+    """The host to look at first."""
     reason: StopReason = "lost"
+    """Goes with a 75."""
 
 
 def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> Verdict:

@@ -10,9 +10,12 @@ import math
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
+from pydantic import ValidationError
+
+from maskwright.core import records
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 
@@ -191,39 +194,21 @@ def parse_spec(text: str | bytes, where: str) -> JobSpec:
         raise InputError("is no job spec (no format number)", where=where, fix=fix)
     if values["format"] != FORMAT or isinstance(values["format"], bool):
         raise InputError(f"has format {str(values['format'])[:20]}, this version reads {FORMAT}", where=where, fix=fix)
-    given = _checked(JobSpec, {key: value for key, value in values.items() if key != "format"}, where, fix)
-    command = _checked(Pretrain, given["command"], where, fix)
+    del values["format"]
     try:
-        return JobSpec(**{**given, "command": Pretrain(**command)})
+        spec = records.strictly(JobSpec, json.dumps(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, found = ".".join(map(str, first["loc"])), json.dumps(first["input"])[:40]
+        what = f"lacks key {key!r}" if first["type"] == "missing" else f"{key} is of the wrong type: {found}"
+        raise InputError(what, where=where, fix=fix) from None
     except InputError as error:
         raise InputError(error.what, where=where, fix=error.fix) from None
-
-
-KINDS: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "str | None": (str, type(None)),
-    "int": (int,),
-    "int | None": (int, type(None)),
-    "float": (int, float),
-    "float | None": (int, float, type(None)),
-    "Pretrain": (dict,),
-}
-"""What JSON may hold for each kind of field."""
-
-
-def _checked(kind: type, given: dict[str, Any], where: str, fix: str) -> dict[str, Any]:
-    """The fields of `kind`, lists of words as tuples."""
-    known = {field.name: str(field.type) for field in fields(kind)}
-    for key in sorted(set(known) ^ set(given)):
-        raise InputError(f"{'lacks' if key in known else 'has an unknown'} key {key[:40]!r}", where=where, fix=fix)
-    for key, value in given.items():
-        if known[key].startswith("tuple"):
-            fits = isinstance(value, list) and all(isinstance(word, str) for word in value)
-        else:
-            fits = isinstance(value, KINDS[known[key]]) and not isinstance(value, bool)
-        if not fits:
-            raise InputError(f"{key} is of the wrong type: {json.dumps(value)[:40]}", where=where, fix=fix)
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    for known, given in ((asdict(spec), values), (asdict(spec.command), values["command"])):
+        for key in sorted(set(known) ^ set(given)):
+            what = f"{'lacks' if key in known else 'has an unknown'} key {key[:40]!r}"
+            raise InputError(what, where=where, fix=fix)
+    return spec
 
 
 def _require(holds: bool, key: str, what: str, fix: str = "correct it") -> None:

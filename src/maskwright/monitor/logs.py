@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 from maskwright.core.console import human_seconds, say
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
-from maskwright.monitor.place import Place
 from maskwright.monitor.status import Report, look
 
 LOG = "log.txt"
@@ -25,7 +25,7 @@ KILLED = 1
 def show(run: str, lines: int | None, *, write: Callable[[str], object] | None = None) -> int:
     """Raises `InputError` where there is no run."""
     found = look(run)
-    content = Place(run).read(LOG)
+    content = Folder(run, reach=True).get(LOG)
     if content is None:
         say(f"{found.run}: no log yet ({found.state})")
         return 0
@@ -43,17 +43,17 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Returns the run's exit code when it is over: at once where it was before."""
-    place = Place(run)
-    if not place.local:
+    path = Folder(run).path
+    if path is None:
         fix = "follow it where the folder is; `maskwright logs` without --follow shows what there is"
         raise InputError("cannot be followed at a URL", where=run, fix=fix)
-    tail, said = Tail(os.path.join(place.location, LOG), lines), ""
+    tail, said = Tail(os.path.join(path, LOG), lines), ""
     looked = float("-inf")
     while True:
         _emit(tail.read(), write)
         if clock() - looked >= LOOK_SECONDS:
             looked = clock()
-            found = _look(place.location, clock)
+            found = _look(path, clock)
             code = exit_code(found)
             if code is not None:
                 _emit(tail.read() + tail.rest(), write)
@@ -62,7 +62,7 @@ def follow(
                 return code
             note = _note(found)
             if note and note != said:
-                say(f"{place.location}: {note}")
+                say(f"{path}: {note}")
             said = note
         sleep(POLL_SECONDS)
 
@@ -118,7 +118,7 @@ def _last(given: list[str], lines: int | None) -> list[str]:
 def _look(run: str, clock: Callable[[], float]) -> Report | None:
     try:
         return look(run, clock=clock)
-    except InputError:
+    except MaskwrightError:
         return None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
-from maskwright.core.errors import INTERRUPTED, StoppedEarly
-from maskwright.monitor import logs, status, stop
-from maskwright.run.directory import RunDirectory
+from maskwright.core.errors import INTERRUPTED, InputError, MaskwrightError, StoppedEarly
+from maskwright.monitor import logs, status
+from maskwright.monitor.status import OVER, SILENT_SECONDS
+from maskwright.run.directory import Request, RunDirectory, Status
 
 
 @dataclass(frozen=True)
@@ -27,4 +29,36 @@ class RunFolder:
             return INTERRUPTED
 
     def stop(self, *, checkpoint: bool, wait_seconds: float) -> str:
-        return stop.stop(RunDirectory(self.location), "checkpoint" if checkpoint else "stop", wait_seconds)
+        return stop(RunDirectory(self.location), "checkpoint" if checkpoint else "stop", wait_seconds)
+
+
+def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
+    """What became of the request, in one line. Raises `InputError` if nothing runs there, and `MaskwrightError` if the
+    run does not answer in time; the request is then taken back."""
+    saved_before = directory.newest_step()
+    _require_running(directory, time.time())
+    directory.leave_request(request)
+    until = time.time() + wait_seconds
+    while time.time() < until:
+        status, saved = directory.read_status() or Status(), directory.newest_step()
+        if request == "checkpoint" and saved > saved_before:
+            return f"{directory.location}: saved step {saved:,}, going on"
+        if status.phase in OVER:
+            directory.take_request()
+            return f"{directory.location}: {status.phase} at step {status.step:,}"
+        time.sleep(0.2)
+    directory.take_request()
+    fix = "`maskwright status` says how it is; or give --wait-seconds more"
+    raise MaskwrightError(f"did not answer within {wait_seconds:g} seconds", where=directory.location, fix=fix)
+
+
+def _require_running(directory: RunDirectory, now: float) -> None:
+    directory.require()
+    status = directory.read_status()
+    if status is None or status.phase in OVER:
+        found = f"{status.phase} at step {status.step:,}" if status else "nothing has run there yet"
+        raise InputError(f"is not running ({found})", where=directory.location, fix="there is nothing to stop")
+    silent = now - status.heartbeat
+    if silent > SILENT_SECONDS and not directory.is_locked():
+        what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and nothing holds its lock"
+        raise InputError(what, where=directory.location, fix="the command that started it continues it")

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from maskwright.core import records
 from maskwright.core.console import human_count, human_seconds
 from maskwright.core.errors import InputError
-from maskwright.monitor.place import SIGNS, Place
-from maskwright.run.directory import MANIFEST, Status, parse_status, step_folder, step_of
-from maskwright.run.heartbeat import FOLDER, Beat, State, read_beats, state_of, states_here
+from maskwright.core.folder import Folder
+from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
+from maskwright.run.heartbeat import Beat, State, read_beats, state_of, states_here
 from maskwright.run.lease import this_machine
 from maskwright.run.liveness import Judgement, judge, missing
 
@@ -26,6 +27,8 @@ OVER: dict[str, Whole] = {"done": "done", "stopped": "stopped", "failed": "faile
 SILENT_SECONDS = 120.0
 """A run counts as going on while `status.json` is younger, if nothing else tells: a step may take long."""
 AGAIN = "the same command continues it"
+SIGNS = ("config.resolved.json", "status.json", "log.txt", "lock", "checkpoints")
+"""Of a run directory, from its first second on."""
 MOST_LINES = 20
 """Lines about ranks in the report; JSON has all."""
 
@@ -128,25 +131,23 @@ def _progress(status: Status, now: float, over: bool) -> list[str]:
 
 def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
     """Raises `InputError` where there is no run."""
-    place = Place(location)
-    names = place.names()
-    checkpoint = newest_checkpoint(place, names)
+    folder = Folder(location, reach=True)
+    names = folder.names()
+    checkpoint = newest_checkpoint(folder, "checkpoints" in names)
     if not set(SIGNS) & set(names) and checkpoint is None:
-        raise InputError(
-            "is not a run directory" if names else "is not there, or empty",
-            where=place.location,
-            fix="give the folder that `maskwright pretrain … --run` writes, as this machine sees it",
-        )
-    beats, states = _beats(place)
-    status = parse_status(place.read_json("status.json"))
-    held_by = _holder(place)
+        what = "is not a run directory" if names else "is not there, or empty"
+        fix = "give the folder that `maskwright pretrain … --run` writes, as this machine sees it"
+        raise InputError(what, where=folder.location, fix=fix)
+    beats, states = _beats(folder)
+    status = records.read(Status, folder.get("status.json"))
+    held_by = _holder(folder)
     now = clock()
     ranks = judge(beats, now, states)
     state, why, fix = whole(status, ranks, held_by, now, checkpoint is not None)
     absent = missing(beats) if state in ("running", "hung", "lost") else []
     if state == "only checkpoints" and checkpoint:
-        checkpoint = replace(checkpoint, of=_steps_of(place, checkpoint.step))
-    return Report(place.location, state, why, fix, now, status, checkpoint, ranks, absent, held_by)
+        checkpoint = replace(checkpoint, of=_steps_of(folder, checkpoint.step))
+    return Report(folder.location, state, why, fix, now, status, checkpoint, ranks, absent, held_by)
 
 
 def whole(
@@ -190,36 +191,35 @@ def _going_on(status: Status, ranks: list[Judgement], held_by: int | None, now: 
     return "running", f"{status.phase}" + (f", {', '.join(slow)} slow" if slow else ""), ""
 
 
-def _beats(place: Place) -> tuple[list[Beat], dict[int, State]]:
-    beats = read_beats(place.names(FOLDER), lambda name: place.read(f"{FOLDER}/{name}"))
+def _beats(folder: Folder) -> tuple[list[Beat], dict[int, State]]:
+    beats = read_beats(folder)
     states = states_here(beats)
     if "gone" in states.values():  # one that has just ended may have said so since its file was read
-        beats = read_beats(place.names(FOLDER), lambda name: place.read(f"{FOLDER}/{name}"))
+        beats = read_beats(folder)
     return beats, states
 
 
-def _holder(place: Place) -> int | None:
+def _holder(folder: Folder) -> int | None:
     """By its lease, and not by trying the lock: who looks must not be in the way of who starts."""
-    lease = place.read_json("lease.json")
-    if not isinstance(lease, dict) or lease.get("machine") != this_machine() or not isinstance(lease.get("pid"), int):
+    lease = folder.get_json("lease.json") or {}
+    pid = lease.get("pid")
+    if lease.get("machine") != this_machine() or not isinstance(pid, int):
         return None
-    return int(lease["pid"]) if state_of(lease["pid"], 0) != "gone" else None
+    return pid if state_of(pid, 0) != "gone" else None
 
 
-def newest_checkpoint(place: Place, names: list[str]) -> Checkpoint | None:
+def newest_checkpoint(folder: Folder, in_a_run: bool) -> Checkpoint | None:
     """A run has them in `checkpoints/`, a copy of one (checkpoint.copy_to) right there."""
-    folder = "checkpoints/" if "checkpoints" in names else ""
-    found = place.names("checkpoints") if folder else names
-    for step in sorted((step for name in found if (step := step_of(name)) is not None), reverse=True):
-        manifest = f"{folder}{step_folder(step)}/{MANIFEST}"
-        if place.read(manifest) is not None:
-            return Checkpoint(step, place.modified(manifest))
-    return None
+    inside = "checkpoints/" if in_a_run else ""
+    steps = whole_steps(folder, inside)
+    if not steps:
+        return None
+    return Checkpoint(steps[-1], folder.modified(f"{inside}{step_folder(steps[-1])}/{MANIFEST}"))
 
 
-def _steps_of(place: Place, step: int) -> int | None:
+def _steps_of(folder: Folder, step: int) -> int | None:
     """What a copy's own record says of the run's length."""
-    record = place.read_json(f"{step_folder(step)}/config.resolved.json")
-    config = record.get("config") if isinstance(record, dict) else None
+    record = folder.get_json(f"{step_folder(step)}/config.resolved.json") or {}
+    config = record.get("config")
     steps = config.get("schedule.steps") if isinstance(config, dict) else None
     return steps if isinstance(steps, int) else None

@@ -15,9 +15,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from maskwright.core import storage
+from maskwright.core import records, storage
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
+from maskwright.run.heartbeat import read_local
 
 Request = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
@@ -45,6 +47,8 @@ class Status:
     tokens_per_second: float | None = None
     eta_seconds: float | None = None
     attempt: int = 1
+    saved: bool = False
+    """Whether this start or an earlier one has saved a checkpoint."""
     heartbeat: float = 0.0
     """Unix seconds of the last write."""
     host: str = field(default_factory=platform.node)
@@ -60,11 +64,8 @@ class RunDirectory:
 
     def __init__(self, location: str) -> None:
         if storage.is_url(location):
-            raise InputError(
-                "a run directory must be a local folder",
-                where=location,
-                fix="give --run a local folder, and copy it when the run is done",
-            )
+            fix = "give --run a local folder, and copy it when the run is done"
+            raise InputError("a run directory must be a local folder", where=location, fix=fix)
         self.location = os.path.abspath(location)
 
     def path(self, *parts: str) -> str:
@@ -93,17 +94,13 @@ class RunDirectory:
             known |= {"lock", "lease.json", "tokenizer", "environment.json", "status.json", "log.txt", "processes"}
         foreign = sorted(name for name in found - known if not storage.is_temporary(name))
         if foreign:
-            raise InputError(
-                f"is no run directory, but holds {foreign[0]}", where=self.location, fix="give --run a new folder"
-            )
+            fix = "give --run a new folder"
+            raise InputError(f"is no run directory, but holds {foreign[0]}", where=self.location, fix=fix)
 
     def require(self) -> None:
         if not self.exists():
-            raise InputError(
-                "is not a run directory (no config.resolved.json)",
-                where=self.location,
-                fix="give the folder that `maskwright pretrain … --run` wrote",
-            )
+            fix = "give the folder that `maskwright pretrain … --run` wrote"
+            raise InputError("is not a run directory (no config.resolved.json)", where=self.location, fix=fix)
 
     def read_config(self) -> dict[str, Any]:
         """`{"config": {dotted key: value}, "digest": …, "model": …}` as written when the run started."""
@@ -113,11 +110,8 @@ class RunDirectory:
         if not isinstance(record, dict) or "format" not in record:
             raise InputError("is not a run's record", where=self.config, fix=fix)
         if record["format"] != FORMAT:
-            raise InputError(
-                f"has format {str(record['format'])[:20]}, this version reads {FORMAT}",
-                where=self.config,
-                fix="use the maskwright that wrote it, or start a new run",
-            )
+            what = f"has format {str(record['format'])[:20]}, this version reads {FORMAT}"
+            raise InputError(what, where=self.config, fix="use the maskwright that wrote it, or start a new run")
         for key, kind in RECORD.items():
             if not isinstance(record.get(key), kind):
                 raise InputError(f"lacks `{key}`", where=self.config, fix=fix)
@@ -133,19 +127,15 @@ class RunDirectory:
 
     def write_status(self, status: Status) -> None:
         status.heartbeat = time.time()
-        # No fsync: a status is stale after seconds, and syncing every few steps would slow small models.
-        temporary = self.path(f".status-{os.getpid()}.json")
-        with suppress(OSError):  # a status is only a hint; a full disk or lost folder raises where it matters
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(asdict(status) | {"message": redact(status.message)}, file, indent=1)
-            os.replace(temporary, self.path("status.json"))
+        content = json.dumps(asdict(status) | {"message": redact(status.message)}, indent=1)
+        # A status is only a hint: a full disk or lost folder raises where it matters. It is stale after seconds, and
+        # syncing every few steps would slow small models.
+        with suppress(OSError), storage.atomic_writer(self.path("status.json"), sync=False) as file:
+            file.write(content.encode())
 
     def read_status(self) -> Status | None:
         """None if there is none, or a power cut left it empty: a status is only a hint."""
-        try:
-            return parse_status(storage.read_json(self.path("status.json")))
-        except InputError:
-            return None
+        return records.read(Status, read_local(self.path("status.json")))
 
     # ---- requests --------------------------------------------------------------------------------------------
 
@@ -175,11 +165,9 @@ class RunDirectory:
             with open(self.metrics, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise MaskwrightError(
-                f"cannot be written: {error.strerror or error}; the checkpoints are untouched",
-                where=self.metrics,
-                fix="free disk space or permit writing, and start the same command again",
-            ) from None
+            what = f"cannot be written: {error.strerror or error}; the checkpoints are untouched"
+            fix = "free disk space or permit writing, and start the same command again"
+            raise MaskwrightError(what, where=self.metrics, fix=fix) from None
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every complete line; a line that a kill or a power cut left broken is skipped."""
@@ -212,14 +200,6 @@ class RunDirectory:
         with suppress(OSError), open(self.path("log.txt"), "a", encoding="utf-8") as file:
             file.write(f"{stamp}  {redact(message)}\n")
 
-    def has_saved(self) -> bool:
-        """Whether the log says that a checkpoint was ever saved here."""
-        try:
-            with open(self.path("log.txt"), encoding="utf-8", errors="replace") as file:
-                return any("  saved " in line for line in file)
-        except FileNotFoundError:
-            return False
-
     def is_locked(self) -> bool:
         """Whether a process holds the folder now, as far as this file system can tell."""
         try:
@@ -227,20 +207,6 @@ class RunDirectory:
                 return False
         except InputError:
             return True
-
-
-def parse_status(values: Any) -> Status | None:
-    """The fields that parse; None if the document is not a status."""
-    if not isinstance(values, dict):
-        return None
-    usual = asdict(Status())
-    good = {
-        key: value
-        for key, value in values.items()
-        if key in usual
-        and (usual[key] is None or isinstance(value, int | float) == isinstance(usual[key], int | float))
-    }
-    return Status(**good)
 
 
 def step_folder(step: int) -> str:
@@ -252,8 +218,9 @@ def step_of(folder: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def whole_steps(checkpoints: str) -> list[int]:
-    """Steps of the checkpoints in that folder that have a manifest, ascending."""
-    names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
-    steps = [step for name in names if (step := step_of(name)) is not None]
-    return sorted(s for s in steps if os.path.exists(os.path.join(checkpoints, step_folder(s), MANIFEST)))
+def whole_steps(folder: Folder | str, inside: str = "") -> list[int]:
+    """Steps of the checkpoints in that folder that have a manifest, ascending. `inside`: the checkpoints' own folder
+    below it, with a slash at its end."""
+    place = Folder(folder) if isinstance(folder, str) else folder
+    steps = [step_of(os.path.basename(os.path.dirname(path))) for path in place.glob(f"{inside}step-*/{MANIFEST}")]
+    return sorted(step for step in steps if step is not None)

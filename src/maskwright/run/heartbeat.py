@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from maskwright.core import records, storage
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.run.lease import this_machine
 
@@ -77,50 +79,20 @@ def rank_of(name: str) -> int | None:
 def write_beat(folder: str, beat: Beat) -> None:
     """Raises `OSError`. There is no fsync, since a heartbeat is stale after seconds. The folder is not created: without
     it, nobody reads."""
-    path = os.path.join(folder, file_name(beat.rank))
-    temporary = f"{path}.tmp-{os.getpid()}"
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({key: _short(value) for key, value in asdict(beat).items()}, file)
-        os.replace(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    content = json.dumps({key: _short(value) for key, value in asdict(beat).items()})
+    with storage.atomic_writer(os.path.join(folder, file_name(beat.rank)), sync=False) as file:
+        file.write(content.encode())
 
 
 def _short(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else redact(value) if isinstance(value, str) else value
 
 
-def parse_beat(content: bytes | None) -> Beat | None:
-    """None if the content is no heartbeat, or broken: a heartbeat is only a hint."""
-    try:
-        values = json.loads(content or b"")
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(values, dict):
-        return None
-    kinds = {
-        "int": (int,),
-        "float": (int, float),
-        "str": (str,),
-        "float | None": (int, float, type(None)),
-        "int | None": (int, type(None)),
-    }
-    given: dict[str, Any] = {}
-    for field in fields(Beat):
-        value = values.get(field.name)
-        if isinstance(value, bool) or not isinstance(value, kinds[str(field.type)]):
-            return None
-        given[field.name] = value
-    return Beat(**given)
-
-
-def read_beats(names: Iterable[str], read: Callable[[str], bytes | None]) -> list[Beat]:
+def read_beats(run: Folder) -> list[Beat]:
     """The heartbeats of the newest start, by rank. A rank of an earlier start may have left its file, or still write
-    it. `read` returns a file's content, None if there is none."""
-    found = [beat for name in names if rank_of(name) is not None and (beat := parse_beat(read(name)))]
+    it."""
+    names = [name for name in run.names(FOLDER) if rank_of(name) is not None]
+    found = [beat for name in names if (beat := records.read(Beat, run.get(f"{FOLDER}/{name}")))]  # a broken one: none
     if not found:
         return []
     # Rank 0 writes first in each start, and is the only rank that every start has.
@@ -135,16 +107,6 @@ def read_local(path: str) -> bytes | None:
             return file.read()
     except OSError:
         return None
-
-
-def local_beats(run: str) -> list[Beat]:
-    """The heartbeats of a run directory on this file system."""
-    folder = os.path.join(run, FOLDER)
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return read_beats(names, lambda name: read_local(os.path.join(folder, name)))
 
 
 # ---- processes of this machine --------------------------------------------------------------------------------------

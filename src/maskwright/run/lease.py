@@ -18,7 +18,8 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, Locked, StoppedEarly
+from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
+from maskwright.core.folder import Folder
 
 BEAT_SECONDS = 5.0
 WATCH_SECONDS = 30.0
@@ -56,19 +57,17 @@ class Lease:
     def require(self) -> None:
         """Raises `InputError` if the lease is lost."""
         if self.lost:
-            raise InputError(
-                "was taken over by another process; this one writes no more",
-                where=os.path.dirname(self._path),
-                fix="let one process at a time run on a folder",
-            )
+            what = "was taken over by another process; this one writes no more"
+            raise InputError(what, where=os.path.dirname(self._path), fix="let one process at a time run on a folder")
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_SECONDS):
-            found = _read(self._path)
-            if found is not None and found.get("token") != self._token:
-                self.lost = True
-                return
-            with suppress(OSError):  # on a full disk the number stands still, but the lock still holds on this machine
+            # On a full disk the number stands still, but the lock still holds on this machine.
+            with suppress(OSError, MaskwrightError):
+                found = _read(self._path)
+                if found is not None and found.get("token") != self._token:
+                    self.lost = True
+                    return
                 self._write()
 
     def _write(self) -> None:
@@ -117,17 +116,10 @@ def _require_free(path: str, sleep: Callable[[float], None], stop: Callable[[], 
         if now is None:
             return
         if now != found:
-            raise Locked(
-                f"is in use by {holder}",
-                where=os.path.dirname(path),
-                fix="wait for it, or stop it with maskwright stop",
-            )
+            fix = "wait for it, or stop it with maskwright stop"
+            raise Locked(f"is in use by {holder}", where=os.path.dirname(path), fix=fix)
     warn(f"{holder} gives no sign of life: taking over")
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    try:
-        found = storage.read_json(path)
-    except InputError:
-        return None
-    return found if isinstance(found, dict) else None
+    return Folder(os.path.dirname(path)).get_json(os.path.basename(path))

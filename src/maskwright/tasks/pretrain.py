@@ -279,17 +279,18 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
     if changes or before.get("threads") != now["threads"]:
         storage.write_json(directory.config, {"format": FORMAT, **now})
     if status := directory.read_status():
-        job.status.attempt = status.attempt + 1
+        job.status.attempt, job.status.saved = status.attempt + 1, status.saved
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
     if loaded is None:
-        if directory.has_saved():
+        if job.status.saved:
             raise CheckpointError(
-                "its checkpoints are gone (its log says that some were saved)",
+                "its checkpoints are gone (its status.json says that some were saved)",
                 where=directory.checkpoints,
                 fix="put them back with their manifests, or give --run a new folder",
             )
         say("the run was stopped before its first checkpoint: starting again")
         directory.forget_metrics_after(-1)
+    job.status.saved = loaded is not None
     return loaded
 
 

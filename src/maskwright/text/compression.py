@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
-from maskwright.core import remote, storage
+from maskwright.core import storage
 from maskwright.core.errors import SourceError
 
 COMPRESSIONS = (".gz", ".zst")
@@ -18,7 +18,7 @@ COMPRESSIONS = (".gz", ".zst")
 
 def file_size(location: str) -> int:
     if storage.is_url(location):
-        filesystem, path = remote.filesystem(location)
+        filesystem, path = storage.filesystem(location)
         return int(filesystem.size(path) or 0)
     return os.path.getsize(location)
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal, cast
 
-from maskwright.core import remote, storage
+from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import SourceError
 from maskwright.core.secrets import redact
@@ -365,7 +365,7 @@ def fingerprint(sources: Sources) -> list[dict[str, Any]]:
     with progress("hash", sum(sources.sizes), "bytes") as bar:
         for name, size in zip(sources.files, sources.sizes, strict=True):
             if storage.is_url(name):
-                filesystem, path = remote.filesystem(name)
+                filesystem, path = storage.filesystem(name)
                 records.append({"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))})
             else:
                 records.append({"location": name, "bytes": size, "sha256": storage.sha256_of_file(name)})

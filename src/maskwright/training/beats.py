@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+from maskwright.core import records
 from maskwright.core.console import warn
 from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
 from maskwright.engines.base import Engine
@@ -25,7 +26,6 @@ from maskwright.run.heartbeat import (
     Beat,
     Doing,
     file_name,
-    parse_beat,
     pid_started,
     rank_of,
     read_local,
@@ -155,7 +155,7 @@ class Beats:
         folder, for example after a long suspension of this one."""
         if self._lost or (self._rank == 0 and not self._seen):
             return not self._lost
-        first = parse_beat(read_local(os.path.join(self._folder, file_name(0))))
+        first = records.read(Beat, read_local(os.path.join(self._folder, file_name(0))))
         if first is None:
             return self._seen  # missing for a moment, as far as this file system shows
         self._lost = self._seen and first.start != self._start

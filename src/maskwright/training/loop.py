@@ -408,6 +408,7 @@ def update_status(
 ) -> None:
     """Writes `status.json`."""
     status = job.status
+    status.saved |= job.saver is not None and job.saver.saved
     status.phase, status.step, status.tokens = phase, job.step, job.counters.tokens
     status.message, status.exit, status.reason = message, exit_code, reason
     speed = job.speed

@@ -34,6 +34,8 @@ class Saver:
         self._copier = Copier(directory, options, copies) if copies else None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self.saved = False
+        """Whether a save has succeeded."""
 
     def begin(self, state: TrainState, record: dict[str, Any]) -> None:
         """Starts a save, after the one before has ended. `state` belongs to the saver from here on."""
@@ -99,6 +101,7 @@ class Saver:
             path = checkpoint.save(
                 self._directory.checkpoints, state, record, keep=keep, keep_every_steps=every, planned=self._planned
             )
+            self.saved = True
             self._directory.log(f"saved {path}")
             if self._copier:
                 self._copier.ask(state.step)

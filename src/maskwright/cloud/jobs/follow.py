@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -13,7 +12,6 @@ from maskwright.cloud.jobs import spec as jobs
 from maskwright.cloud.jobs.hosts import EnvironmentGround
 from maskwright.cloud.jobs.policy import Action
 from maskwright.cloud.jobs.spec import Place, Prepared
-from maskwright.cloud.jobs.status import TAKEN_AWAY
 from maskwright.cloud.jobs.watcher import Ground, Limits, Watcher, read_limits
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
@@ -103,16 +101,13 @@ def submit(
     if detach:
         watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job
         watcher.leave()
-        if (result := folder.get_json(f"{submission:04d}/result.json")) is not None:  # such as a refusal by Google
+        if (result := queue.read_result(folder, submission)) is not None:  # such as a refusal by Google
             raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
-        after = f"`maskwright env watch {place.location}`" if limits_are_set(limits) else "nobody"
+        limited = limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
+        after = f"`maskwright env watch {place.location}`" if limited else "nobody"
         say(f"submitted; `maskwright logs {place.location} --follow` shows it; its hosts are looked after by {after}")
         return
     follow(place, folder, submission, watcher, poll_seconds or POLL_SECONDS)
-
-
-def limits_are_set(limits: Limits) -> bool:
-    return limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
 
 
 def with_rates(ground: Ground, limits: Limits) -> Limits:
@@ -123,14 +118,22 @@ def with_rates(ground: Ground, limits: Limits) -> Limits:
 
 
 def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll_seconds: float) -> None:
-    turn = _Every(poll_seconds, watcher.turn)
+    due = 0.0
     ended: MaskwrightError | None = None
+
+    def turn() -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            watcher.turn()
+            due = time.monotonic() + poll_seconds
+
     try:
         try:
             queue.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
         except (StoppedEarly, JobError) as error:
             ended = error
-        if folder.get_json(f"{submission:04d}/result.json") is None:
+        result = queue.read_result(folder, submission)
+        if result is None:
             say(f"its hosts are no longer looked after; `maskwright env watch {place.location}` goes on")
             raise ended or StoppedEarly("no longer followed", where=place.location)
         try:
@@ -141,7 +144,7 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
             raise
     finally:
         watcher.leave()
-    if watcher.left and end.why != TAKEN_AWAY:
+    if watcher.left and not result.get("hosts_taken"):
         minutes = place.environment.host.idle_minutes
         queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
         until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
@@ -150,9 +153,9 @@ def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll
     raise_result(place, end, ended)
 
 
-def until_end(watcher: Watcher, poll_seconds: float) -> Action:
-    """Raises `StoppedEarly` when a signal says so."""
-    while (action := watcher.turn()).kind != "end":
+def until_end(watcher: Watcher, poll_seconds: float, *, stay: bool = False) -> Action:
+    """Raises `StoppedEarly` when a signal says so; with `stay`, nothing else ends it."""
+    while (action := watcher.turn()).kind != "end" or stay:
         time.sleep(0.0 if action.kind == "down" else poll_seconds)
     return action
 
@@ -160,24 +163,11 @@ def until_end(watcher: Watcher, poll_seconds: float) -> Action:
 def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None) -> None:
     if end.code == StoppedEarly.exit_code:
         more = "the same command continues the run from its last checkpoint"
-        more += "; give it another limit" if end.why.startswith(("--max-cost", "--stop-after-hours")) else ""
         raise StoppedEarly(f"{end.why}; {more}" if end.why else more, where=place.location)
     if ended is not None:
         raise ended
     if end.code:
         raise JobError(f"the job failed: {end.why or f'exit {end.code}'}", end.code, where=place.location)
-
-
-class _Every:
-    """Calls at most once in so many seconds."""
-
-    def __init__(self, seconds: float, call: Callable[[], object]) -> None:
-        self._seconds, self._call, self._next = seconds, call, 0.0
-
-    def __call__(self) -> None:
-        if time.monotonic() >= self._next:
-            self._call()
-            self._next = time.monotonic() + self._seconds
 
 
 def watch(
@@ -186,10 +176,6 @@ def watch(
     """`env watch`: until the job is over, with its exit code; `stay`: for the next ones too."""
     watcher = Watcher(place.folder, ground, with_rates(ground, limits))
     try:
-        while True:
-            action = watcher.turn()
-            if action.kind == "end" and not stay:
-                return raise_result(place, action)
-            time.sleep(0.0 if action.kind == "down" else poll_seconds)
+        raise_result(place, until_end(watcher, poll_seconds, stay=stay))
     finally:
         watcher.leave()

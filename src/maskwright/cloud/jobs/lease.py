@@ -3,14 +3,13 @@
     watch/lease-000003.json     created once, and only where there is none: of two that try, one holds it
     watch/beat-000003.json      its holder counts a number up in it; {"over": true} when it leaves
 
-The highest number is the lease that counts. Whoever finds one watches its beat by a clock of its own, and takes the
-next number when it stands still. A holder that wakes up after a long sleep finds the higher number and stands back;
+The highest number is the lease that counts. Whoever finds one watches its heartbeat by a clock of its own, and takes
+the next number when it stands still. A holder that wakes up after a long sleep finds the higher number and stands back;
 Terraform's lock on the state is what it meets in between.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -18,10 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.folder import Folder
+from maskwright.launch.bucket.slots import Pulse
 
 BEAT_SECONDS = 10.0
 SILENT_SECONDS = 90.0
@@ -33,9 +32,8 @@ class Lease:
     """`held` after a `turn` that gave it; `holder` is whoever else has it."""
 
     def __init__(self, folder: Folder, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._clock = folder, clock
+        self._folder, self._pulse = folder, Pulse(clock)
         self._number, self._beats = 0, 0
-        self._seen: tuple[int, Any, float] = (0, None, 0.0)
         self.holder = ""
 
     @property
@@ -50,12 +48,10 @@ class Lease:
             return True
         self._number = 0  # a higher one: taken over meanwhile
         found = self._folder.get_json(f"watch/beat-{last:06d}.json") if last else None
-        if self._seen[:2] != (last, found):
-            self._seen = (last, found, self._clock())
-        silent = self._clock() - self._seen[2] >= SILENT_SECONDS
+        silent = self._pulse.still(last, found) >= SILENT_SECONDS
         if last == 0 or silent or (found or {}).get("over"):
             mine = {"host": platform.node(), "process": os.getpid(), "time": time.time()}
-            if self._folder.create(f"watch/lease-{last + 1:06d}.json", _bytes(mine)):
+            if self._folder.create_json(f"watch/lease-{last + 1:06d}.json", mine):
                 self._number, self.holder = last + 1, ""
                 self._beat()
                 return True
@@ -94,7 +90,3 @@ class Lease:
     def _last(self) -> int:
         numbers = [int(match[1]) for name in self._folder.names("watch") if (match := LEASE.fullmatch(name))]
         return max(numbers, default=0)
-
-
-def _bytes(value: Any) -> bytes:
-    return json.dumps(value).encode() + b"\n"

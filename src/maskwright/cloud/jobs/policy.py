@@ -149,10 +149,11 @@ def metered(history: History, seen: Seen, usd_per_hour: float, now: float) -> Hi
 def spent(rules: Rules, history: History) -> str:
     """Which limit is reached, in words; empty while none is."""
     if rules.max_usd is not None and history.usd >= rules.max_usd:
-        return f"--max-cost {rules.max_usd:g} is reached: {history.usd:,.2f} USD by the price table"
+        spent = f"{history.usd:,.2f} USD by the price table"
+        return f"--max-cost {rules.max_usd:g} is reached: {spent}; another limit lets it go on"
     if rules.stop_after_hours is not None and history.hours >= rules.stop_after_hours:
         limit = f"--stop-after-hours {rules.stop_after_hours:g}"
-        return f"{limit} is reached: hosts have existed for {history.hours:,.2f} hours"
+        return f"{limit} is reached: hosts have existed for {history.hours:,.2f} hours; another limit lets it go on"
     return ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -12,12 +11,8 @@ from maskwright.cloud.jobs.spec import Place
 from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
-from maskwright.launch.bucket.place import Bucket
-from maskwright.launch.bucket.queue import read_spec
-from maskwright.launch.bucket.report import JobReport, look
-
-TAKEN_AWAY = "env down took its hosts away"
-"""Cause of such a job's end."""
+from maskwright.launch.bucket.place import Bucket, JobReport, look
+from maskwright.launch.bucket.queue import put_result, read_result, read_spec
 
 
 @dataclass(frozen=True)
@@ -118,8 +113,8 @@ def end_jobs(location: str, parts: Collection[str]) -> None:
     next `env up` would begin an old job. The run goes on from its last checkpoint with the same command."""
     for place in places(location):
         spec = read_spec(place.folder) if not parts or place.kind in parts else None
-        if spec is None or place.folder.get_json(f"{spec.submission:04d}/result.json") is not None:
+        if spec is None or read_result(place.folder, spec.submission) is not None:
             continue
         say(f"this ends the job that runs on its {place.kind} (submission {spec.submission}); it is told to save")
-        result = {"code": StoppedEarly.exit_code, "cause": TAKEN_AWAY, "report": [TAKEN_AWAY], "time": time.time()}
-        place.folder.put_json(f"{spec.submission:04d}/result.json", result)
+        why = "env down took its hosts away"
+        put_result(place.folder, spec.submission, StoppedEarly.exit_code, why, hosts_taken=True)

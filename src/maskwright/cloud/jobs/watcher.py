@@ -14,17 +14,19 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from maskwright.cloud.jobs import policy
 from maskwright.cloud.jobs.lease import Lease
 from maskwright.cloud.jobs.policy import Action, History, Rules, Seen
+from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.launch.bucket.leader import LOST_SECONDS
-from maskwright.launch.bucket.queue import plain, read_spec
+from maskwright.launch.bucket.queue import is_asked, plain, put_result, read_result, read_spec
+from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.target import JobSpec
 
 LOCKED_SECONDS = 30.0
@@ -110,18 +112,11 @@ class Limits:
 
 def read_limits(folder: Folder, submission: int) -> Limits | None:
     """None where there are none of that submission, or none that can be read."""
-    found = folder.get_json(LIMITS)
-    if not found or found.get("submission") != submission:
+    found = records.read(Limits, folder.get(LIMITS))
+    if found is None or found.submission != submission:
         return None
-    rates = found.get("rates")
-    numbers = [found.get("max_usd"), found.get("stop_after_hours"), *(rates if isinstance(rates, list) else [None])]
-    if any(one is not None and not _is_amount(one) for one in numbers) or not all(map(_is_amount, numbers[2:])):
-        return None
-    return Limits(submission, numbers[0], numbers[1], found.get("down_when_done") is True, tuple(numbers[2:]))
-
-
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    amounts = [one for one in (found.max_usd, found.stop_after_hours, *found.rates) if one is not None]
+    return found if all(math.isfinite(one) and one >= 0 for one in amounts) else None
 
 
 class Watcher:
@@ -144,7 +139,7 @@ class Watcher:
         self._last: tuple[Rules, History, float] | None = None
         """Of the last look that it had: also what one machine costs, USD an hour. None while another one watches."""
         self._lease = Lease(folder)
-        self._beats: dict[int, tuple[Any, float | None]] = {}
+        self._pulse = Pulse()
         self._said, self._downs = "", 0
         self.left = False
         """Whether hosts were there at the last look."""
@@ -179,7 +174,7 @@ class Watcher:
         """While another one watches: whether the job is over, and the hosts gone if they are to go. Should that one
         have died, this one takes over and does it."""
         spec = read_spec(self._folder)
-        result = self._folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
+        result = read_result(self._folder, spec.submission) if spec else None
         if spec is None or result is None:
             return Action("nothing", f"watched by {self._lease.holder}")
         history = policy.read_history(self._folder.get_json(HISTORY), spec.submission, 0)
@@ -260,7 +255,7 @@ class Watcher:
         return policy.read_history(self._folder.get_json(HISTORY), submission, placement)
 
     def _seen(self, spec: JobSpec | None, machines: Machines) -> Seen:
-        result = self._folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
+        result = read_result(self._folder, spec.submission) if spec else None
         over = result is not None
         notes = set(self._folder.names("idle")) if machines.stopped else set()
         return Seen(
@@ -278,17 +273,13 @@ class Watcher:
             submission=spec.submission if spec else 0,
             code=int(result["code"]) if result else None,
             cause=plain(str(result["cause"])) if result else "",
-            asked=spec is not None and (self._folder.get_json("stop.json") or {}).get("submission") == spec.submission,
+            asked=spec is not None and is_asked(self._folder, spec.submission),
         )
 
     def _beats_on(self, index: int) -> bool:
-        """By this machine's clock. A beat that was never seen to move may be an old one."""
-        beat, now = self._folder.get_json(f"hosts/host-{index}.json"), time.monotonic()
-        known = self._beats.get(index)
-        if known is None or beat != known[0]:
-            self._beats[index] = (beat, now if known is not None else None)
-        moved = self._beats[index][1]
-        return beat is not None and not beat.get("gone") and moved is not None and now - moved < LOST_SECONDS
+        beat = self._folder.get_json(f"hosts/host-{index}.json")
+        lost = self._pulse.still(index, beat) >= LOST_SECONDS
+        return beat is not None and not beat.get("gone") and not lost and self._pulse.has_moved(index)
 
     def _refused(self, machines: Machines) -> str:
         """A host that cannot be used, in its own words: another one from the same mould would say the same."""
@@ -305,7 +296,7 @@ class Watcher:
 
     def _act(self, action: Action, history: History) -> None:
         if action.kind == "ask":
-            if (self._folder.get_json("stop.json") or {}).get("submission") != history.submission:
+            if not is_asked(self._folder, history.submission):
                 self._folder.put_json("stop.json", {"submission": history.submission})
         elif action.kind == "make":
             self._make(action, history)
@@ -358,10 +349,8 @@ class Watcher:
 
     def _conclude(self, action: Action, history: History) -> None:
         """In the place of host 0's agent, which is gone or never comes."""
-        if not history.submission or self._folder.get_json(f"{history.submission:04d}/result.json") is not None:
-            return
-        result = {"code": action.code, "cause": action.why, "report": [action.why], "time": time.time()}
-        self._folder.put_json(f"{history.submission:04d}/result.json", result)
+        if history.submission and read_result(self._folder, history.submission) is None:
+            put_result(self._folder, history.submission, action.code, action.why)
 
 
 def _words(error: Exception) -> str:

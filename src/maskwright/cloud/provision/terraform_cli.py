@@ -229,9 +229,8 @@ def _signals_wait() -> Iterator[None]:
     """Signals that arrive meanwhile are handled at the end: an exception inside `Popen` would lose the process that it
     has just started."""
     came: list[int] = []
-    ours = (
-        (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
-    )
+    in_main = threading.current_thread() is threading.main_thread()
+    ours: list[int] = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] if in_main else []
     before = {number: handler for number in ours if callable(handler := signal.getsignal(number))}
     for number in before:
         signal.signal(number, lambda number, frame: came.append(number))

@@ -18,6 +18,7 @@ from maskwright.cloud.google.rest import Google, seconds_of
 from maskwright.core.console import say
 from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
+from maskwright.launch.follow import followed, until_over, wait_until_over
 from maskwright.launch.ssh.host import show
 
 POLL_SECONDS = 5.0
@@ -208,40 +209,31 @@ def _earlier(timestamp: str) -> str:
 
 def follow_to_its_end(job: VertexJob) -> None:
     """Shows state and log until the job is over; raises what gives its exit code. Ctrl-C ends only the following."""
-    jobs = Jobs(job.project, job.region)
-    log, state, trouble = Log(jobs, job), "", ""
-    try:
-        while True:
-            try:
-                job = jobs.get(job.id)
-                if job.state != state:
-                    state = job.state
-                    say(f"{job.target}: {state.lower()}")
-                log.more()
-            except CloudError as error:
-                trouble = _outlived(job, error, trouble)
-            if job.over:
-                break
-            time.sleep(POLL_SECONDS)
+    jobs, state, where = Jobs(job.project, job.region), "", job.target
+    log = Log(jobs, job)
+
+    def look() -> VertexJob | None:
+        nonlocal state
+        found = jobs.get(job.id)
+        if found.state != state:
+            state = found.state
+            say(f"{where}: {state.lower()}")
+        log.more()
+        return found if found.over else None
+
+    with followed(where):
+        ended = until_over(look, where, POLL_SECONDS, passes=_passes)
         with suppress(CloudError):
             for _ in range(LAST_LOOKS):
                 time.sleep(POLL_SECONDS)
                 if not log.more():
                     break
-    except StoppedEarly:
-        what = f"no longer followed; the job goes on: `maskwright logs {job.target} --follow`"
-        raise StoppedEarly(what, where=job.target) from None
-    conclude(job)
+    conclude(ended)
 
 
-def _outlived(job: VertexJob, error: CloudError, before: str) -> str:
-    """Says once what passes (the network, Google's service, too many requests) and returns it; raises the rest."""
-    if not unsure(error) and error.reason != "quota":
-        what = f"{error.what}; the job goes on, and `maskwright stop {job.target}` ends it"
-        raise CloudError(what, reason=error.reason, where=error.where, fix=error.fix) from None
-    if error.what != before:
-        say(f"{job.target}: {error.what}; the job goes on, and is looked at again")
-    return error.what
+def _passes(error: MaskwrightError) -> bool:
+    """The network, Google's service, too many requests."""
+    return isinstance(error, CloudError) and (unsure(error) or error.reason == "quota")
 
 
 def conclude(job: VertexJob) -> None:
@@ -290,10 +282,5 @@ class Submitted:
         jobs, found = self._find()
         if not found.over:
             jobs.cancel(found.id)
-        deadline = time.monotonic() + wait_seconds
-        while not (found := jobs.get(found.id)).over:
-            if time.monotonic() > deadline:
-                fix = f"`maskwright status {self.name}` tells how it goes on"
-                raise MaskwrightError(f"is not over after {wait_seconds:g} s", where=self.name, fix=fix)
-            time.sleep(min(POLL_SECONDS, max(0.1, deadline - time.monotonic())))
-        return f"{self.name}: {found.state.lower()}"
+        ended = wait_until_over(lambda: jobs.get(found.id), self.name, POLL_SECONDS, wait_seconds)
+        return f"{self.name}: {ended.state.lower()}"

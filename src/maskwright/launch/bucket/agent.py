@@ -21,13 +21,14 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.parent import as_reason
 from maskwright.core.secrets import redact
+from maskwright.launch.attempts import Stop
 from maskwright.launch.bucket import leader, machine
 from maskwright.launch.bucket.leader import Leader
-from maskwright.launch.bucket.queue import attempt_folder, last_attempt, read_spec, spec_folder
+from maskwright.launch.bucket.queue import attempt_folder, is_asked, last_attempt, read_result, read_spec, spec_folder
 from maskwright.launch.bucket.slots import Slot, Slots
 from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import End, conclude
-from maskwright.launch.ssh.host import Attempt, Stop, show
+from maskwright.launch.ssh.host import Attempt, show
 from maskwright.launch.target import JobSpec, node_words
 
 IMAGE = "MASKWRIGHT_IMAGE"
@@ -83,17 +84,14 @@ class Agent:
     def turn(self, stop: Stop) -> None:
         """For about `poll_seconds` the job's, then the bucket's."""
         until = time.monotonic() + self.poll_seconds
-        while time.monotonic() < until and not (stop.asked and self._attempt is None):
-            if self._attempt is None:
-                time.sleep(min(0.2, self.poll_seconds))
-                continue
+        if self._attempt is None:
+            stop.pause(self.poll_seconds)
+        while self._attempt and not self._attempt.over and time.monotonic() < until:
             if stop.asked:
                 self._attempt.tell_all()
             self._attempt.turn()
-            if self._attempt.over:
-                break
         try:
-            self._speak_with_the_bucket()
+            self._sync()
             self._trouble = ""
         except MaskwrightError as error:
             if str(error) != self._trouble:
@@ -105,18 +103,18 @@ class Agent:
         """Ends what runs, and says so in the bucket as well as it can."""
         if self._attempt is not None:
             self._attempt.tell_all()
-            while not self._attempt.over and not stop.urgent:
-                self._attempt.turn()
+            stop.drive(self._attempt)
             self._attempt.close()
+        if self.displaced:
+            return
         try:
-            if self._attempt is not None and not self.displaced:
+            if self._attempt is not None:
                 self._upload()
-            if not self.displaced:
-                self._put_beat(0, gone=True)
+            self._put_beat(0, gone=True)
         except MaskwrightError as error:
             warn(str(error))
 
-    def _speak_with_the_bucket(self) -> None:
+    def _sync(self) -> None:
         if self._slots and self._slot and not self._slots.holds(self._slot):
             self.displaced = True  # this host was silent for long: another one goes on in its place
             return
@@ -124,7 +122,7 @@ class Agent:
             self._upload()
         spec = read_spec(self.folder)
         self._put_beat(spec.submission if spec else 0)
-        result = self.folder.get_json(f"{spec.submission:04d}/result.json") if spec else None
+        result = read_result(self.folder, spec.submission) if spec else None
         self._rest(spec, waiting=spec is not None and result is None)
         if spec is None:
             return
@@ -136,9 +134,7 @@ class Agent:
             elif self.once and spec.submission != self._before:
                 self.over = result
             return
-        number = last_attempt(self.folder, spec.submission)
-        wished = self.folder.get_json("stop.json") or {}
-        asked = wished.get("submission") == spec.submission
+        number, asked = last_attempt(self.folder, spec.submission), is_asked(self.folder, spec.submission)
         if self._leader:
             self._leader.turn(spec, number, asked)
         self._follow(spec, number, asked)
@@ -158,17 +154,17 @@ class Agent:
         if self._idle_seconds is not None and now - self._busy_at >= (0.0 if waiting else self._idle_seconds):
             minutes = round((now - self._waits[1]) / 60.0) if waiting else self._idle_seconds / 60.0
             what = "a job waited in vain for its other hosts" if waiting else "no job"
-            self._end_for_want_of_a_job(spec, f"{what} for {minutes:g} minutes")
+            self._end_idle(spec, f"{what} for {minutes:g} minutes")
 
     def _put_beat(self, submission: int, *, gone: bool = False) -> None:
         self._beat += 1
-        beat = {"beat": self._beat, "submission": submission, "idle": self._attempt is None and not gone, **self._self}
         if "address" not in self._self:
-            self._self["address"] = beat["address"] = machine.address()
+            self._self["address"] = machine.address()
             _remove_note(self.folder, self._instance)
-        self.folder.put_json(f"hosts/host-{self.index}.json", {**beat, **({"gone": True} if gone else {})})
+        beat = {"beat": self._beat, "submission": submission, "idle": self._attempt is None and not gone, "gone": gone}
+        self.folder.put_json(f"hosts/host-{self.index}.json", {**beat, **self._self})
 
-    def _end_for_want_of_a_job(self, spec: JobSpec | None, what: str) -> None:
+    def _end_idle(self, spec: JobSpec | None, what: str) -> None:
         """The note comes first: who submits afterwards sees it, and who submitted before is seen by the second look."""
         _leave_note(self.folder, self._instance, what)
         now = read_spec(self.folder)
@@ -330,7 +326,5 @@ def _claim(slots: Slots, poll_seconds: float, stop: Stop, idle_seconds: float | 
         if text != told:
             say(text)
         told = text
-        until = time.monotonic() + poll_seconds
-        while time.monotonic() < until and not stop.asked:
-            time.sleep(min(0.2, poll_seconds))
+        stop.pause(poll_seconds)
     return None

@@ -6,23 +6,24 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import StopReason
 from maskwright.core.folder import Folder
-from maskwright.core.parent import as_reason
-from maskwright.launch.bucket.queue import attempt_folder
+from maskwright.launch.bucket.queue import attempt_folder, put_result
+from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.outcome import MOMENTS_SECONDS, End, judge, report
 from maskwright.launch.ssh.host import OTHERS_SECONDS
 from maskwright.launch.target import JobSpec
 
 LOST_SECONDS = 90.0
-"""A host whose beat stands still for so long counts as lost."""
+"""A host whose heartbeat stands still for so long counts as lost."""
 
 
 class Leader:
     def __init__(self, folder: Folder, num_hosts: int, poll_seconds: float) -> None:
         self.folder, self.num_hosts, self.poll_seconds = folder, num_hosts, poll_seconds
-        self._seen: dict[int, tuple[Any, float, bool]] = {}
+        self._pulse = Pulse()
         self._failed_at, self._warned = 0.0, ""
 
     def turn(self, spec: JobSpec, number: int, asked: bool) -> None:
@@ -55,8 +56,8 @@ class Leader:
 
     def _ready(self, spec: JobSpec, beats: Mapping[int, dict[str, Any] | None]) -> bool:
         for host, beat in beats.items():
-            known = beat is not None and self._seen[host][2]
-            if not (beat and known and beat["idle"] and beat["submission"] == spec.submission):
+            here = beat and self._pulse.has_moved(host)
+            if not (beat and here and beat["idle"] and beat["submission"] == spec.submission):
                 return False
         made_of = {host: (beat or {}).get("software") for host, beat in beats.items()}
         odd = [host for host, found in made_of.items() if found != made_of[0]]
@@ -69,29 +70,23 @@ class Leader:
     def _conclude(self, spec: JobSpec, code: int, cause: str, lines: list[str], reason: StopReason) -> None:
         for line in lines:
             say(line)
-        result = {"code": code, "cause": cause, "reason": reason, "report": lines, "time": time.time()}
-        self.folder.put_json(f"{spec.submission:04d}/result.json", result)
+        put_result(self.folder, spec.submission, code, cause, reason=reason, report=lines)
 
     def _look_at(self, host: int) -> dict[str, Any] | None:
-        """A host's beat, None when it stands still. Seen by this machine's clock: others may be wrong."""
-        beat, now = self.folder.get_json(f"hosts/host-{host}.json"), time.monotonic()
-        if host not in self._seen:
-            self._seen[host] = (beat, now, False)  # it may be an old one: a host is there once its beat has moved
-        if beat != self._seen[host][0]:
-            self._seen[host] = (beat, now, True)
-        gone = beat is None or beat.get("gone")
-        return beat if not gone and now - self._seen[host][1] < LOST_SECONDS else None
+        """A host's heartbeat, None when it stands still."""
+        beat = self.folder.get_json(f"hosts/host-{host}.json")
+        lost = self._pulse.still(host, beat) >= LOST_SECONDS
+        return None if lost or beat is None or beat.get("gone") else beat
 
     def _ends(self, place: str, beats: Mapping[int, Any]) -> list[End]:
         """Of the hosts that have ended, and that are lost, by the time at which they did."""
         ends = []
         for host, beat in beats.items():
-            said = self.folder.get_json(f"{place}/host-{host}/exit.json")
+            said = records.read(End, self.folder.get(f"{place}/host-{host}/exit.json"))
             if said is not None:
-                reason, tail = as_reason(str(said["reason"])), tuple(said["tail"])
-                ends.append(End(host, said["code"], said["told"], reason, said["why"], tail, said["time"]))
+                ends.append(said)
             elif beat is None:
-                left = (self._seen[host][0] or {}).get("gone")
+                left = (self.folder.get_json(f"hosts/host-{host}.json") or {}).get("gone")
                 why = "its agent was ended" if left else f"no sign of life for {LOST_SECONDS:.0f} s"
                 ends.append(End(host, None, why=why))
         return sorted(ends, key=lambda end: end.time)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+import re
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar
 
+from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
-from maskwright.launch.bucket import queue, report
+from maskwright.launch.bucket import queue
+from maskwright.launch.bucket.queue import attempt_folder, last_attempt, plain, read_result, read_spec
+from maskwright.launch.ssh.host import show
 from maskwright.launch.target import Env, GraceSeconds, JobSpec, Option, Place, Pretrain, Restarts, Setup, Workdir
 
 POLL_SECONDS = 2.0
+BEAT = re.compile(r"host-(\d+)\.json")
 
 
 @dataclass(frozen=True)
@@ -32,15 +37,15 @@ class Bucket(Place):
             return print(job.to_json(), end="")
         queue.follow(folder, queue.put_spec(folder, job), POLL_SECONDS)
 
-    def status(self) -> report.JobReport:
-        return report.look(queue.spec_folder(self.spec), self.spec)
+    def status(self) -> JobReport:
+        return look(queue.spec_folder(self.spec), self.spec)
 
     def logs(self, *, follow: bool, lines: int | None) -> int:
         folder, submission = self._submitted()
         if follow:
             queue.follow(folder, submission, POLL_SECONDS)
         else:
-            report.print_log(folder, submission, lines)
+            print_log(folder, submission, lines)
         return 0
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
@@ -52,7 +57,83 @@ class Bucket(Place):
 
     def _submitted(self) -> tuple[Folder, int]:
         folder = queue.spec_folder(self.spec)
-        found = queue.read_spec(folder)
+        found = read_spec(folder)
         if found is None:
             raise InputError("no such job", where=self.spec, fix="check the address")
         return folder, found.submission
+
+
+@dataclass(frozen=True)
+class JobReport:
+    name: str
+    submission: int
+    """0 where nothing was submitted yet."""
+    attempt: int
+    hosts: list[str]
+    """A line for each of them."""
+    code: int | None
+    """None while the job goes on."""
+    cause: str
+
+    @property
+    def over(self) -> bool:
+        return self.code is not None
+
+    def report(self) -> str:
+        if not self.submission:
+            return f"{self.name}: nothing was submitted yet"
+        state = "going on" if self.code is None else f"over, exit {self.code}"
+        state += f" ({self.cause})" if self.cause else ""
+        lines = [f"{self.name}: submission {self.submission}, attempt {self.attempt}, {state}"]
+        return "\n".join([*lines, *(f"  {text}" for text in self.hosts)])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def look(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
+    """`num_hosts`: as many as have spoken when not given."""
+    spec = read_spec(folder)
+    if spec is None:
+        return JobReport(name, 0, 0, [], None, "")
+    number = spec.submission
+    result = read_result(folder, number) or {}
+    attempt = last_attempt(folder, number)
+    hosts = []
+    for host in range(_hosts(folder) if num_hosts is None else num_hosts):
+        beat = folder.get_json(f"hosts/host-{host}.json")
+        said = folder.get_json(f"{attempt_folder(number, attempt)}/host-{host}/exit.json") if attempt else None
+        hosts.append(f"host {host}: {_host(beat, said, number)}")
+    return JobReport(name, number, attempt, hosts, result.get("code"), plain(str(result.get("cause", ""))))
+
+
+def _hosts(folder: Folder) -> int:
+    return max((int(found[1]) + 1 for name in folder.names("hosts") if (found := BEAT.fullmatch(name))), default=0)
+
+
+def _host(beat: dict[str, Any] | None, said: dict[str, Any] | None, submission: int) -> str:
+    if beat is None:
+        return "no agent has spoken yet"
+    name = beat.get("instance") or beat.get("host") or "a host"
+    if beat.get("gone"):
+        return f"{name} has gone"
+    if said is not None:
+        return f"{name}, attempt ended with {said['code'] if said['code'] is not None else 'the host'}"
+    if beat.get("submission") != submission:
+        return f"{name} has not seen this submission yet"
+    return f"{name} {'waits' if beat.get('idle') else 'computes'}, by its last heartbeat"
+
+
+def print_log(folder: Folder, submission: int, lines: int | None) -> None:
+    """Of each host in the last attempt: all, or so many of its last lines."""
+    attempt = last_attempt(folder, submission)
+    if not attempt:
+        return say(f"{folder.location}: submission {submission} has not begun yet")
+    start = folder.get_json(f"{attempt_folder(submission, attempt)}/start.json") or {}
+    for host in range(int(start.get("hosts", 0))):
+        place = f"{attempt_folder(submission, attempt)}/host-{host}"
+        names = [name for name in folder.names(place) if name.startswith("log-")]
+        text = b"".join(folder.get(f"{place}/{name}") or b"" for name in sorted(names)).decode(errors="replace")
+        whole = text.splitlines()
+        for line in whole if lines is None else whole[max(0, len(whole) - lines) :]:
+            show(host, plain(line))

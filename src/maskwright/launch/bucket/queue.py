@@ -2,7 +2,7 @@
 
     job.json                              the spec; `submission` counts what was submitted here
     stop.json                             {"submission": 2}: that one is to end
-    hosts/host-3.json                     a host's beat: {"beat": 17, "submission": 2, "idle": true, "address": …}
+    hosts/host-3.json                     a host's heartbeat: {"beat": 17, "submission": 2, "idle": true, "address": …}
     hosts/host-3.claim-000001.json        where no machine says which index a host has (`slots.py`)
     idle/INSTANCE.json                    a host that ended for want of a job
     0002/attempt-001/start.json           {"hosts": 4, "addresses": […]}, once all of them are idle
@@ -23,12 +23,13 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.console import say
+from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.core.parent import as_reason
+from maskwright.launch.follow import followed, until_over
 from maskwright.launch.outcome import conclude
-from maskwright.launch.ssh.host import Stop, show
+from maskwright.launch.ssh.host import show
 from maskwright.launch.target import JobSpec, parse_spec
 
 
@@ -54,11 +55,27 @@ def last_attempt(folder: Folder, submission: int) -> int:
     return max((int(name[8:]) for name in names if name.startswith("attempt-")), default=0)
 
 
+def read_result(folder: Folder, submission: int) -> dict[str, Any] | None:
+    """None while the submission goes on."""
+    return folder.get_json(f"{submission:04d}/result.json")
+
+
+def put_result(folder: Folder, submission: int, code: int, cause: str, **more: object) -> None:
+    """The report is the cause alone unless `more` has one."""
+    result = {"code": code, "cause": cause, "report": [cause], "time": time.time(), **more}
+    folder.put_json(f"{submission:04d}/result.json", result)
+
+
+def is_asked(folder: Folder, submission: int) -> bool:
+    """Whether the submission is to end."""
+    return (folder.get_json("stop.json") or {}).get("submission") == submission
+
+
 def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambda submission: None) -> int:
     """Writes the spec and returns the number of the submission, for which `first` is called before hosts see it. The
     same spec again, while it runs, is not another submission."""
     location, before = f"{folder.location}/job.json", read_spec(folder)
-    if before is not None and folder.get_json(f"{before.submission:04d}/result.json") is None:
+    if before is not None and read_result(folder, before.submission) is None:
         if replace(before, submission=spec.submission) != spec:
             fix = f"wait for it, end it with `maskwright stop {location}`, or use another folder"
             raise InputError("another job is not over yet", where=location, fix=fix)
@@ -75,39 +92,29 @@ def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambd
 def follow(
     folder: Folder, submission: int, poll_seconds: float, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
-    """Shows what hosts log. Ctrl-C ends the following; the job goes on. `meanwhile` is called in each round."""
+    """Shows what hosts log, and concludes. Ctrl-C ends the following; the job goes on. `meanwhile` is called in each
+    round."""
     begun: dict[int, list[int]] = {}
     """Of each attempt, how many pieces of each host's log were shown."""
-    seen, trouble = False, ""
-    with Stop().on_signals() as stop:
-        while not stop.asked:
-            try:
-                result = _news(folder, submission, begun)
-                seen, trouble = True, ""
-            except MaskwrightError as error:  # a network that fails for a while ends no job, and no budget
-                if not seen:
-                    raise
-                if str(error) != trouble:
-                    warn(f"{error}; trying again")
-                result, trouble = None, str(error)
-            if result is not None:
-                for line in result["report"]:
-                    say(plain(str(line)))
-                reason = as_reason(str(result.get("reason")))
-                conclude(int(result["code"]), plain(str(result["cause"])), folder.location, reason)
-                return
+    where = f"{folder.location}/job.json"
+
+    def look() -> dict[str, Any] | None:
+        return _news(folder, submission, begun)
+
+    with followed(where):
+        result = look()  # what is wrong from the start does not pass
+        if result is None:
             meanwhile()
-            until = time.monotonic() + poll_seconds
-            while time.monotonic() < until and not stop.asked:
-                time.sleep(min(0.2, poll_seconds))
-    raise StoppedEarly(
-        "no longer followed; the job goes on, and the same command follows it again", where=folder.location
-    )
+            result = until_over(look, where, poll_seconds, meanwhile=meanwhile)
+    for line in result["report"]:
+        say(plain(str(line)))
+    reason = as_reason(str(result.get("reason")))
+    conclude(int(result["code"]), plain(str(result["cause"])), folder.location, reason)
 
 
 def _news(folder: Folder, submission: int, begun: dict[int, list[int]]) -> dict[str, Any] | None:
     """Shows what is new; returns the result when the job is over."""
-    result = folder.get_json(f"{submission:04d}/result.json")  # before the logs, so that none is missed
+    result = read_result(folder, submission)  # before the logs, so that none is missed
     for number in range(len(begun) + 1, last_attempt(folder, submission) + 1):
         start = folder.get_json(f"{attempt_folder(submission, number)}/start.json") or {"hosts": 0}
         begun[number] = [0] * int(start["hosts"])

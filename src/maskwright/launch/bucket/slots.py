@@ -1,18 +1,19 @@
 """Which index a host has, where no machine says it: the hosts settle it in the bucket.
 
-    hosts/host-3.json                     the beat of whoever is host 3
+    hosts/host-3.json                     the heartbeat of whoever is host 3
     hosts/host-3.claim-000002.json        {"instance": "lab1-slice-x7f2"}: the second machine to be host 3
 
 A claim is created and never changed. Of two hosts that create the same one the store refuses one, so no number has two
-owners. The highest claim of a number counts. A host takes over a number whose beat stands still, or says that its host
-has gone; one that was taken over sees the next claim and ends what it runs. A host that comes back under its own name
-is who it was.
+owners. The highest claim of a number counts. A host takes over a number whose heartbeat stands still, or says that its
+host has gone; one that was taken over sees the next claim and ends what it runs. A host that comes back under its own
+name is who it was.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,12 @@ class Slot:
 
 
 class Slots:
-    """`look` until it finds one. `lost_seconds`: after which a beat that stands still is that of a lost host."""
+    """`look` until it finds one. `lost_seconds`: after which a heartbeat that stands still is that of a lost host."""
 
     def __init__(self, folder: Folder, instance: str, num_hosts: int, lost_seconds: float) -> None:
         self._folder, self._instance, self._num_hosts, self._lost_seconds = folder, instance, num_hosts, lost_seconds
         self._owners: dict[Slot, str] = {}
-        self._seen: dict[int, tuple[Any, float]] = {}
+        self._pulse = Pulse()
 
     def look(self) -> Slot | None:
         """None while other hosts hold all numbers."""
@@ -64,12 +65,32 @@ class Slots:
         return self._owners[slot]
 
     def _silent(self, host: int) -> bool:
-        """By this machine's clock: others may be wrong."""
-        beat, now = self._folder.get_json(f"hosts/host-{host}.json"), time.monotonic()
-        if host not in self._seen or beat != self._seen[host][0]:
-            self._seen[host] = (beat, now)
-        return bool(beat and beat.get("gone")) or now - self._seen[host][1] >= self._lost_seconds
+        beat = self._folder.get_json(f"hosts/host-{host}.json")
+        still = self._pulse.still(host, beat)
+        return bool(beat and beat.get("gone")) or still >= self._lost_seconds
 
 
 def _name(slot: Slot) -> str:
     return f"hosts/host-{slot.index}.claim-{slot.claim:06d}.json"
+
+
+class Pulse:
+    """Whether others still live, by what they count up in the bucket. Spans are of this process's own clock, since
+    others may be wrong."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[Hashable, tuple[Any, float, bool]] = {}
+
+    def still(self, who: Hashable, beat: Any) -> float:
+        """For how many seconds `beat` has been the same, by what was given for `who` before."""
+        now = self._clock()
+        last, since, moved = self._seen.get(who, (beat, now, False))
+        if beat != last:
+            since, moved = now, True
+        self._seen[who] = (beat, since, moved)
+        return now - since
+
+    def has_moved(self, who: Hashable) -> bool:
+        """A beat that was never seen to change may be an old one."""
+        return self._seen[who][2]

@@ -23,11 +23,13 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
+from maskwright.launch.attempts import Stop, run
 from maskwright.launch.cluster import LONGER_THAN_SAVING_SECONDS
-from maskwright.launch.outcome import End, Verdict, conclude, judge, report
+from maskwright.launch.outcome import End
 from maskwright.launch.ray.member import Member
-from maskwright.launch.ssh.host import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES, Stop, show
+from maskwright.launch.ssh.host import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES, show
 from maskwright.launch.target import Pretrain, node_words
+from maskwright.run.directory import RunDirectory
 
 DRIVER = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's job server sets it for the entrypoint and its children, not for actors (2.60, `JobSupervisor`)."""
@@ -76,15 +78,12 @@ class Gang:
 
     def fits(self, machines: Sequence[Mapping[str, float]]) -> bool:
         """Whether it would, were nothing else on those machines."""
-        return sum(_room(machine, self.bundle) for machine in machines) >= self.num_nodes
+        room = [min(int(machine.get(name, 0.0) // n) for name, n in self.bundle.items()) for machine in machines]
+        return sum(room) >= self.num_nodes
 
     def __str__(self) -> str:
         what = f"{self.gpus} GPU{'s' * (self.gpus > 1)}" if self.gpus else "the CPU"
         return f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} with {what}{' each' * (self.num_nodes > 1)}"
-
-
-def _room(machine: Mapping[str, float], bundle: Mapping[str, float]) -> int:
-    return min(int(machine.get(name, 0.0) // amount) for name, amount in bundle.items())
 
 
 def choose(
@@ -108,31 +107,24 @@ def choose(
         has = "; ".join(
             ", ".join(f"{machine.get(name, 0.0):g} {name}s" for name in ("CPU", "GPU")) for machine in machines
         )
-        raise InputError(
-            f"no room for {gang}: the cluster's machines have {has or 'nothing'}",
-            where="--num-nodes, --gpus-per-node",
-            fix="ask for less, or add machines first (an autoscaler's that are not there yet do not count)",
-        )
+        what = f"no room for {gang}: the cluster's machines have {has or 'nothing'}"
+        fix = "ask for less, or add machines first (an autoscaler's that are not there yet do not count)"
+        raise InputError(what, where="--num-nodes, --gpus-per-node", fix=fix)
     return gang
 
 
 def require_lasting(run: str, store: str | None, init_from: str | None, folder: str | None) -> None:
     """A job stands in a temporary folder that goes with it: what it reads may lie there, what it writes may not."""
     if not os.path.isabs(run) and "://" not in run:
-        raise InputError(
-            "is relative, and a Ray job's folder is deleted when it ends: the checkpoints would be lost",
-            where=f"--run {run}",
-            fix="give a folder by its whole path, on storage that all machines of the cluster see",
-        )
+        what = "is relative, and a Ray job's folder is deleted when it ends: the checkpoints would be lost"
+        fix = "give a folder by its whole path, on storage that all machines of the cluster see"
+        raise InputError(what, where=f"--run {run}", fix=fix)
     for key, location in (("data.store", store), ("model.init_from", init_from)):
         if location is None or "://" in location or os.path.isabs(location):
             continue
         if folder is None or not os.path.exists(os.path.join(folder, location)):
-            raise InputError(
-                "is relative, and not in the job's working directory",
-                where=f"{key}: {location}",
-                fix="give its whole path on the cluster's machines, or upload it with --working-dir (below 100 MiB)",
-            )
+            fix = "give its whole path on the cluster's machines, or upload it with --working-dir (below 100 MiB)"
+            raise InputError("is relative, and not in the job's working directory", where=f"{key}: {location}", fix=fix)
 
 
 @dataclass
@@ -194,10 +186,17 @@ def train(command: Command, num_nodes: int | None, gpus: int | None, virtual_wor
             say(f"{name}: {gang} ({asked})")
             if not gang.gpus and any(machine.get("GPU") for machine in _machines()):
                 warn("the cluster has GPUs, and none is used: --gpus-per-node says how many")
-            verdict = _attempts(command, gang, restarts, stop, name)
+
+            def begin(number: int) -> Attempt:
+                attempt = Attempt(command, gang)
+                attempt.begin(stop, patient=number > 1)
+                say(f"{name}: attempt {number} on {', '.join(attempt.hosts)}: {command}")
+                return attempt
+
+            saved = RunDirectory(command.run).newest_step
+            run(begin, stop, name, restarts=restarts, wait_seconds=RESTART_WAIT_SECONDS, saved=saved)
     finally:
         ray.shutdown()
-    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", name, verdict.reason)
 
 
 def _machines() -> list[dict[str, float]]:
@@ -206,34 +205,12 @@ def _machines() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _attempts(command: Command, gang: Gang, restarts: int, stop: Stop, name: str) -> Verdict:
-    for number in range(restarts + 1):
-        attempt = Attempt(command, gang)
-        try:
-            attempt.begin(stop, patient=number > 0)
-            say(f"{name}: attempt {number + 1} on {', '.join(attempt.hosts)}: {command}")
-            stop.drive(attempt)
-        finally:
-            attempt.close()
-        verdict = judge(attempt.ends, gang.num_nodes, asked=stop.asked)
-        if verdict.code or verdict.restart:
-            for line in report(attempt.ends, verdict):
-                say(line)
-        if stop.asked or not verdict.restart or number == restarts:
-            break
-        warn(f"attempt {number + 1} can be continued: restart {number + 1} of {restarts}")
-        stop.pause(RESTART_WAIT_SECONDS)
-        if stop.asked:
-            break
-    return verdict
-
-
 class Attempt:
     """One attempt: `begin`, then `turn` until `over`; `ends` come in the order of time."""
 
     def __init__(self, command: Command, gang: Gang) -> None:
         self.command, self.gang = command, gang
-        self.hosts: list[str] = []
+        self.size, self.hosts = gang.num_nodes, list[str]()
         self.ends: list[End] = []
         self._group: Any = None
         self._actors: list[Any] = []
@@ -244,7 +221,7 @@ class Attempt:
 
     @property
     def over(self) -> bool:
-        return len(self.ends) == self.gang.num_nodes
+        return len(self.ends) == self.size
 
     # ---- beginning ---------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from maskwright.core.console import lost_terminal_is_no_error, warn
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import missing
 from maskwright.core.secrets import redact
+from maskwright.launch.follow import followed, wait_until_over
 from maskwright.launch.target import Option
 
 USUAL_ADDRESS = "http://127.0.0.1:8265"
@@ -37,13 +37,15 @@ Address = Annotated[
 
 @dataclass(frozen=True)
 class RayJob:
-    """`state`: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED. `code`: the entrypoint's, where Ray knows. `run`: its
-    run directory, None for what is no `maskwright pretrain`. Times are Unix seconds."""
+    """A job as Ray describes it. Times are Unix seconds."""
 
     id: str
     state: str
+    """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     code: int | None
+    """The entrypoint's exit code, where Ray knows it."""
     run: str | None
+    """Its run directory; None for what is no `maskwright pretrain`."""
     began: float | None
     ended: float | None
     why: str
@@ -224,14 +226,6 @@ def _run_of(entrypoint: str) -> str | None:
 # ---- following and ending ------------------------------------------------------------------------------------------
 
 
-class _Leave(BaseException):
-    pass
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise _Leave
-
-
 def _show(text: str) -> None:
     with lost_terminal_is_no_error():
         print(redact(text), end="", flush=True)
@@ -239,18 +233,15 @@ def _show(text: str) -> None:
 
 def follow_to_its_end(cluster: Cluster, name: str) -> None:
     """Shows the log until the job is over, then `conclude`. Ctrl-C ends the following; the job goes on."""
-    before = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    where = f"ray:{name}"
     try:
-        job = cluster.follow(name, _show)
-    except _Leave:
-        what = f"no longer followed; the job goes on. `maskwright stop ray:{name}` ends it"
-        raise StoppedEarly(what, where=f"ray:{name}") from None
+        with followed(where):
+            job = cluster.follow(name, _show)
+    except StoppedEarly:
+        raise
     except MaskwrightError as error:
         fix = "look for the head; if it is gone, its jobs have saved and ended, and the same submission continues"
-        raise MaskwrightError(f"lost sight of it: {error.what}", where=f"ray:{name}", fix=fix) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        raise MaskwrightError(f"lost sight of it: {error.what}", where=where, fix=fix) from None
     conclude(job)
 
 
@@ -300,16 +291,11 @@ class Submitted:
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
         """Asks it to save and end. Raises `MaskwrightError` when it is not over by then."""
         cluster = Cluster(self.address)
-        found = cluster.job(self.job)
-        if not found.over:
+        if not cluster.job(self.job).over:
             cluster.stop(self.job)
-        deadline = time.monotonic() + wait_seconds
-        while not (found := cluster.job(self.job)).over:
-            if time.monotonic() > deadline:
-                fix = f"`maskwright status ray:{self.job}` and `maskwright logs ray:{self.job}` tell how it goes on"
-                raise MaskwrightError(f"still saves after {wait_seconds:g} s", where=f"ray:{self.job}", fix=fix)
-            time.sleep(POLL_SECONDS)
-        return f"ray:{self.job}: {found.state}"
+        where = f"ray:{self.job}"
+        found = wait_until_over(lambda: cluster.job(self.job), where, POLL_SECONDS, wait_seconds)
+        return f"{where}: {found.state}"
 
 
 @dataclass(frozen=True)

@@ -92,46 +92,39 @@ class Member:
         """Begins `maskwright` with `arguments`, in which `{files}` stands for a folder that holds `files`.
         `environment` is added to the actor's own. `hear` tells how it ends, that it could not begin too."""
         with self._changing:
+            if self._told:
+                return self._not_begun(StoppedEarly.exit_code)
             try:
-                if not self._told:
-                    return self._start(arguments, run, files, environment, grace_seconds)
-                self._over(StoppedEarly.exit_code)
+                folder = tempfile.mkdtemp(prefix="maskwright-")
+                for name, content in files.items():
+                    with open(os.path.join(folder, name), "wb") as file:
+                        file.write(content)
+                words = [sys.executable, "-m", "maskwright", *(word.replace("{files}", folder) for word in arguments)]
+                ours = {"PYTHONUNBUFFERED": "1", "mw_grace": f"{grace_seconds:g}", "mw_files": folder}
+                ours[REASON_FILE] = os.path.join(folder, "reason")
+                with _lock_of(run) as lock:
+                    fcntl.flock(lock, fcntl.LOCK_SH)
+                    minder = subprocess.Popen(
+                        ["sh", "-c", MINDER, "minder", *words],
+                        env={**_without_ray(os.environ), **environment, **ours},
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        start_new_session=True,
+                        pass_fds=(lock.fileno(),),
+                    )
             except OSError as error:
                 self._lines.put(f"{error.filename or 'sh'}: cannot be started: {error.strerror}")
-                self._over(MaskwrightError.exit_code)
-            self._closed.set()
-
-    def _start(
-        self,
-        arguments: Sequence[str],
-        run: str,
-        files: Mapping[str, bytes],
-        environment: Mapping[str, str],
-        grace_seconds: float,
-    ) -> None:
-        folder = tempfile.mkdtemp(prefix="maskwright-")
-        for name, content in files.items():
-            with open(os.path.join(folder, name), "wb") as file:
-                file.write(content)
-        words = [sys.executable, "-m", "maskwright", *(word.replace("{files}", folder) for word in arguments)]
-        ours = {"PYTHONUNBUFFERED": "1", "mw_grace": f"{grace_seconds:g}", "mw_files": folder}
-        ours[REASON_FILE] = os.path.join(folder, "reason")
-        with _lock_of(run) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            minder = subprocess.Popen(
-                ["sh", "-c", MINDER, "minder", *words],
-                env={**_without_ray(os.environ), **environment, **ours},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                pass_fds=(lock.fileno(),),
-            )
-        assert minder.stdin and minder.stdout and minder.stderr
-        self._input = minder.stdin
+                return self._not_begun(MaskwrightError.exit_code)
+            assert minder.stdin and minder.stdout and minder.stderr
+            self._input = minder.stdin
         minder.wait()  # only of the shell that has put the other one into the background
         for stream, read in ((minder.stdout, self._read), (minder.stderr, self._wait)):
             threading.Thread(target=read, args=(stream,), daemon=True).start()
+
+    def _not_begun(self, code: int) -> None:
+        self._over(code)
+        self._closed.set()
 
     def _read(self, stream: IO[bytes]) -> None:
         with stream:

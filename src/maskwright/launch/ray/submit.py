@@ -96,11 +96,9 @@ class Ray(Place):
         values = values_of(self.env)
         for name, value in values.items():
             if SECRET_VARIABLE.search(name) or redact(value) != value:
-                raise InputError(
-                    "looks like a secret, and Ray shows a job's variables to all who see its dashboard",
-                    where=f"--env {name}",
-                    fix="give it to the cluster's machines instead (on Kubernetes a Secret in the pods' env)",
-                )
+                what = "looks like a secret, and Ray shows a job's variables to all who see its dashboard"
+                fix = "give it to the cluster's machines instead (on Kubernetes a Secret in the pods' env)"
+                raise InputError(what, where=f"--env {name}", fix=fix)
         return values
 
 

@@ -166,7 +166,7 @@ def _folder(place: Slurm) -> Sequence[str]:
 def _sbatch(text: str, name: str) -> None:
     absent = "run it on a login node of the cluster, or --dry-run and copy the script there"
     silent = "see `sinfo`, and `squeue --me` before another try"
-    done = cluster.hand_to(["sbatch", "--parsable"], text, SBATCH_SECONDS, absent=absent, silent=silent)
+    done = cluster.ask(["sbatch", "--parsable"], text, SBATCH_SECONDS, absent=absent, silent=silent)
     if done.returncode:
         complaint = " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"
         raise MaskwrightError(complaint, where="sbatch", fix="as sbatch says; --sbatch gives it more options")

@@ -11,13 +11,12 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import IO, Protocol
+from typing import IO
 
-from maskwright.core.console import lost_terminal_is_no_error, say
+from maskwright.core.console import lost_terminal_is_no_error
 from maskwright.core.errors import InputError, StopReason
 from maskwright.core.parent import as_reason
 from maskwright.core.secrets import redact
@@ -43,58 +42,6 @@ def show(index: int, line: str) -> None:
     """A host's line on stdout, without secrets. One thread prints, so no two lines mix."""
     with lost_terminal_is_no_error():
         print(f"host {index} | {redact(line)}", flush=True)
-
-
-class Following(Protocol):
-    """An attempt at a job, as far as following it takes."""
-
-    @property
-    def over(self) -> bool: ...
-
-    def turn(self) -> None: ...
-
-    def tell_all(self) -> None: ...
-
-
-class Stop:
-    """SIGINT and SIGTERM while inside: `asked` after the first, `urgent` after the second. `patient`: a second SIGTERM
-    says nothing new. A machine that goes down sends several (docker for each `docker stop`, and its daemon once more),
-    and the job is saving then."""
-
-    def __init__(self, *, patient: bool = False) -> None:
-        self.asked = self.urgent = False
-        self._patient = patient
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and self._patient and number == signal.SIGTERM:
-            return
-        self.urgent = self.asked
-        self.asked = True
-        name = signal.Signals(number).name
-        say(f"{name}: {'leaving' if self.urgent else 'the hosts are told to save and stop; once more leaves at once'}")
-
-    def pause(self, seconds: float) -> None:
-        """Waits so long, or until somebody asks to stop."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.asked:
-            time.sleep(min(0.1, seconds))
-
-    def drive(self, attempt: Following) -> None:
-        """Follows an attempt until it is over. Its hosts are told to stop when this process is; a second request leaves
-        at once."""
-        while not attempt.over and not self.urgent:
-            attempt.turn()
-            if self.asked:
-                attempt.tell_all()
-
-    @contextmanager
-    def on_signals(self) -> Iterator[Stop]:
-        before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 @dataclass
@@ -168,7 +115,7 @@ class Attempt:
         self._script = script_for(spec, values, mark=self._mark, job=job, setup=setup, replace=replace, more=more)
         self._events: queue.Queue[tuple[Host, str, str]] = queue.Queue(10_000)
         self._connect_seconds, self._connect_by, self._going, self._failed_at = connect_seconds, 0.0, False, 0.0
-        self._waiting = list(indices)
+        self._waiting, self.size = list(indices), len(indices)
         self.hosts: list[Host] = []
         # One alone at first: gcloud makes the user's ssh key when there is none, and two at once would make two.
         self._start(1)

@@ -12,16 +12,16 @@ import json
 import re
 import secrets
 import shlex
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from maskwright.core.console import say, warn
+from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
-from maskwright.launch.outcome import conclude, judge, report
-from maskwright.launch.ssh.host import Attempt, Stop
+from maskwright.launch import cluster
+from maskwright.launch.attempts import Stop, run
+from maskwright.launch.ssh.host import Attempt
 from maskwright.launch.ssh.script import first_command, script_for
 from maskwright.launch.target import (
     Env,
@@ -61,7 +61,9 @@ class Slice(Place):
     restarts: Restarts = 3
     grace_seconds: GraceSeconds = 30.0
     connect_seconds: Annotated[float, Option("How long a host may take to answer.", "N", min=1.0)] = 300.0
-    restart_wait_seconds: Annotated[float, Option("Pause before the job is begun again.", "N", min=0.0)] = 10.0
+    restart_wait_seconds: Annotated[
+        float, Option("Pause before the job is begun again. It doubles with each restart, up to 30 s.", "N", min=0.0)
+    ] = 10.0
     replace: Annotated[bool, Option("End another job that holds a host of the slice.")] = False
 
     def __post_init__(self) -> None:
@@ -81,9 +83,6 @@ class Slice(Place):
         named = {"--zone": self.zone, "--project": self.project}
         return [f"{option}={value}" for option, value in named.items() if value is not None]
 
-    def describe_words(self) -> list[str]:
-        return ["gcloud", *TPU_VM, "describe", self.name, *self._where(), "--format=json"]
-
     def ssh_words(self, index: int, command: str) -> list[str]:
         how = {"external": [], "internal": ["--internal-ip"], "iap": ["--tunnel-through-iap"]}[self.via]
         track = ["alpha"] if self.via == "iap" else []
@@ -93,17 +92,12 @@ class Slice(Place):
 
     def look(self) -> tuple[str, str, int]:
         """State, accelerator type and number of hosts. Raises `InputError` when there is no such slice to be seen."""
-        try:
-            done = subprocess.run(
-                self.describe_words(), capture_output=True, text=True, timeout=DESCRIBE_SECONDS, check=False,
-                stdin=subprocess.DEVNULL, errors="replace", start_new_session=True,
-            )  # fmt: skip
-        except FileNotFoundError:
-            fix = "install the Google Cloud CLI, or let the hosts fetch the job: maskwright submit bucket gs://bucket/folder/job.json"
-            raise InputError("is not installed, or not on the path", where="gcloud", fix=fix) from None
-        except subprocess.TimeoutExpired:
-            what = f"`gcloud describe` gave no answer in {DESCRIBE_SECONDS:.0f} seconds"
-            raise MaskwrightError(what, where=self.name, fix="check the network, and submit again") from None
+        words = ["gcloud", *TPU_VM, "describe", self.name, *self._where(), "--format=json"]
+        absent = (
+            "install the Google Cloud CLI, or let the hosts fetch the job: maskwright submit bucket gs://…/job.json"
+        )
+        silent = "check the network, and submit again"
+        done = cluster.ask(words, "", DESCRIBE_SECONDS, absent=absent, silent=silent)
         if done.returncode:
             raise self._refused(done.stderr)
         try:
@@ -147,37 +141,25 @@ def attempts(place: Slice, spec: JobSpec, values: Mapping[str, str]) -> None:
     """Runs the job to its end. Raises `StoppedEarly` (75) when it can be continued, and `JobError` with the exit code
     of the host that failed first."""
     job = secrets.token_hex(8)
+    where = f"slice {place.name}"
     with Stop().on_signals() as stop:
-        for number in range(spec.restarts + 1):
-            num_hosts = _wait_until_ready(place, stop, again=number > 0)
+
+        def begin(number: int) -> Attempt:
+            num_hosts = _wait_until_ready(place, stop, again=number > 1)
             hosts = "1 host" if num_hosts == 1 else f"{num_hosts} hosts"
-            say(f"slice {place.name}: attempt {number + 1} on {hosts}: {spec.command}")
-            attempt = Attempt(
+            say(f"{where}: attempt {number} on {hosts}: {spec.command}")
+            return Attempt(
                 spec,
                 range(num_hosts),
                 place.ssh_words,
                 values=values,
                 job=job,
-                setup=number == 0,
+                setup=number == 1,
                 replace=place.replace,
                 connect_seconds=place.connect_seconds,
             )
-            try:
-                stop.drive(attempt)
-            finally:
-                attempt.close()
-            verdict = judge(attempt.ends, num_hosts, asked=stop.asked)
-            if verdict.code or verdict.restart:
-                for line in report(attempt.ends, verdict):
-                    say(line)
-            if stop.asked or not verdict.restart or number == spec.restarts:
-                break
-            which = f"restart {number + 1} of {spec.restarts}"
-            warn(f"attempt {number + 1} can be continued: {which} in {place.restart_wait_seconds:g} s")
-            stop.pause(place.restart_wait_seconds)
-            if stop.asked:
-                break
-    conclude(verdict.code, verdict.cause.describe() if verdict.cause else "", f"slice {place.name}", verdict.reason)
+
+        run(begin, stop, where, restarts=spec.restarts, wait_seconds=place.restart_wait_seconds)
 
 
 def _wait_until_ready(place: Slice, stop: Stop, again: bool) -> int:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import yaml
 
+from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
+from maskwright.core.storage import is_url
 from maskwright.launch import cluster, target
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
-from maskwright.launch.schedulers.kubernetes.place import (
-    Kind,
-    Place,
-    check_paths,
-    parse_mount,
-    parse_secret,
-    parse_selector,
-)
-from maskwright.launch.target import JobName, Option, Pretrain, Restarts
+from maskwright.launch.schedulers.kubernetes.pod import NAME, SCRATCH, Kind, Mount, Place, inside
+from maskwright.launch.target import VARIABLE, JobName, Option, Pretrain, Restarts
 
 LARGEST_CONFIG = 200_000
 """Bytes. kubectl notes the whole object in an annotation, and annotations end at 262,144."""
@@ -90,6 +86,51 @@ class Kubernetes(target.Place):
         return place, manifests(place, command if self.kind == "rayjob" else sized, text)
 
 
+def parse_mount(text: str) -> Mount:
+    """`CLAIM:/folder` or `gs://BUCKET:/folder`."""
+    bucket = text.startswith("gs://")
+    name, _, folder = text.removeprefix("gs://").partition(":")
+    tidy = re.fullmatch(r"(/[A-Za-z0-9._-]+)+", folder) and not {".", ".."} & set(folder.split("/"))
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", name) or not tidy:
+        fix = "--mount my-claim:/data, or --mount gs://my-bucket:/data"
+        raise InputError(f"{text[:80]!r} is not NAME:/folder", where="--mount", fix=fix)
+    return Mount(name, folder, bucket)
+
+
+def parse_secret(text: str) -> tuple[str, str]:
+    """`SECRET:KEY`, whose key is the name of the variable."""
+    name, _, key = text.partition(":")
+    if not NAME.fullmatch(name) or not VARIABLE.fullmatch(key):
+        fix = "--secret hugging-face:HF_TOKEN, the Secret and the key in it that is the variable's name"
+        raise InputError(f"{text[:80]!r} is not NAME:KEY", where="--secret", fix=fix)
+    return name, key
+
+
+def parse_selector(text: str) -> tuple[str, str]:
+    """`KEY=VALUE`, as of labels."""
+    key, _, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?", key) or not re.fullmatch(r"[\w.-]+", value):
+        fix = "--node-selector cloud.google.com/gke-accelerator=nvidia-h100-80gb"
+        raise InputError(f"{text[:80]!r} is not KEY=VALUE", where="--node-selector", fix=fix)
+    return key, value
+
+
+def check_paths(place: Place, config: RunConfig, run: str) -> None:
+    """Raises `InputError` when the run or its data would not be there in a pod, or gone with it."""
+    claims = [mount.folder for mount in place.mounts if not mount.bucket]
+    kept = [*claims, *([SCRATCH] if config.checkpoint.copy_to else [])]
+    if not any(run.startswith(folder + "/") for folder in kept):
+        fix = "a folder inside a --mount CLAIM:/folder; or inside /tmp with checkpoint.copy_to, from where it continues"
+        raise InputError(f"{run} would be lost with its pod", where="--run", fix=fix)
+    if ".." in run.split("/"):
+        raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
+    seen = [mount.folder for mount in place.mounts]
+    for key, path in (("data.store", config.data.store), ("model.init_from", config.model.init_from)):
+        if path and not is_url(path) and not any(inside(path, folder) for folder in seen):
+            fix = f"mount it with --mount NAME:/folder, and --set {key}=/folder/…"
+            raise InputError(f"{path} is not in a pod", where=key, fix=fix)
+
+
 def to_yaml(objects: list[dict[str, Any]]) -> str:
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
 
@@ -109,7 +150,7 @@ _Dumper.add_representer(str, _Dumper.text)
 def _apply(place: Place, text: str) -> None:
     words = ["kubectl", "apply", "--filename=-"]
     absent = "install it, or --dry-run and apply the objects from elsewhere"
-    done = cluster.hand_to(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
+    done = cluster.ask(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
     for line in done.stdout.splitlines():
         say(redact(line))
     if done.returncode:

@@ -17,11 +17,9 @@ from maskwright.core.errors import InputError
 from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import EARLY
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT
-from maskwright.launch.schedulers.kubernetes.place import CONFIG_FOLDER, Place
-from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, Manifest, literal, metadata, template
+from maskwright.launch.schedulers.kubernetes.pod import CONFIG, CONTAINER, Manifest, Place, literal, metadata, template
 from maskwright.launch.target import Pretrain, node_words
 
-CONFIG = f"{CONFIG_FOLDER}/run.yaml"
 FINAL = [1, 2, 3, 126, 127]
 """Exit codes after which trying again gives the same: failed, bad input, health, and no such command in the image."""
 INSTANCE = "app.kubernetes.io/instance"
@@ -61,11 +59,6 @@ def _deadline(command: Pretrain) -> Manifest:
 def _indexed_job(place: Place, command: Pretrain) -> list[Manifest]:
     words = _words_on(place, command, "$(JOB_COMPLETION_INDEX)", f"{place.name}-0.{place.name}:{PORT}")
     pod = template(place, words)
-    rules: list[Manifest] = [
-        {"action": "FailJob", "onExitCodes": _codes(FINAL)},
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
-        {"action": "Ignore", "onExitCodes": _codes([EARLY])},
-    ]
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -74,7 +67,7 @@ def _indexed_job(place: Place, command: Pretrain) -> list[Manifest]:
             **_gang(place),
             **_deadline(command),
             "backoffLimit": place.restarts,
-            "podFailurePolicy": {"rules": rules},
+            "podFailurePolicy": _policy("Ignore"),
             # A pod is replaced once it has ended, not while it still saves.
             "podReplacementPolicy": "Failed",
             "template": pod,
@@ -97,8 +90,15 @@ def _indexed_job(place: Place, command: Pretrain) -> list[Manifest]:
     return [service, _wall(place), job]
 
 
-def _codes(codes: Sequence[int]) -> Manifest:
-    return {"containerName": CONTAINER, "operator": "In", "values": list(codes)}
+def _policy(lost: str) -> Manifest:
+    """`lost`: the action for a pod that another try may help."""
+    named = {"containerName": CONTAINER, "operator": "In"}
+    rules: list[Manifest] = [
+        {"action": "FailJob", "onExitCodes": {**named, "values": FINAL}},
+        {"action": lost, "onPodConditions": [{"type": "DisruptionTarget"}]},
+        {"action": lost, "onExitCodes": {**named, "values": [EARLY]}},
+    ]
+    return {"rules": rules}
 
 
 def _gang(place: Place) -> Manifest:
@@ -123,16 +123,11 @@ def _wall(place: Place) -> Manifest:
 def _jobset_spec(place: Place, words: Sequence[str] | None) -> Manifest:
     """The first pod that ends badly fails the only Job, and with it all pods are made anew. The message of a Job that
     failed by its policy ends in the number of the rule, by which the JobSet tells a wish from an error."""
-    rules: list[Manifest] = [
-        {"action": "FailJob", "onExitCodes": _codes(FINAL)},
-        {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget"}]},
-        {"action": "FailJob", "onExitCodes": _codes([EARLY])},
-    ]
     by_policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
     job = {
         **_gang(place),
         "backoffLimit": 0,
-        "podFailurePolicy": {"rules": rules},
+        "podFailurePolicy": _policy("FailJob"),
         "podReplacementPolicy": "Failed",
         "template": template(place, words),
     }

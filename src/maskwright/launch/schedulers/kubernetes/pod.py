@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from maskwright.launch.schedulers.kubernetes.place import CONFIG_FOLDER, SCRATCH, Place
+from maskwright.core.errors import InputError
 
 Manifest = dict[str, Any]
 USER = 1000
@@ -14,6 +16,65 @@ claim (`fsGroup`)."""
 GPU = "nvidia.com/gpu"
 CONTAINER = "node"
 """The name that Kubeflow's trainer looks for."""
+Kind = Literal["indexed-job", "jobset", "trainjob", "rayjob"]
+SCRATCH = "/tmp"
+"""The one writable folder in a container that is not a claim's; it goes with the pod."""
+CONFIG_FOLDER = "/etc/maskwright"
+CONFIG = f"{CONFIG_FOLDER}/run.yaml"
+NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A claim (PVC) or, read-only, a Cloud Storage bucket, at `folder` of each pod."""
+
+    source: str
+    folder: str
+    bucket: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    kind: Kind
+    name: str
+    image: str
+    mounts: tuple[Mount, ...]
+    num_pods: int
+    gpus: int
+    """Of each pod."""
+    namespace: str | None
+    queue: str | None
+    service_account: str | None
+    secrets: tuple[tuple[str, str], ...]
+    """Secrets of the cluster, and the key in each that is a variable of the job."""
+    cpus: str
+    memory: str
+    node_selector: tuple[tuple[str, str], ...]
+    restarts: int
+    grace_seconds: int
+    config_map: str
+    """Name of the object with the configuration."""
+
+    def __post_init__(self) -> None:
+        names = {"--namespace": self.namespace, "--queue": self.queue, "--service-account": self.service_account}
+        for option, name in names.items():
+            if name is not None and not NAME.fullmatch(name):
+                raise InputError(f"{name[:80]!r} is no name of an object", where=option, fix="small letters, digits, -")
+        for option, quantity in (("--cpus", self.cpus), ("--memory", self.memory)):
+            if not QUANTITY.fullmatch(quantity):
+                raise InputError(f"{quantity[:40]!r} is no quantity", where=option, fix="as in 4, 500m or 16Gi")
+        if not re.fullmatch(r"[^\s]+", self.image):
+            raise InputError(f"{self.image!r} is no image", where="--image", fix="--image REGISTRY/NAME:TAG")
+        folders = [mount.folder for mount in self.mounts]
+        for folder in folders:
+            others = [SCRATCH, CONFIG_FOLDER, "/dev/shm"]
+            if folders.count(folder) > 1 or any(inside(folder, other) for other in others):
+                raise InputError(f"{folder} is mounted already", where="--mount", fix="choose another folder")
+
+
+def inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
 
 
 def labels(place: Place) -> dict[str, str]:

@@ -1,0 +1,120 @@
+"""A job as a row of attempts: each is followed to its end, judged, and begun again where another try may help."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+
+from maskwright.core.console import say, warn
+from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge, report
+
+LONGEST_WAIT_SECONDS = 30.0
+
+
+class Attempt(Protocol):
+    """One attempt at a job, which runs already. `turn` works through what has come, and waits a moment for something.
+    `tell_all`: all are to save and end. `size` ends make it whole; `ends` has them in the order of time."""
+
+    ends: list[End]
+    size: int
+
+    @property
+    def over(self) -> bool: ...
+
+    def turn(self) -> None: ...
+
+    def tell_all(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Stop:
+    """SIGINT and SIGTERM while inside: `asked` after the first, `urgent` after the second. `patient`: a second SIGTERM
+    says nothing new. A machine that goes down sends several (docker for each `docker stop`, and its daemon once more),
+    and the job is saving then. `quiet`: the job says itself what it does, and no signal is urgent."""
+
+    def __init__(self, *, patient: bool = False, quiet: bool = False) -> None:
+        self.asked = self.urgent = False
+        self._patient, self._quiet = patient, quiet
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and (self._quiet or (self._patient and number == signal.SIGTERM)):
+            return
+        self.urgent = self.asked
+        self.asked = True
+        if not self._quiet:
+            now = "leaving" if self.urgent else "the hosts are told to save and stop; once more leaves at once"
+            say(f"{signal.Signals(number).name}: {now}")
+
+    def pause(self, seconds: float) -> None:
+        """Waits so long, or until somebody asks to stop."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.asked:
+            time.sleep(min(0.1, seconds))
+
+    def drive(self, attempt: Attempt) -> None:
+        """Follows an attempt until it is over. Its hosts are told to stop when this process is; a second request leaves
+        at once."""
+        while not attempt.over and not self.urgent:
+            attempt.turn()
+            if self.asked:
+                attempt.tell_all()
+
+    @contextmanager
+    def on_signals(self, more: Mapping[int, Callable[[int, FrameType | None], None]] | None = None) -> Iterator[Stop]:
+        """`more`: handlers of other signals."""
+        handlers = {signal.SIGINT: self._note, signal.SIGTERM: self._note, **(more or {})}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def run(
+    begin: Callable[[int], Attempt],
+    stop: Stop,
+    where: str,
+    *,
+    restarts: int | None,
+    wait_seconds: float,
+    saved: Callable[[], int] = lambda: 0,
+    who: str = "host",
+) -> None:
+    """Runs a job to its end; raises as `conclude` does. `begin` gets the number of the attempt, from 1.
+
+    `restarts`: how often in a row the job is begun again without a new checkpoint in between; None where others begin
+    it again. `saved`: step of its newest checkpoint. A launcher that does not see the run's folder counts all restarts.
+    `wait_seconds`: pause before the first of them, which doubles with each, up to `LONGEST_WAIT_SECONDS`."""
+    failures, newest = 0, saved()
+    for number in itertools.count(1):
+        attempt = begin(number)
+        try:
+            stop.drive(attempt)
+        finally:
+            attempt.close()
+        verdict = judge(attempt.ends, attempt.size, asked=stop.asked)
+        before, newest = newest, saved()
+        failures = failures + 1 if newest == before else 1
+        if who == "host" and (verdict.code or verdict.restart):
+            for line in report(attempt.ends, verdict):
+                say(line)
+        cause = verdict.cause.describe(who) if verdict.cause else ""
+        if verdict.restart and restarts is None:
+            verdict = Verdict(EARLY, False, verdict.cause, verdict.reason)
+        if not verdict.restart or failures > (restarts or 0):
+            break
+        seconds = min(wait_seconds * 2.0 ** (failures - 1), max(wait_seconds, LONGEST_WAIT_SECONDS))
+        which = f"from step {newest:,}, " if newest else ""
+        warn(f"{cause or 'one was lost'}: starting again {which}restart {failures} of {restarts} in {seconds:g} s")
+        stop.pause(seconds)
+        if stop.asked:
+            verdict = Verdict(EARLY, False, verdict.cause, "signal")
+            break
+    conclude(verdict.code, cause, where, verdict.reason)
