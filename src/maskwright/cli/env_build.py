@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from maskwright.cli.env import EnvironmentFile, Yes, asking, env
+from maskwright.cli.env import DryRun, EnvironmentFile, PollSeconds, Yes, asking, env
 from maskwright.cli.options import AsJson, print_result
+
+ServiceAccount = Annotated[
+    str | None,
+    typer.Option(
+        metavar="EMAIL", help="E-mail of the service account that builds the image; Cloud Build's own when not given."
+    ),
+]
+
+
+def _flag(name: str, what: str) -> Any:
+    return typer.Option(name, metavar="BOOL", help=f"true applies the action to the {what}.")
 
 
 @env.command("build")
@@ -16,20 +27,11 @@ def build(
     action: Annotated[
         str, typer.Option("--action", metavar="ACTION", help="What to do: initialize, create, update or destroy.")
     ],
-    tpu: Annotated[
-        str, typer.Option("--tpu", metavar="BOOL", help="true applies the action to the slice.")
-    ] = "default",
-    mig: Annotated[
-        str, typer.Option("--mig", metavar="BOOL", help="true applies the action to the instance group.")
-    ] = "default",
-    disk: Annotated[
-        str, typer.Option("--disk", metavar="BOOL", help="true applies the action to the shared disk.")
-    ] = "default",
-    service_account: Annotated[
-        str | None,
-        typer.Option(metavar="EMAIL", help="E-mail of the service account that builds the image of `create`."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, and run nothing.")] = False,
+    tpu: Annotated[str, _flag("--tpu", "slice")] = "default",
+    mig: Annotated[str, _flag("--mig", "instance group")] = "default",
+    disk: Annotated[str, _flag("--disk", "shared disk")] = "default",
+    service_account: ServiceAccount = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run the commands that a row of the older Cloud Build set-up stands for. It ends with the first that fails."""
     from maskwright.cloud.environment import read_environment
@@ -62,17 +64,10 @@ def image(
     source: Annotated[
         str, typer.Option("--source", metavar="PATH", help="Checkout of the repository to build from.")
     ] = ".",
-    service_account: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EMAIL", help="E-mail of the service account that builds; Cloud Build's own when not given."
-        ),
-    ] = None,
+    service_account: ServiceAccount = None,
     yes: Yes = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the build, and start nothing.")] = False,
-    poll_seconds: Annotated[
-        float, typer.Option(metavar="N", help="Seconds between two looks at the build.", min=0.01)
-    ] = 10.0,
+    dry_run: DryRun = False,
+    poll_seconds: PollSeconds = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Build the image that hosts run, by Cloud Build, into the environment's repository."""

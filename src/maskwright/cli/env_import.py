@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from maskwright.cli.env import env
+from maskwright.cli.env import Prices, env
 from maskwright.cli.options import AsJson, print_result
 from maskwright.cloud.machines import TpuKind
 
@@ -61,7 +61,7 @@ def prices(
         str | None,
         typer.Argument(metavar="[ENV]", help="YAML of the environment to price; the table is printed when not given."),
     ] = None,
-    prices: Annotated[str | None, typer.Option("--prices", metavar="PATH", help="Your own copy of the table.")] = None,
+    prices: Prices = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the dated table of prices, which you may edit, or what an environment costs by it."""

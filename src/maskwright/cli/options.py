@@ -6,10 +6,13 @@ import json
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperArgument
 
 from maskwright.core.console import say, warn
 
 plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False}
+# Else help shows the type behind the name of an argument, as in `CONFIG <str>`, which options do not.
+TyperArgument.display_type_rich = lambda self, ctx: None  # type: ignore[method-assign]
 app = typer.Typer(
     name="maskwright",
     help="Train text encoders from raw text, on any hardware, and prove every export.",

@@ -1,4 +1,4 @@
-"""What Google calls its machines: TPU kinds, topologies and hosts, GPUs of machine types, disks that fit.
+"""Google's machines by their names: TPU kinds, topologies and hosts, GPUs of machine types, disks that fit.
 
 Sources, read in 2026: docs.cloud.google.com/compute/docs/tpus/tpu-machines (TPU7x, v6e, v5p), …/tpu/docs/v5e and
 …/tpu/docs/v4 (the TPU API), …/compute/docs/gpus. Nothing here has been tried on Google Cloud by us.
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from maskwright.core.errors import ConfigError
+from maskwright.core.settings import Refused
 
 
 @dataclass(frozen=True)
@@ -121,32 +121,30 @@ def chips(topology: str) -> int:
 
 
 def check_topology(kind: str, topology: str) -> None:
-    """Raises `ConfigError`. Not every topology that passes exists: Google refuses the others itself."""
+    """Raises `Refused`. Not every topology that passes exists: Google refuses the others itself."""
     tpu = TPUS[kind]
-    sides = r"x".join([r"[1-9]\d{0,2}"] * tpu.dimensions)
-    example = "x".join(["4"] * tpu.dimensions)
-    where = "slice.topology"
-    if not re.fullmatch(sides, topology):
-        fix = f"{tpu.dimensions} numbers, as {example}"
-        raise ConfigError(f"{topology[:20]!r} is no topology of {kind}", where=where, fix=fix)
+    if not re.fullmatch("x".join([r"[1-9]\d{0,2}"] * tpu.dimensions), topology):
+        fix = f"{tpu.dimensions} numbers, as {'x'.join(['4'] * tpu.dimensions)}"
+        raise Refused(f"{topology[:20]!r} is no topology of {kind}", fix=fix)
     count = chips(topology)
     if count > tpu.alone and count % tpu.chips_per_host:
         fix = f"hosts have {tpu.chips_per_host} chips each: take a multiple"
-        raise ConfigError(f"{topology} has {count} chips, which hosts do not divide", where=where, fix=fix)
+        raise Refused(f"{topology} has {count} chips, which hosts do not divide", fix=fix)
     if tpu.machines and count <= tpu.alone and count not in tpu.machines:
         fix = f"machines of {kind} have {', '.join(str(size) for size in tpu.machines)} chips"
-        raise ConfigError(f"{topology} has {count} chips, for which there is no machine type", where=where, fix=fix)
+        raise Refused(f"{topology} has {count} chips, for which there is no machine type", fix=fix)
 
 
 def chips_per_host(kind: str, topology: str, machine_type: str | None = None) -> int:
-    if machine_type is not None:
-        named = {name: size for size, name in TPUS[kind].machines.items()}
-        if machine_type not in named or chips(topology) % named[machine_type]:
-            fix = f"one of {', '.join(named)} that divides {chips(topology)} chips, or leave it out"
-            raise ConfigError(f"{machine_type} does not make {kind} {topology}", where="slice.machine_type", fix=fix)
-        return named[machine_type]
+    """Raises `Refused` for a machine type that does not make the topology."""
     tpu, count = TPUS[kind], chips(topology)
-    return count if count <= tpu.alone else tpu.chips_per_host
+    if machine_type is None:
+        return count if count <= tpu.alone else tpu.chips_per_host
+    sizes = {name: size for size, name in tpu.machines.items()}
+    if machine_type not in sizes or count % sizes[machine_type]:
+        fix = f"one of {', '.join(sizes)} that divides {count} chips, or leave it out"
+        raise Refused(f"{machine_type} does not make {kind} {topology}", fix=fix)
+    return sizes[machine_type]
 
 
 def accelerator_type(kind: str, topology: str) -> str:
