@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from json import dumps
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from maskwright.cli.options import AsJson, StopAfterHours, app, plain, print_result
 
 if TYPE_CHECKING:
-    from maskwright.cloud.inspect.audit import Audit
+    from maskwright.cloud.environment import Environment
+    from maskwright.cloud.google.rest import Google
     from maskwright.cloud.provision.commands import Confirm
     from maskwright.cloud.provision.terraform_cli import Plan
+    from maskwright.cloud.record import Record
 
 env = typer.Typer(help="Make, seed, watch and take away a training environment on Google Cloud.", **plain)
 app.add_typer(env, name="env")
@@ -191,9 +193,7 @@ def down(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
 ) -> None:
     """Take away what runs. Data stays, and is listed with what it costs, unless you say --delete-data."""
-    from maskwright.cloud.inspect.audit import audit
     from maskwright.cloud.jobs import status
-    from maskwright.cloud.prices import read_prices
     from maskwright.cloud.provision import commands
 
     ask, asked = asking(yes), parts(only)
@@ -211,30 +211,19 @@ def down(
     )
     if not (delete_data and not asked):
         status.end_jobs(location, asked)  # also where there was nothing to take away
-    queued, price = desk.record.queued_zone is not None, read_prices(prices).find
-    _end(audit(desk.google, desk.environment, wanted=desk.wanted, queued=queued, price=price), False)
+    _audit(desk.google, desk.environment, desk.wanted, desk.record, prices, json=False)
 
 
 @env.command("audit")
-def audit_(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
+def audit(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
     """List all that exists, what costs money, and why. Exit code 1 when something is left over that does."""
     from maskwright.cloud import record
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.google.rest import Google
-    from maskwright.cloud.inspect.audit import audit
-    from maskwright.cloud.prices import read_prices
 
     environment = read_environment(location)
-    google, price = Google(environment.project), read_prices(prices).find
-    wanted, queued = record.wanted(environment), record.read(environment).queued_zone is not None
-    _end(audit(google, environment, wanted=wanted, queued=queued, price=price), json)
-
-
-def _end(left: Audit, json: bool) -> None:
-    """Prints what is left. Exit code 1 when something that nobody asked for costs money."""
-    print_result(left.report(), left.to_json(), json)
-    if not left.clean:
-        raise typer.Exit(1)
+    wanted, remembered = record.wanted(environment), record.read(environment)
+    _audit(Google(environment.project), environment, wanted, remembered, prices, json=json)
 
 
 @env.command("smoke")
@@ -275,6 +264,20 @@ def smoke(
 
 
 # ---- what they share -----------------------------------------------------------------------------------------------
+
+
+def _audit(
+    google: Google, environment: Environment, wanted: Any, known: Record, prices: str | None, json: bool
+) -> None:
+    """Prints what is left, what it costs, and why. Exit code 1 when something that nobody asked for costs money."""
+    from maskwright.cloud.inspect import audit
+    from maskwright.cloud.prices import read_prices
+
+    queued, price = known.queued_zone is not None, read_prices(prices).find
+    left = audit.audit(google, environment, wanted=wanted, queued=queued, price=price)
+    print_result(left.report(), left.to_json(), json)
+    if not left.clean:
+        raise typer.Exit(1)
 
 
 def parts(only: list[str] | None) -> tuple[str, ...]:

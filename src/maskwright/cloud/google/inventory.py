@@ -239,10 +239,10 @@ def _found(environment: Environment, kind: Kind, body: Body) -> Found:
 
 
 def _place(body: Body) -> str:
-    if found := re.search(r"(?:zones|regions|locations)/([^/]+)", str(body.get("name", ""))):
-        return found[1]
-    links = (str(body[key]).rpartition("/")[2].lower() for key in ("zone", "region", "location") if body.get(key))
-    return next(links, "global")
+    for key in ("name", "selfLink"):
+        if found := re.search(r"(?:zones|regions|locations)/([^/]+)", str(body.get(key, ""))):
+            return found[1]
+    return str(body.get("location", "global")).lower()
 
 
 PARTS: dict[str, Part] = {
