@@ -46,6 +46,14 @@ LockTimeoutSeconds = Annotated[
 ]
 
 
+ServiceAccount = Annotated[
+    str | None,
+    typer.Option(
+        metavar="EMAIL", help="E-mail of the service account that builds the image; Cloud Build's own when not given."
+    ),
+]
+
+
 @env.command("schema")
 def schema(
     as_markdown: Annotated[
@@ -261,6 +269,74 @@ def smoke(
     if not yes:
         require_yes("Spend that?", "env smoke", "nothing was made")
     task.smoke(planned, image=image)
+
+
+@env.command("image")
+def image(
+    location: EnvironmentFile,
+    accelerator: Annotated[
+        Literal["cpu", "gpu", "tpu"] | None,
+        typer.Option(help="What the hosts compute on; the YAML says when not given."),
+    ] = None,
+    libtpu: Annotated[
+        bool, typer.Option("--libtpu", help="Put libtpu into the image, for a private repository only (docs/tpu.md).")
+    ] = False,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Build nothing if the tag exists already.")] = False,
+    source: Annotated[
+        str, typer.Option("--source", metavar="PATH", help="Checkout of the repository to build from.")
+    ] = ".",
+    service_account: ServiceAccount = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    poll_seconds: PollSeconds = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Build the image that hosts run, by Cloud Build, into the environment's repository."""
+    from maskwright.cloud.environment import read_environment
+    from maskwright.cloud.provision import image as module
+
+    if dry_run:
+        environment = read_environment(location)
+        chosen = accelerator or module.accelerator_of(environment)
+        request = module.build_request(
+            environment, "SOURCE.tar.gz", chosen, libtpu=libtpu, service_account=service_account
+        )
+        return print_result("", request, True)
+    built = module.build(
+        location,
+        folder=source,
+        accelerator=accelerator,
+        libtpu=libtpu,
+        if_missing=if_missing,
+        service_account=service_account,
+        confirm=asking(yes),
+        poll_seconds=poll_seconds,
+    )
+    report = f"{built.name} {built.digest}".rstrip()
+    print_result(report, {"image": built.name, "digest": built.digest, "built": built.built}, as_json)
+
+
+@env.command("prices")
+def prices(
+    environment: Annotated[
+        str | None,
+        typer.Argument(metavar="[ENV]", help="YAML of the environment to price; the table is printed when not given."),
+    ] = None,
+    prices: Prices = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the dated table of prices, which you may edit, or what an environment costs by it."""
+    from maskwright.cloud import prices as module
+    from maskwright.cloud.environment import read_environment
+
+    known = module.read_prices(prices)
+    if environment is None:
+        if as_json:
+            return print_result("", known.model_dump(mode="json", exclude_none=True), True)
+        with open(prices or module.TABLE, encoding="utf-8") as file:
+            return print(file.read(), end="")
+    costs = module.estimate(read_environment(environment), known)
+    print_result(module.table(costs), costs.as_json(), as_json)
 
 
 # ---- what they share -----------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     data,
     env,
     env_build,
-    env_import,
     models,
     monitor,
     submit,

@@ -36,8 +36,10 @@ class Kind:
     """Key of the list in the answer."""
     labels: str | None = "labels"
     """Dotted path to the labels; None for a kind without labels."""
-    bills: Callable[[Body], str | None] = lambda body: None
-    """Why one costs money; None when it does not."""
+    bills: str | None = None
+    """Why one costs money; None for a kind that does not."""
+    free: Callable[[Body], bool] = lambda body: False
+    """Whether this one costs nothing although its kind does."""
     query: tuple[tuple[str, str], ...] = ()
 
 
@@ -82,80 +84,77 @@ class Inventory:
 # ---- what costs money ----------------------------------------------------------------------------------------------
 
 
-def _always(why: str) -> Callable[[Body], str | None]:
-    return lambda body: why
+def _at_rest(*states: str) -> Callable[[Body], bool]:
+    """In one of these states it costs nothing."""
+
+    def free(body: Body) -> bool:
+        state = body.get("state") or body.get("status")
+        told = state.get("state") if isinstance(state, Mapping) else state
+        return str(told).removeprefix("JOB_STATE_") in states
+
+    return free
 
 
-def _instance(body: Body) -> str | None:
-    return None if body.get("status") in ("TERMINATED", "STOPPED", "SUSPENDED") else "machine"
-
-
-def _address(body: Body) -> str | None:
-    return "public address" if body.get("addressType", "EXTERNAL") == "EXTERNAL" else None
-
-
-def _router(body: Body) -> str | None:
-    return "gateway (NAT)" if body.get("nats") else None
-
-
-def _job(body: Body) -> str | None:
-    ended = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
-    return None if str(body.get("state", "")).removeprefix("JOB_STATE_") in ended else "machines of the job"
-
-
-def _node(body: Body) -> str | None:
-    return None if body.get("state") in ("PREEMPTED", "TERMINATED", "STOPPED") else "TPU"
-
-
-def _queued(body: Body) -> str | None:
-    """Its node is what costs; asked for, it can become one at any time."""
-    state = (body.get("state") or {}).get("state")
-    return None if state in ("SUSPENDED", "FAILED") else "a TPU that comes without another question"
-
-
+OFF = _at_rest("TERMINATED", "STOPPED", "SUSPENDED", "PREEMPTED")
+ENDED = _at_rest("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
 COMPUTE = "projects/{project}/aggregated/"
 GLOBAL = "projects/{project}/global/"
 ANYWHERE = "projects/{project}/locations/-/"
 KINDS = (
-    Kind("instance", "compute", f"{COMPUTE}instances", "items", bills=_instance),
-    Kind("disk", "compute", f"{COMPUTE}disks", "items", bills=_always("disk")),
-    Kind("snapshot", "compute", f"{GLOBAL}snapshots", "items", bills=_always("what it holds")),
-    Kind("instant snapshot", "compute", f"{COMPUTE}instantSnapshots", "items", bills=_always("what it holds")),
-    Kind("image", "compute", f"{GLOBAL}images", "items", bills=_always("what it holds")),
-    Kind("machine image", "compute", f"{GLOBAL}machineImages", "items", bills=_always("what it holds")),
-    Kind("storage pool", "compute", f"{COMPUTE}storagePools", "items", bills=_always("its capacity")),
-    Kind("reservation", "compute", f"{COMPUTE}reservations", "items", None, _always("machines held ready")),
-    Kind("future reservation", "compute", f"{COMPUTE}futureReservations", "items", None, _always("machines to come")),
-    Kind("address", "compute", f"{COMPUTE}addresses", "items", bills=_address),
-    Kind("forwarding rule", "compute", f"{COMPUTE}forwardingRules", "items", bills=_always("rule")),
+    Kind("instance", "compute", f"{COMPUTE}instances", "items", bills="machine", free=OFF),
+    Kind("disk", "compute", f"{COMPUTE}disks", "items", bills="disk"),
+    Kind("snapshot", "compute", f"{GLOBAL}snapshots", "items", bills="what it holds"),
+    Kind("instant snapshot", "compute", f"{COMPUTE}instantSnapshots", "items", bills="what it holds"),
+    Kind("image", "compute", f"{GLOBAL}images", "items", bills="what it holds"),
+    Kind("machine image", "compute", f"{GLOBAL}machineImages", "items", bills="what it holds"),
+    Kind("storage pool", "compute", f"{COMPUTE}storagePools", "items", bills="its capacity"),
+    Kind("reservation", "compute", f"{COMPUTE}reservations", "items", None, "machines held ready"),
+    Kind("future reservation", "compute", f"{COMPUTE}futureReservations", "items", None, "machines to come"),
+    Kind(
+        "address",
+        "compute",
+        f"{COMPUTE}addresses",
+        "items",
+        bills="public address",
+        free=lambda body: body.get("addressType") == "INTERNAL",
+    ),
+    Kind("forwarding rule", "compute", f"{COMPUTE}forwardingRules", "items", bills="rule"),
     Kind("instance group", "compute", f"{COMPUTE}instanceGroupManagers", "items", None),
     Kind("instance template", "compute", f"{COMPUTE}instanceTemplates", "items", "properties.labels"),
     Kind("resource policy", "compute", f"{COMPUTE}resourcePolicies", "items", None),
     Kind("network", "compute", f"{GLOBAL}networks", "items", None),
     Kind("subnetwork", "compute", f"{COMPUTE}subnetworks", "items", None),
     Kind("firewall", "compute", f"{GLOBAL}firewalls", "items", None),
-    Kind("router", "compute", f"{COMPUTE}routers", "items", None, _router),
-    Kind("Filestore instance", "file", f"{ANYWHERE}instances", "instances", bills=_always("its capacity")),
-    Kind("Filestore backup", "file", f"{ANYWHERE}backups", "backups", bills=_always("what it holds")),
-    Kind("bucket", "storage", "b", "items", bills=_always("what it holds"), query=(("project", "{project}"),)),
+    Kind("router", "compute", f"{COMPUTE}routers", "items", None, "gateway (NAT)", lambda body: not body.get("nats")),
+    Kind("Filestore instance", "file", f"{ANYWHERE}instances", "instances", bills="its capacity"),
+    Kind("Filestore backup", "file", f"{ANYWHERE}backups", "backups", bills="what it holds"),
+    Kind("bucket", "storage", "b", "items", bills="what it holds", query=(("project", "{project}"),)),
     Kind(
         "deleted bucket",
         "storage",
         "b",
         "items",
-        bills=_always("what it held"),
+        bills="what it held",
         query=(("project", "{project}"), ("softDeleted", "true")),
     ),
-    Kind("TPU node", "tpu", f"{ANYWHERE}nodes", "nodes", bills=_node),
-    Kind("queued resource", "tpu", f"{ANYWHERE}queuedResources", "queuedResources", None, _queued),
+    Kind("TPU node", "tpu", f"{ANYWHERE}nodes", "nodes", bills="TPU", free=OFF),
+    Kind(
+        *("queued resource", "tpu", f"{ANYWHERE}queuedResources", "queuedResources", None),
+        bills="a TPU that comes without another question",  # what costs is its node, but it can become one at any time
+        free=_at_rest("SUSPENDED", "FAILED"),
+    ),
     Kind(
         "repository",
         "artifactregistry",
         "projects/{project}/locations/{region}/repositories",
         "repositories",
-        bills=_always("images in it"),
+        bills="images in it",
     ),
-    Kind("Vertex AI job", "aiplatform", "projects/{project}/locations/{region}/customJobs", "customJobs", bills=_job),
+    Kind(
+        *("Vertex AI job", "aiplatform", "projects/{project}/locations/{region}/customJobs", "customJobs"),
+        bills="machines of the job",
+        free=ENDED,
+    ),
     Kind("service account", "iam", "projects/{project}/serviceAccounts", "accounts", None),
 )
 
@@ -233,7 +232,7 @@ def _labels(kind: Kind, body: Body) -> Mapping[str, str]:
 
 def _found(environment: Environment, kind: Kind, body: Body) -> Found:
     name, labelled = name_of(body), kind.labels is None or ENVIRONMENT_LABEL in _labels(kind, body)
-    where, bills = _place(body), kind.bills(body)
+    where, bills = _place(body), None if kind.free(body) else kind.bills
     price = priced(kind.name, body, where) if bills else None
     return Found(kind.name, name, where, part_of(environment, kind.name, name), bills, price, body, labelled)
 
