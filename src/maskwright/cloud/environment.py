@@ -285,7 +285,7 @@ class Environment(Section):
 
     @property
     def hosts(self) -> dict[str, Slice | Group]:
-        """By their kind, slice or group."""
+        """Its hosts by their kind, slice or group."""
         return {one.kind: one for one in (self.slice, self.group) if one is not None}
 
     @property

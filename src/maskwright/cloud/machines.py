@@ -27,9 +27,9 @@ class Tpu:
     dimensions: int
     """Sides of a topology."""
     type_prefix: str = ""
-    """How the TPU API's accelerator type begins."""
+    """Beginning of the TPU API's accelerator type."""
     type_unit: int = 1
-    """What the number in that accelerator type counts for each chip."""
+    """Count of each chip in the number of that accelerator type."""
     runtime_version: str = ""
     """The TPU API's software version."""
 
@@ -56,9 +56,9 @@ GPUS = {
     "a3-ultragpu-8g": ("nvidia-h200-141gb", 8),
     "a4-highgpu-8g": ("nvidia-b200", 8),
 }
-"""Accelerator type and how many, of each machine type: docs.cloud.google.com/compute/docs/gpus"""
+"""Accelerator type and number of GPUs in each machine type: docs.cloud.google.com/compute/docs/gpus"""
 TPU_MACHINES = {machine: (kind, size) for kind, tpu in TPUS.items() for size, machine in tpu.machines.items()}
-"""Kind of TPU and chips of each machine type that has them."""
+"""Kind and number of the chips in each machine type with TPUs."""
 
 SHARED_DISKS = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
 """Types of disk that many hosts can read at once."""
@@ -69,14 +69,14 @@ TPU7X_IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu
 
 @dataclass(frozen=True)
 class Family:
-    """What the machine types of one family have in common."""
+    """Traits that the machine types of one family share."""
 
     data_disks: tuple[str, ...] = SHARED_DISKS
     """Types of disk that its machines can attach to read."""
     boot_disk: str = "pd-balanced"
     """Type of the disk that its machines boot from."""
     accelerator: Literal["tpu", "gpu"] | None = None
-    """What its machines compute on besides their CPUs."""
+    """Device of its machines besides their CPUs."""
     image: str = CONTAINER_IMAGE
     """Boot image of its hosts, unless the YAML names another."""
 
@@ -99,7 +99,7 @@ FAMILIES = {
     **dict.fromkeys(("n1", "n2", "n2d", "e2"), Family(NO_HYPERDISK)),
     **dict.fromkeys(("c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"), HYPERDISK_ONLY),
 }
-"""By the beginning of a machine type, or of the TPU API's accelerator type. Families that are not named here take any
+"""Families by the beginning of a machine type, or of the TPU API's accelerator type. Others take any
 of `SHARED_DISKS`: docs.cloud.google.com/tpu/docs/attach-durable-block-storage, …/compute/docs/disks/hyperdisks and
 …/compute/docs/accelerator-optimized-machines. Unverified: Hyperdisk ML on a3-ultragpu and a4, which the documentation
 of 2025 left out."""

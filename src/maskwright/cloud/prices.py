@@ -99,7 +99,7 @@ class Line:
     hourly: float
     """USD for all of them in an hour."""
     source: str
-    """Where the price is from: a key of the table's `sources`."""
+    """Key of the table's `sources`."""
     date: str
 
     @property

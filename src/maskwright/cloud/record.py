@@ -26,7 +26,7 @@ class Record:
     generation: int = 1
     """Number of the disk, counted from 1."""
     seeded: dict[str, Any] | None = None
-    """What `env seed` found on the disk."""
+    """Files and bytes that `env seed` found on the disk; None before that."""
     disk_gb: int | None = None
     """Size of the disk of this generation, once there is one. Another size is another disk."""
     disk_type: str | None = None

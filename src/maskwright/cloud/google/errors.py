@@ -99,7 +99,7 @@ class Refusal:
 
     @property
     def reason(self) -> str:
-        """As in `CloudError`, or `RATE`."""
+        """One of `CloudError`'s reasons, or `RATE`."""
         said = f"{self.message} {self.words}"
         if CAPACITY.search(said):
             return "capacity"
@@ -119,7 +119,7 @@ class Refusal:
 
 
 def of_answer(code: int, body: Any, text: str) -> Refusal:
-    """From a response that is not a success; `body` is its JSON, or None."""
+    """The refusal in a response that is no success. `body` is its JSON, or None."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return Refusal(code, f"status {code}: {' '.join(text.split())[:200] or 'no text'}")
@@ -151,7 +151,7 @@ def cloud_error(refusal: Refusal, *, project: str, api: str, where: str) -> Clou
 
 
 def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str, str]:
-    """What is wrong, and the fix."""
+    """The sentence that says what is wrong, and the fix."""
     said = refusal.message.rstrip(". ")
     match reason:
         case "credentials":

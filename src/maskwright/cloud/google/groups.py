@@ -25,7 +25,7 @@ class Member:
     status: str
     """Status of the instance, "" before there is one."""
     action: str
-    """What the group does with it."""
+    """Google's word for what the group does with it."""
     errors: tuple[Refusal, ...]
     """Why the last attempt to make it failed; each message is "CODE: sentence"."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from maskwright.cloud import machines, record
@@ -32,7 +32,7 @@ class Kind:
     api: str
     path: str
     """Path of the list, with {project}, {region} for each region in turn, and "-" for all locations."""
-    key: str
+    key: str = "items"
     """Key of the list in the answer."""
     labels: str | None = "labels"
     """Dotted path to the labels; None for a kind without labels."""
@@ -40,7 +40,7 @@ class Kind:
     """Why one costs money; None for a kind that does not."""
     free: Callable[[Body], bool] = lambda body: False
     """Whether this one costs nothing although its kind does."""
-    query: tuple[tuple[str, str], ...] = ()
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Unseen:
 
     kind: str
     reason: str
-    """As in `CloudError`. While an API is disabled, nothing of the kind can be made."""
+    """One of `CloudError`'s reasons. While an API is disabled, nothing of the kind can be made."""
     why: str
 
 
@@ -85,7 +85,7 @@ class Inventory:
 
 
 def _at_rest(*states: str) -> Callable[[Body], bool]:
-    """In one of these states it costs nothing."""
+    """Says whether a resource is in one of these states, in which it costs nothing."""
 
     def free(body: Body) -> bool:
         state = body.get("state") or body.get("status")
@@ -95,66 +95,51 @@ def _at_rest(*states: str) -> Callable[[Body], bool]:
     return free
 
 
+def _internal(body: Body) -> bool:
+    return body.get("addressType") == "INTERNAL"
+
+
+def _without_nat(body: Body) -> bool:
+    return not body.get("nats")
+
+
+TO_COME = "a TPU that comes without another question"
+"""A queued resource costs nothing itself, but at any time it can become a node, which does."""
 OFF = _at_rest("TERMINATED", "STOPPED", "SUSPENDED", "PREEMPTED")
 ENDED = _at_rest("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
+LOST = _at_rest("SUSPENDED", "FAILED")
 COMPUTE = "projects/{project}/aggregated/"
 GLOBAL = "projects/{project}/global/"
 ANYWHERE = "projects/{project}/locations/-/"
+REGIONAL = "projects/{project}/locations/{region}/"
+DELETED = {"project": "{project}", "softDeleted": "true"}
 KINDS = (
-    Kind("instance", "compute", f"{COMPUTE}instances", "items", bills="machine", free=OFF),
-    Kind("disk", "compute", f"{COMPUTE}disks", "items", bills="disk"),
-    Kind("snapshot", "compute", f"{GLOBAL}snapshots", "items", bills="what it holds"),
-    Kind("instant snapshot", "compute", f"{COMPUTE}instantSnapshots", "items", bills="what it holds"),
-    Kind("image", "compute", f"{GLOBAL}images", "items", bills="what it holds"),
-    Kind("machine image", "compute", f"{GLOBAL}machineImages", "items", bills="what it holds"),
-    Kind("storage pool", "compute", f"{COMPUTE}storagePools", "items", bills="its capacity"),
-    Kind("reservation", "compute", f"{COMPUTE}reservations", "items", None, "machines held ready"),
-    Kind("future reservation", "compute", f"{COMPUTE}futureReservations", "items", None, "machines to come"),
-    Kind(
-        "address",
-        "compute",
-        f"{COMPUTE}addresses",
-        "items",
-        bills="public address",
-        free=lambda body: body.get("addressType") == "INTERNAL",
-    ),
-    Kind("forwarding rule", "compute", f"{COMPUTE}forwardingRules", "items", bills="rule"),
-    Kind("instance group", "compute", f"{COMPUTE}instanceGroupManagers", "items", None),
-    Kind("instance template", "compute", f"{COMPUTE}instanceTemplates", "items", "properties.labels"),
-    Kind("resource policy", "compute", f"{COMPUTE}resourcePolicies", "items", None),
-    Kind("network", "compute", f"{GLOBAL}networks", "items", None),
-    Kind("subnetwork", "compute", f"{COMPUTE}subnetworks", "items", None),
-    Kind("firewall", "compute", f"{GLOBAL}firewalls", "items", None),
-    Kind("router", "compute", f"{COMPUTE}routers", "items", None, "gateway (NAT)", lambda body: not body.get("nats")),
+    Kind("instance", "compute", f"{COMPUTE}instances", bills="machine", free=OFF),
+    Kind("disk", "compute", f"{COMPUTE}disks", bills="disk"),
+    Kind("snapshot", "compute", f"{GLOBAL}snapshots", bills="what it holds"),
+    Kind("instant snapshot", "compute", f"{COMPUTE}instantSnapshots", bills="what it holds"),
+    Kind("image", "compute", f"{GLOBAL}images", bills="what it holds"),
+    Kind("machine image", "compute", f"{GLOBAL}machineImages", bills="what it holds"),
+    Kind("storage pool", "compute", f"{COMPUTE}storagePools", bills="its capacity"),
+    Kind("reservation", "compute", f"{COMPUTE}reservations", labels=None, bills="machines held ready"),
+    Kind("future reservation", "compute", f"{COMPUTE}futureReservations", labels=None, bills="machines to come"),
+    Kind("address", "compute", f"{COMPUTE}addresses", bills="public address", free=_internal),
+    Kind("forwarding rule", "compute", f"{COMPUTE}forwardingRules", bills="rule"),
+    Kind("instance group", "compute", f"{COMPUTE}instanceGroupManagers", labels=None),
+    Kind("instance template", "compute", f"{COMPUTE}instanceTemplates", labels="properties.labels"),
+    Kind("resource policy", "compute", f"{COMPUTE}resourcePolicies", labels=None),
+    Kind("network", "compute", f"{GLOBAL}networks", labels=None),
+    Kind("subnetwork", "compute", f"{COMPUTE}subnetworks", labels=None),
+    Kind("firewall", "compute", f"{GLOBAL}firewalls", labels=None),
+    Kind("router", "compute", f"{COMPUTE}routers", labels=None, bills="gateway (NAT)", free=_without_nat),
     Kind("Filestore instance", "file", f"{ANYWHERE}instances", "instances", bills="its capacity"),
     Kind("Filestore backup", "file", f"{ANYWHERE}backups", "backups", bills="what it holds"),
-    Kind("bucket", "storage", "b", "items", bills="what it holds", query=(("project", "{project}"),)),
-    Kind(
-        "deleted bucket",
-        "storage",
-        "b",
-        "items",
-        bills="what it held",
-        query=(("project", "{project}"), ("softDeleted", "true")),
-    ),
+    Kind("bucket", "storage", "b", bills="what it holds", query={"project": "{project}"}),
+    Kind("deleted bucket", "storage", "b", bills="what it held", query=DELETED),
     Kind("TPU node", "tpu", f"{ANYWHERE}nodes", "nodes", bills="TPU", free=OFF),
-    Kind(
-        *("queued resource", "tpu", f"{ANYWHERE}queuedResources", "queuedResources", None),
-        bills="a TPU that comes without another question",  # what costs is its node, but it can become one at any time
-        free=_at_rest("SUSPENDED", "FAILED"),
-    ),
-    Kind(
-        "repository",
-        "artifactregistry",
-        "projects/{project}/locations/{region}/repositories",
-        "repositories",
-        bills="images in it",
-    ),
-    Kind(
-        *("Vertex AI job", "aiplatform", "projects/{project}/locations/{region}/customJobs", "customJobs"),
-        bills="machines of the job",
-        free=ENDED,
-    ),
+    Kind("queued resource", "tpu", f"{ANYWHERE}queuedResources", "queuedResources", None, TO_COME, LOST),
+    Kind("repository", "artifactregistry", f"{REGIONAL}repositories", "repositories", bills="images in it"),
+    Kind("Vertex AI job", "aiplatform", f"{REGIONAL}customJobs", "customJobs", bills="machines of the job", free=ENDED),
     Kind("service account", "iam", "projects/{project}/serviceAccounts", "accounts", None),
 )
 
@@ -172,7 +157,7 @@ def take(google: Google, environment: Environment, regions: Collection[str] = ()
     for kind in KINDS:
         for region in everywhere if "{region}" in kind.path else [""]:
             names = {"project": google.project, "region": region}
-            query: dict[str, Any] = {key: value.format(**names) for key, value in kind.query}
+            query: dict[str, Any] = {key: value.format(**names) for key, value in kind.query.items()}
             query |= {"returnPartialSuccess": True} if kind.api == "compute" else {}
             missed: list[str] = []
             try:

@@ -41,17 +41,17 @@ class Wanted:
     name: str
     zone: str
     accelerator_type: str
-    """As v5litepod-16."""
+    """Type such as v5litepod-16."""
     runtime_version: str
     model: Model
     network: str
-    """As projects/p/global/networks/n."""
+    """Path such as projects/p/global/networks/n."""
     subnetwork: str
     service_account: str
     reservation: str | None = None
     """Name of the reservation, for RESERVATION_BOUND."""
     data_disk: str | None = None
-    """As projects/p/zones/z/disks/d. It is attached read-only."""
+    """Path such as projects/p/zones/z/disks/d. The disk is attached read-only."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -140,7 +140,7 @@ def absent(google: Google, zone: str, name: str) -> bool:
 
 
 def differences(body: Mapping[str, Any], wanted: Wanted) -> list[str]:
-    """What differs between the one that exists and the wanted one, in words. Google adds metadata and labels of its
+    """Differences between the one that exists and the wanted one, in words. Google adds metadata and labels of its
     own, so only ours are compared."""
     specs = (body.get("tpu") or {}).get("nodeSpec") or [{}]
     node, wished = specs[0].get("node") or {}, wanted.node()

@@ -30,7 +30,7 @@ class Item:
 
     found: Found
     why: str
-    """What it is kept for, "" when it is left over."""
+    """Purpose that it is kept for, "" when it is left over."""
     usd_per_hour: float | None
     """None when it is free, or the table has no price."""
 

@@ -84,45 +84,23 @@ def _count(exists: Audit) -> str:
 def read(location: str, price: FindPrice | None = None) -> Status:
     """Status of the environment whose YAML is at `location`. It needs neither Terraform nor its lock."""
     environment = read_environment(location)
-    google = Google(environment.project)
+    google, wanted = Google(environment.project), record.wanted(environment)
     remembered = record.read(environment).for_disk(environment)
-    return status(
-        google,
-        environment,
-        asked=variables.variables(environment, remembered, variables.setup_address(environment, location)),
-        wanted=record.wanted(environment),
-        remembered=remembered,
-        jobs=EnvironmentJobs(location).status(),
-        price=price,
-    )
-
-
-def status(
-    google: Google,
-    environment: Environment,
-    *,
-    asked: Mapping[str, Any],
-    wanted: Mapping[str, Any] | None,
-    remembered: Record,
-    jobs: Report,
-    price: FindPrice | None = None,
-) -> Status:
-    """`asked` is what the YAML asks for now and `wanted` what was asked for last, both as Terraform's variables."""
+    asked = variables.variables(environment, remembered, variables.setup_address(environment, location))
+    jobs = EnvironmentJobs(location).status()
     exists = audit(google, environment, wanted=wanted, queued=remembered.queued_zone is not None, price=price)
+    hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in environment.hosts]
     seen = Inventory([item.found for item in exists.items], exists.unseen)
-    hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in ("slice", "group")]
     drift = differences(environment, asked, wanted, seen, remembered.queued_zone)
-    found = [one for one in hosts if one is not None]
-    return Status(environment.name, exists, found, _disk(environment, remembered), jobs, drift)
+    there = [one for one in hosts if one is not None]
+    return Status(environment.name, exists, there, _disk(environment, remembered), jobs, drift)
 
 
 def _hosts(
     google: Google, environment: Environment, kind: str, wanted: Mapping[str, Any], remembered: Record
 ) -> Hosts | None:
     """None where none were asked for."""
-    hosts = environment.hosts.get(kind)
-    if hosts is None:
-        return None
+    hosts = environment.hosts[kind]
     zone = remembered.queued_zone if hosts.queued else (wanted.get(kind) or {}).get("zone")
     if zone is None:
         return None

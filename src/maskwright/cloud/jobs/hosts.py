@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment
@@ -138,23 +139,16 @@ class EnvironmentGround:
     # ---- acting --------------------------------------------------------------------------------------------------
 
     def up(self, placement: int) -> None:
-        with _refusals():
-            commands.up(
-                self._location,
-                parts=(self._kind,),
-                confirm=lambda plan: None,
-                placement={self._kind: placement},
-                lock_timeout_seconds=LOCK_TIMEOUT_SECONDS,
-            )
+        self._act(commands.up, placement={self._kind: placement})
 
     def down(self) -> None:
+        self._act(commands.down)
+
+    def _act(self, act: Callable[..., object], **options: Any) -> None:
+        """Asks nobody."""
+        options |= {"parts": (self._kind,), "lock_timeout_seconds": LOCK_TIMEOUT_SECONDS}
         with _refusals():
-            commands.down(
-                self._location,
-                parts=(self._kind,),
-                confirm=lambda plan: None,
-                lock_timeout_seconds=LOCK_TIMEOUT_SECONDS,
-            )
+            act(self._location, confirm=lambda plan: None, **options)
 
     def repair(self) -> bool:
         environment, hosts = self._read()

@@ -57,7 +57,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one look found."""
+    """The findings of one look."""
 
     wanted: int
     exists: bool = False
@@ -92,7 +92,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class History:
-    """What was decided so far, and what it has cost. Times are Unix seconds."""
+    """Past decisions, and what they have cost. Times are Unix seconds."""
 
     submission: int = 0
     phase: Phase = "rest"
@@ -121,14 +121,14 @@ class History:
 
 @dataclass(frozen=True)
 class Action:
-    """What is to be done now."""
+    """The next thing to do."""
 
     kind: Kind
     why: str = ""
     until: float = 0.0
     """Unix seconds."""
     placement: int = 0
-    """Where hosts are to be made. Hosts in another place go first."""
+    """Place in which hosts are to be made. Hosts in another place go first."""
     code: int = 0
 
 

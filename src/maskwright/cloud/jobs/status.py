@@ -70,7 +70,7 @@ class EnvironmentJobs:
         return Report([_look(place) for place in places(self.location)])
 
     def logs(self, *, follow: bool, lines: int | None) -> int:
-        """With `follow`, raises what gives the job's exit code."""
+        """With `follow`, it raises the error that gives the job's exit code."""
         return self._chosen().logs(follow=follow, lines=lines)
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:

@@ -85,7 +85,7 @@ class Refused(MaskwrightError):
 
 @dataclass(frozen=True)
 class Limits:
-    """When the hosts of a job go."""
+    """Limits after which the hosts of a job go."""
 
     submission: int = 0
     """0 for every submission."""

@@ -29,7 +29,7 @@ class Variable:
 
 
 def read_variables(location: str) -> dict[str, Variable]:
-    """By name; the last of several counts, as in a shell. Raises `ConfigError`."""
+    """Variables by name. The last of several counts, as in a shell. Raises `ConfigError`."""
     with storage.open_binary(location) as file:
         content = file.read()
     try:

@@ -1,4 +1,4 @@
-"""From the older Cloud Build set-up's values.env to an environment: each variable is mapped, defaulted or refused.
+"""Turns the older Cloud Build set-up's values.env into an environment: each variable is mapped, defaulted or refused.
 
 The TPUs it knew, v2 and v3, have no successor of that name. Which newer kind takes their place is a decision about
 money and memory, so it is the user's. Without it the YAML holds `slice: null`, and the offers as comments.
@@ -59,7 +59,7 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a variable."""
+    """The fate of a variable."""
 
     variable: str
     value: str

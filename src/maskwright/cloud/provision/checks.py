@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from maskwright.cloud import machines
@@ -37,7 +37,7 @@ LEAST_OBTAINABILITY = 0.5
 
 @dataclass(frozen=True)
 class Check:
-    """What was found about one requirement."""
+    """The finding about one requirement."""
 
     area: str
     """apis, bucket, permissions, quota or capacity"""
@@ -45,9 +45,6 @@ class Check:
     state: State
     detail: str = ""
     fix: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
 
 
 class Wish(NamedTuple):
@@ -83,7 +80,7 @@ class Need:
     amount: float
     unit: str
     page: str = ""
-    """What to look for on the page of quotas, where the region tells none."""
+    """Words to look for on the page of quotas, where the region tells none."""
 
 
 def quota(google: Google, environment: Environment, standing: Iterable[str] = ()) -> Iterator[Check]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from maskwright.cloud import record
@@ -48,7 +48,7 @@ class Outcome:
         return all(check.state != "missing" for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        return {"environment": self.environment, "ok": self.ok, "checks": [check.to_json() for check in self.checks]}
+        return {"ok": self.ok, **asdict(self)}
 
     def report(self) -> str:
         lines = []

@@ -26,7 +26,7 @@ def name(environment: Environment) -> str:
 
 
 def change(google: Google, environment: Environment, record: Record) -> Change | None:
-    """What `ensure`, or `absent` where the YAML has no such slice, would do. Terraform's plan does not show it."""
+    """The change that `ensure` would make, or `absent` where the YAML has no such slice. Terraform's plan lacks it."""
     if not environment.queued:
         return Change(name(environment), "queued_resource", "delete") if record.queued_zone else None
     zone = _place(environment, record).zone
