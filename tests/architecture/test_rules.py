@@ -18,8 +18,8 @@ import pytest
 from reference.parity_rows import NOT_COMPARED, ROWS
 from safetensors.numpy import save_file
 
+from maskwright.cli.pages import run_page
 from maskwright.core.config import ALL_KEYS, RunConfig, read_config
-from maskwright.core.config_page import markdown
 from maskwright.core.extras import EXTRAS, TRAIN
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
@@ -265,7 +265,7 @@ def test_scripts_are_executable() -> None:
 
 def test_configuration_page_is_the_configuration() -> None:
     """`maskwright schema --markdown > docs/configuration.md` renews it."""
-    assert (ROOT / "docs" / "configuration.md").read_text() == markdown()
+    assert (ROOT / "docs" / "configuration.md").read_text() == run_page()
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

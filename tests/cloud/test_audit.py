@@ -190,7 +190,7 @@ def test_another_environment_whose_name_begins_alike_keeps_its_own(cloud: Cloud,
         "bucket": ["lab-proj-maskwright-state"],
     }
     lines = look(environment).report().splitlines()
-    assert [line for line in lines if line.endswith("by its name, it has no label")] == [
+    assert [line for line in lines if line.endswith("by its name, as it has no label")] == [
         line for line in lines if "disk lab1-copy" in line
     ]
 

@@ -100,15 +100,15 @@ def test_first_failure_ends_the_build_with_its_code(
         called.append(words)
         return next(codes)
 
-    monkeypatch.setattr(build_table, "_call", call)
+    monkeypatch.setattr(build_table.child, "run", call)
     path = tmp_path / "e.yaml"
     path.write_text(LAB)
     assert run(["env", "build", str(path), "--action", "create"]) == 75
-    assert [words[0] for words in called] == ["image", "up"]
+    assert [words[1] for words in called] == ["image", "up"]
     called.clear()
     codes = iter([3])
     assert run(["env", "build", str(path), "--action", "create"]) == 3
-    assert [words[0] for words in called] == ["image"]
+    assert [words[1] for words in called] == ["image"]
     assert "nothing after it is run" in capsys.readouterr().err
 
 

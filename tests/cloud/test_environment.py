@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from maskwright.cloud import machines, page
-from maskwright.cloud.environment import KEYS, Environment, build_environment, read_environment
+from maskwright.cli.pages import environment_page
+from maskwright.cloud import machines
+from maskwright.cloud.environment import Environment, build_environment, read_environment
 from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
 from maskwright.core.errors import ConfigError
+from maskwright.core.settings import keys_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = {
@@ -37,12 +39,12 @@ def lab(**changes: Any) -> Environment:
 
 def test_page_of_the_documentation_is_the_model() -> None:
     """`maskwright env schema --markdown > docs/google-cloud-environment.md` renews it."""
-    assert (ROOT / "docs" / "google-cloud-environment.md").read_text() == page.markdown()
+    assert (ROOT / "docs" / "google-cloud-environment.md").read_text() == environment_page()
 
 
 def test_number_of_keys_is_pinned() -> None:
     """Each key is a promise. Adding one is a decision: change this number and the documentation with it."""
-    assert len(KEYS) == 37
+    assert len(keys_of(Environment)) == 37
 
 
 def test_what_is_derived() -> None:

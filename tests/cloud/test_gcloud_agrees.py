@@ -87,7 +87,7 @@ def test_queued_resources(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None
     )
     found = queued_resource.ensure(Google("lab-proj"), wanted)
     assert found.phase == "waiting" and len(cloud.calls("tpu.projects.locations.queuedResources.create")) == 1
-    assert sent["tpu"]["nodeSpec"][0]["node"] == queued_resource._node(wanted)
+    assert sent["tpu"]["nodeSpec"][0]["node"] == wanted.node()
     show = ["compute", "tpus", "queued-resources", "describe", "q1", place, "--format=value(state.state)"]
     assert gcloud(*show) == "ACTIVE"
     cloud.preempt("q1")

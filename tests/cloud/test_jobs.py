@@ -187,7 +187,7 @@ def test_detached_job_that_will_never_have_hosts_is_no_success(cloud: Cloud, say
 def test_env_down_ends_the_job_so_that_no_watcher_brings_the_hosts_back(
     cloud: Cloud, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(env, "closing_audit", lambda *_: None)  # of the real `down`
+    monkeypatch.setattr(env, "_audit", lambda *_, json: None)  # of the real `down`
     say(*submit("--up", "--detach"))
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
     assert "this ends the job that runs on its slice (submission 1)" in say(

@@ -41,7 +41,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run und
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.provision.terraform_cli import Terraform
-with Terraform(build_environment({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}, "")).ready() as made:
+made = Terraform(build_environment({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}, ""))
+with made.ready():
     made.apply(made.plan({}))
 """
 
@@ -90,8 +91,8 @@ def test_what_is_left_in_the_work_folder(notes: Path, monkeypatch: pytest.Monkey
     old = folder / "modules" / "hosts" / "of_an_older_version.tf"
     old.parent.mkdir(parents=True)
     old.write_text("")
-    with terraform.ready() as made:
-        made.plan({})
+    with terraform.ready():
+        terraform.plan({})
         assert (folder / "next.tfplan").exists() and not old.exists()
     assert not list(folder.glob("*.tfplan")), "it holds what the state holds"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

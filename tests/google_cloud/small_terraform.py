@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from google_cloud import compute, storage
@@ -48,13 +49,14 @@ class SmallTerraform:
             }
             compute.make(self.cloud, f"projects/{project}/zones/{zone}/instanceGroupManagers", group)
 
-    def down(self, location: str, *, parts: tuple[str, ...], **_: Any) -> None:
+    def down(self, location: str, *, parts: tuple[str, ...], **_: Any) -> SimpleNamespace:
         self._fail()
         name = f"{read_environment(location).name}-{parts[0]}"
         self.acts.append(f"down {parts[0]}")
         with self.cloud.lock:
             for key in [key for key in self.cloud.resources if key.endswith(f"/instanceGroupManagers/{name}")]:
                 compute.remove(self.cloud, key.removeprefix("compute/"))
+        return SimpleNamespace(google=None, environment=None, wanted=None, record=None)
 
     def _fail(self) -> None:
         if self.fails and (error := self.fails.pop(0)):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from json import dumps
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from maskwright.cli.options import AsJson, app, plain, print_result
+from maskwright.cli.options import AsJson, StopAfterHours, app, plain, print_result
 
 if TYPE_CHECKING:
-    from maskwright.cloud.provision.commands import Confirm, Desk
+    from maskwright.cloud.environment import Environment
+    from maskwright.cloud.google.rest import Google
+    from maskwright.cloud.provision.commands import Confirm
     from maskwright.cloud.provision.terraform_cli import Plan
+    from maskwright.cloud.record import Record
 
 env = typer.Typer(help="Make, seed, watch and take away a training environment on Google Cloud.", **plain)
 app.add_typer(env, name="env")
@@ -26,6 +30,7 @@ Only = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and start nothing.")]
 DeleteData = Annotated[
     bool, typer.Option("--delete-data", help="Also delete disks, NFS and buckets, with what is on them.")
 ]
@@ -35,13 +40,16 @@ Prices = Annotated[
         "--prices", metavar="PATH", help="YAML with your own prices; `env prices` prints the table that comes along."
     ),
 ]
+PollSeconds = Annotated[float, typer.Option(metavar="N", help="Seconds between two looks.", min=0.01)]
 LockTimeoutSeconds = Annotated[
     float, typer.Option(metavar="N", help="Seconds to wait for another command's lock on the state.", min=0.0)
 ]
-DetailedExitcode = Annotated[
-    bool,
+
+
+ServiceAccount = Annotated[
+    str | None,
     typer.Option(
-        "--detailed-exitcode", help="Exit as Terraform does: 0 for no changes, 1 for an error, 2 for changes."
+        metavar="EMAIL", help="E-mail of the service account that builds the image; Cloud Build's own when not given."
     ),
 ]
 
@@ -53,9 +61,24 @@ def schema(
     ] = False,
 ) -> None:
     """Print the JSON schema of an environment's YAML, for editors."""
-    from maskwright.cloud import page
+    from maskwright.cli.pages import environment_page
+    from maskwright.cloud.environment import Environment
 
-    print(page.markdown().rstrip() if as_markdown else page.json_schema())
+    print(environment_page().rstrip() if as_markdown else dumps(Environment.model_json_schema(), indent=2))
+
+
+@env.command("init")
+def init(location: EnvironmentFile, json: AsJson = False) -> None:
+    """Make the project ready; check permissions, quota and capacity. Exit code 1 when something is missing."""
+    from maskwright.cloud.environment import read_environment
+    from maskwright.cloud.google.rest import Google
+    from maskwright.cloud.provision import init as task
+
+    environment = read_environment(location)
+    outcome = task.init(Google(environment.project), environment)
+    print_result(outcome.report(), outcome.to_json(), json)
+    if not outcome.ok:
+        raise typer.Exit(1)
 
 
 @env.command("plan")
@@ -63,7 +86,12 @@ def plan(
     location: EnvironmentFile,
     only: Only = None,
     prices: Prices = None,
-    detailed_exitcode: DetailedExitcode = False,
+    detailed_exitcode: Annotated[
+        bool,
+        typer.Option(
+            "--detailed-exitcode", help="Exit as Terraform does: 0 for no changes, 1 for an error, 2 for changes."
+        ),
+    ] = False,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
@@ -109,9 +137,7 @@ def seed(
         bool, typer.Option("--again", help="Seed a new disk, in place of the one that is seeded.")
     ] = False,
     yes: Yes = False,
-    poll_seconds: Annotated[
-        float, typer.Option(metavar="N", help="Seconds between two looks for the result.", min=0.1)
-    ] = 10.0,
+    poll_seconds: PollSeconds = 10.0,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
 ) -> None:
     """Fill the disk from its bucket, on a machine that is taken away afterwards; then the disk is read-only."""
@@ -124,6 +150,45 @@ def seed(
         poll_seconds=poll_seconds,
         lock_timeout_seconds=lock_timeout_seconds,
     )
+
+
+@env.command("watch")
+def watch(
+    location: EnvironmentFile,
+    target: Annotated[
+        Literal["slice", "group"] | None, typer.Option(help="Which hosts to watch, if ENV has a slice and a group.")
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Money in USD after which the run saves and the hosts go.", min=0.0),
+    ] = None,
+    stop_after_hours: StopAfterHours = None,
+    down_when_done: Annotated[
+        bool, typer.Option("--down-when-done", help="Take the hosts away when the job is over.")
+    ] = False,
+    prices: Prices = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Watch the next jobs too, until you end it.")] = False,
+    poll_seconds: PollSeconds = 10.0,
+) -> None:
+    """Look after the hosts of the job. They are made again when they are preempted, and taken away at a limit."""
+    from maskwright.cloud.jobs import follow as following
+    from maskwright.cloud.jobs import spec as jobs
+    from maskwright.cloud.jobs.hosts import EnvironmentGround
+
+    place = jobs.find(location, target)
+    limits = following.make_limits(max_cost, stop_after_hours, down_when_done)
+    ground = EnvironmentGround(place.location, place.kind, prices)
+    following.watch(place, ground, limits, stay=stay, poll_seconds=poll_seconds)
+
+
+@env.command("status")
+def status(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
+    """Show what exists and costs money, how each host is, the disk, the job, and where YAML and cloud differ."""
+    from maskwright.cloud.inspect import status as task
+    from maskwright.cloud.prices import read_prices
+
+    found = task.read(location, read_prices(prices).find)
+    print_result(found.report(), found.to_json(), json)
 
 
 @env.command("down")
@@ -154,7 +219,141 @@ def down(
     )
     if not (delete_data and not asked):
         status.end_jobs(location, asked)  # also where there was nothing to take away
-    closing_audit(desk, prices)
+    _audit(desk.google, desk.environment, desk.wanted, desk.record, prices, json=False)
+
+
+@env.command("audit")
+def audit(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
+    """List all that exists, what costs money, and why. Exit code 1 when something is left over that does."""
+    from maskwright.cloud import record
+    from maskwright.cloud.environment import read_environment
+    from maskwright.cloud.google.rest import Google
+
+    environment = read_environment(location)
+    wanted, remembered = record.wanted(environment), record.read(environment)
+    _audit(Google(environment.project), environment, wanted, remembered, prices, json=json)
+
+
+@env.command("smoke")
+def smoke(
+    location: EnvironmentFile,
+    on: Annotated[
+        Literal["vm", "tpu"],
+        typer.Option("--on", help="Spot machine to use: vm is one n2-standard-8, tpu is one v6e chip."),
+    ] = "vm",
+    container: Annotated[
+        str | None,
+        typer.Option(metavar="IMAGE", help="Image to run; Cloud Build builds one when not given, which takes long."),
+    ] = None,
+    yes: Yes = False,
+    prices: Prices = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Make, seed, use and take away a small environment beside ENV. It costs money, and we have never run it."""
+    from maskwright.cloud import smoke as task
+    from maskwright.cloud.environment import read_environment
+    from maskwright.cloud.prices import estimate, read_prices, table
+    from maskwright.core.console import say
+
+    planned, image = task.plan(read_environment(location), on, container), container is None
+    if dry_run:
+        return print(task.describe(planned, image))
+    costs = estimate(planned.environment, read_prices(prices))
+    usd, more = costs.hourly * task.MOST_HOURS, ", and Cloud Build for the image" if image else ""
+    for line in (
+        "This was written without access to Google Cloud: you are the first to run it, in your project and for money.",
+        *table(costs).splitlines(),
+        f"About {usd:,.2f} USD if it takes {task.MOST_HOURS:g} h, by that table{more}; at the end all is taken away.",
+    ):
+        say(line)
+    if not yes:
+        require_yes("Spend that?", "env smoke", "nothing was made")
+    task.smoke(planned, image=image)
+
+
+@env.command("image")
+def image(
+    location: EnvironmentFile,
+    accelerator: Annotated[
+        Literal["cpu", "gpu", "tpu"] | None,
+        typer.Option(help="What the hosts compute on; the YAML says when not given."),
+    ] = None,
+    libtpu: Annotated[
+        bool, typer.Option("--libtpu", help="Put libtpu into the image, for a private repository only (docs/tpu.md).")
+    ] = False,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Build nothing if the tag exists already.")] = False,
+    source: Annotated[
+        str, typer.Option("--source", metavar="PATH", help="Checkout of the repository to build from.")
+    ] = ".",
+    service_account: ServiceAccount = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    poll_seconds: PollSeconds = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Build the image that hosts run, by Cloud Build, into the environment's repository."""
+    from maskwright.cloud.environment import read_environment
+    from maskwright.cloud.provision import image as module
+
+    if dry_run:
+        environment = read_environment(location)
+        chosen = accelerator or module.accelerator_of(environment)
+        request = module.build_request(
+            environment, "SOURCE.tar.gz", chosen, libtpu=libtpu, service_account=service_account
+        )
+        return print_result("", request, True)
+    built = module.build(
+        location,
+        folder=source,
+        accelerator=accelerator,
+        libtpu=libtpu,
+        if_missing=if_missing,
+        service_account=service_account,
+        confirm=asking(yes),
+        poll_seconds=poll_seconds,
+    )
+    report = f"{built.name} {built.digest}".rstrip()
+    print_result(report, {"image": built.name, "digest": built.digest, "built": built.built}, as_json)
+
+
+@env.command("prices")
+def prices(
+    environment: Annotated[
+        str | None,
+        typer.Argument(metavar="[ENV]", help="YAML of the environment to price; the table is printed when not given."),
+    ] = None,
+    prices: Prices = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the dated table of prices, which you may edit, or what an environment costs by it."""
+    from maskwright.cloud import prices as module
+    from maskwright.cloud.environment import read_environment
+
+    known = module.read_prices(prices)
+    if environment is None:
+        if as_json:
+            return print_result("", known.model_dump(mode="json", exclude_none=True), True)
+        with open(prices or module.TABLE, encoding="utf-8") as file:
+            return print(file.read(), end="")
+    costs = module.estimate(read_environment(environment), known)
+    print_result(module.table(costs), costs.as_json(), as_json)
+
+
+# ---- what they share -----------------------------------------------------------------------------------------------
+
+
+def _audit(
+    google: Google, environment: Environment, wanted: Any, known: Record, prices: str | None, json: bool
+) -> None:
+    """Prints what is left, what it costs, and why. Exit code 1 when something that nobody asked for costs money."""
+    from maskwright.cloud.inspect import audit
+    from maskwright.cloud.prices import read_prices
+
+    queued, price = known.queued_zone is not None, read_prices(prices).find
+    left = audit.audit(google, environment, wanted=wanted, queued=queued, price=price)
+    print_result(left.report(), left.to_json(), json)
+    if not left.clean:
+        raise typer.Exit(1)
 
 
 def parts(only: list[str] | None) -> tuple[str, ...]:
@@ -192,7 +391,7 @@ def require_yes(question: str, where: str, otherwise: str) -> None:
 
 
 def replaced(drawn: Plan) -> list[str]:
-    """What goes or is made anew, for those who do not read the plan."""
+    """Parts that go or are made anew, for users who do not read the plan."""
     lines = []
     for kind, word in (("replace", "made anew"), ("delete", "taken away")):
         if found := [change.address for change in drawn.changes if change.kind == kind]:
@@ -200,20 +399,3 @@ def replaced(drawn: Plan) -> list[str]:
     if lost := [change.address for change in drawn.changes if change.loses_data]:
         lines.append(f"with their data: {', '.join(lost)}")
     return lines
-
-
-def closing_audit(desk: Desk, prices: str | None) -> None:
-    """What is left, what it costs, and why; exit code 1 when something nobody asked for costs money."""
-    from maskwright.cloud.inspect import audit
-    from maskwright.cloud.prices import read_prices
-
-    left = audit.audit(
-        desk.google,
-        desk.environment,
-        wanted=desk.wanted,
-        queued=desk.record.queued_zone is not None,
-        price=read_prices(prices).find,
-    )
-    print(left.report())
-    if not left.clean:
-        raise typer.Exit(1)

@@ -1,13 +1,19 @@
-"""`maskwright env build`, what cloudbuild.yaml runs, and `maskwright env image`, which builds what hosts run."""
+"""The older Cloud Build set-up: `env build`, which cloudbuild.yaml runs, and `env import` of its values.env."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import os
+from typing import Annotated, Any
 
 import typer
 
-from maskwright.cli.env import EnvironmentFile, Yes, asking, env
+from maskwright.cli.env import DryRun, EnvironmentFile, ServiceAccount, env
 from maskwright.cli.options import AsJson, print_result
+from maskwright.cloud.machines import TpuKind
+
+
+def _flag(name: str, what: str) -> Any:
+    return typer.Option(name, metavar="BOOL", help=f"true applies the action to the {what}.")
 
 
 @env.command("build")
@@ -16,20 +22,11 @@ def build(
     action: Annotated[
         str, typer.Option("--action", metavar="ACTION", help="What to do: initialize, create, update or destroy.")
     ],
-    tpu: Annotated[
-        str, typer.Option("--tpu", metavar="BOOL", help="true applies the action to the slice.")
-    ] = "default",
-    mig: Annotated[
-        str, typer.Option("--mig", metavar="BOOL", help="true applies the action to the instance group.")
-    ] = "default",
-    disk: Annotated[
-        str, typer.Option("--disk", metavar="BOOL", help="true applies the action to the shared disk.")
-    ] = "default",
-    service_account: Annotated[
-        str | None,
-        typer.Option(metavar="EMAIL", help="E-mail of the service account that builds the image of `create`."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, and run nothing.")] = False,
+    tpu: Annotated[str, _flag("--tpu", "slice")] = "default",
+    mig: Annotated[str, _flag("--mig", "instance group")] = "default",
+    disk: Annotated[str, _flag("--disk", "shared disk")] = "default",
+    service_account: ServiceAccount = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run the commands that a row of the older Cloud Build set-up stands for. It ends with the first that fails."""
     from maskwright.cloud.environment import read_environment
@@ -48,53 +45,44 @@ def build(
         raise typer.Exit(code)
 
 
-@env.command("image")
-def image(
-    location: EnvironmentFile,
+@env.command("import")
+def import_(
+    values: Annotated[
+        list[str],
+        typer.Argument(metavar="VALUES…", help="Files to import: values.env, and values.env.auto if there is one."),
+    ],
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="PATH", help="YAML to write; it is printed when not given.")
+    ] = None,
     accelerator: Annotated[
-        Literal["cpu", "gpu", "tpu"] | None,
-        typer.Option(help="What the hosts compute on; the YAML says when not given."),
+        TpuKind | None, typer.Option(help="Kind of TPU to take; v2 and v3 have no successor by name.")
     ] = None,
-    libtpu: Annotated[
-        bool, typer.Option("--libtpu", help="Put libtpu into the image, for a private repository only (docs/tpu.md).")
-    ] = False,
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="Build nothing if the tag exists already.")] = False,
-    source: Annotated[
-        str, typer.Option("--source", metavar="PATH", help="Checkout of the repository to build from.")
-    ] = ".",
-    service_account: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EMAIL", help="E-mail of the service account that builds; Cloud Build's own when not given."
-        ),
-    ] = None,
-    yes: Yes = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the build, and start nothing.")] = False,
-    poll_seconds: Annotated[
-        float, typer.Option(metavar="N", help="Seconds between two looks at the build.", min=0.01)
-    ] = 10.0,
+    with_group: Annotated[bool, typer.Option("--with-group", help="Keep the instance group beside the slice.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image that hosts run, by Cloud Build, into the environment's repository."""
-    from maskwright.cloud.environment import read_environment
-    from maskwright.cloud.provision import image as module
+    """Turn the older Cloud Build set-up's values.env into an environment, and say what became of each variable."""
+    from maskwright.cloud.old_setup.shell_file import read_variables
+    from maskwright.cloud.old_setup.values_env import import_values, table
+    from maskwright.core import storage
+    from maskwright.core.console import say, warn
+    from maskwright.core.errors import InputError
 
-    if dry_run:
-        environment = read_environment(location)
-        chosen = accelerator or module.accelerator_of(environment)
-        request = module.build_request(
-            environment, "SOURCE.tar.gz", chosen, libtpu=libtpu, service_account=service_account
-        )
-        return print_result("", request, True)
-    built = module.build(
-        location,
-        folder=source,
-        accelerator=accelerator,
-        libtpu=libtpu,
-        if_missing=if_missing,
-        service_account=service_account,
-        confirm=asking(yes),
-        poll_seconds=poll_seconds,
-    )
-    report = f"{built.name} {built.digest}".rstrip()
-    print_result(report, {"image": built.name, "digest": built.digest, "built": built.built}, as_json)
+    if out is not None and os.path.exists(out):
+        raise InputError("is there already", where=out, fix="give --out another name, or move the file away")
+    given = {name: variable for location in values for name, variable in read_variables(location).items()}
+    imported = import_values(given, values[0], accelerator=accelerator, with_group=with_group)
+    if unknown := [row.variable for row in imported.rows if row.fate == "unknown"]:
+        warn(f"{', '.join(unknown)}: no variable of values.env, left out")
+    if imported.offers:
+        warn(f"slice is null until you choose: {'; '.join(imported.offers)}")
+    if out is not None:
+        with storage.atomic_writer(out) as file:
+            file.write(imported.text.encode())
+    if as_json:
+        print_result("", imported.as_json(), True)
+    elif out is None:
+        say(table(imported.rows))
+        print(imported.text, end="")
+    else:
+        print(table(imported.rows))
+        say(f"{out} is written; look through it, then: maskwright env init {out}")

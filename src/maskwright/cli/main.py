@@ -20,12 +20,7 @@ from maskwright import __version__
 from maskwright.cli import (  # noqa: F401 - each puts its commands into the table
     data,
     env,
-    env_audit,
     env_build,
-    env_import,
-    env_init,
-    env_jobs,
-    env_smoke,
     models,
     monitor,
     submit,

@@ -276,11 +276,11 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON schema of a run's YAML, for editors."""
+    from maskwright.cli.pages import run_page
     from maskwright.core import recipes
     from maskwright.core.config import json_schema
-    from maskwright.core.config_page import markdown
 
     if recipe is not None:
         print(recipes.read(recipe).rstrip())
         return
-    print(markdown().rstrip() if as_markdown else json_schema())
+    print(run_page().rstrip() if as_markdown else json_schema())

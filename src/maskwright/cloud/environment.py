@@ -1,8 +1,7 @@
-"""An environment, on one page: the YAML that a user writes, and what Terraform is told of it.
+"""The YAML in which a user describes one environment on Google Cloud.
 
-One YAML describes one environment. Keys are strict. What is `null` does not exist: taking a part away is an edit, not
-another command. Everything that is made has a name that begins with the environment's, so several environments can
-stand side by side in a project.
+Keys are strict. What is `null` does not exist: a user takes a part away by an edit, not by another command. All names
+begin with the environment's own, so several environments can stand side by side in a project.
 """
 
 from __future__ import annotations
@@ -10,22 +9,22 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from maskwright import __version__
 from maskwright.cloud import machines
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.secrets import redact
-from maskwright.core.settings import Guide, Refused, Section, keys_of, read_yaml
+from maskwright.core.settings import Guide, Refused, Section, read_yaml
 
 ENVIRONMENT_LABEL = "maskwright-environment"
 ZONE = r"^[a-z]+-[a-z]+[0-9]+-[a-z]$"
 BUCKET = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^*?#\s]*)?$"
 MOST_FLEX_START_HOURS = 168
-"""docs.cloud.google.com/compute/docs/instances/about-flex-start-vms: seven days"""
+"""Seven days: docs.cloud.google.com/compute/docs/instances/about-flex-start-vms"""
 
 Zone = Annotated[str, Field(pattern=ZONE, examples=["us-east5-b"])]
 Model = Literal["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"]
@@ -33,6 +32,8 @@ Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
 
 
 class Network(Section):
+    """The network always exists."""
+
     nat: bool | None = None
     """Gateway through which hosts reach the internet to install packages, since they have no public addresses. Google's
     own services are reached without it. When not set, it exists only where hosts need it: TPUs on Google's image, which
@@ -40,6 +41,8 @@ class Network(Section):
 
 
 class Nfs(Section):
+    """A Filestore share. Every host mounts it as MOUNT_POINT/nfs_share."""
+
     tier: Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL"] = "BASIC_HDD"
     """Service tier of Filestore."""
     capacity_gb: Annotated[int, Field(ge=1024, le=102_400)] = 1024
@@ -57,6 +60,8 @@ class Nfs(Section):
 
 
 class Disk(Section):
+    """A disk, seeded once from a bucket and then attached read-only to every host as MOUNT_POINT/shared_pd."""
+
     type: Literal["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"] = "hyperdisk-ml"
     """Type of the disk. Which types a host takes depends on its machine type; wrong pairs are refused."""
     size_gb: Annotated[int, Field(ge=10, le=65_536)]
@@ -71,8 +76,7 @@ class Disk(Section):
     @property
     def seeder_machine(self) -> str:
         """N1, N2 and N2D attach no Hyperdisk: docs.cloud.google.com/compute/docs/disks/hyperdisks"""
-        fitting = "c3-standard-8" if self.type == "hyperdisk-ml" else "n2-standard-8"
-        return self.seeder_machine_type or fitting
+        return self.seeder_machine_type or ("c3-standard-8" if self.type == "hyperdisk-ml" else "n2-standard-8")
 
 
 class Fallback(Section):
@@ -80,6 +84,13 @@ class Fallback(Section):
     """Zone of the hosts; the zone of the slice or group when not set."""
     provisioning_model: Model = "SPOT"
     """STANDARD (on demand), SPOT, FLEX_START or RESERVATION_BOUND."""
+
+
+class Placement(NamedTuple):
+    """A place where hosts may be: `Fallback` with its zone known."""
+
+    zone: str
+    model: Model
 
 
 class Hosts(Section):
@@ -96,15 +107,19 @@ class Hosts(Section):
     fallbacks: list[Fallback] = Field(default_factory=list)
     """Places where the watcher tries next when no machines are available."""
 
-    def placements(self, zone: str) -> list[Fallback]:
-        """The hosts' own place, then the fallbacks."""
-        home = self.zone or zone
-        own = Fallback(zone=home, provisioning_model=self.provisioning_model)
-        others = [Fallback(zone=f.zone or home, provisioning_model=f.provisioning_model) for f in self.fallbacks]
-        return [own, *others]
+    @property
+    def queued(self) -> bool:
+        """Whether the hosts are a queued resource of the TPU API, which Terraform does not make."""
+        return False
 
-    def place(self, zone: str, number: int) -> Fallback:
-        """The place in use; numbers wrap around. Its zone is always set."""
+    def placements(self, zone: str) -> list[Placement]:
+        """The hosts' own place, then the fallbacks. `zone` is the environment's."""
+        home = self.zone or zone
+        others = [Placement(one.zone or home, one.provisioning_model) for one in self.fallbacks]
+        return [Placement(home, self.provisioning_model), *others]
+
+    def place(self, zone: str, number: int) -> Placement:
+        """The place in use. Numbers wrap around."""
         places = self.placements(zone)
         return places[number % len(places)]
 
@@ -124,6 +139,10 @@ class Hosts(Section):
 
 
 class Slice(Hosts):
+    """The hosts of one TPU slice."""
+
+    kind: ClassVar = "slice"
+
     accelerator: machines.TpuKind
     """Kind of TPU. v4 and v5e are queued resources of the TPU API; later kinds are instance groups."""
     topology: str
@@ -154,11 +173,8 @@ class Slice(Hosts):
 
     @model_validator(mode="after")
     def _is_a_slice(self) -> Slice:
-        try:
-            machines.check_topology(self.accelerator, self.topology)
-            machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
-        except ConfigError as error:
-            raise Refused(error.what, fix=error.fix or "see docs/google-cloud-environment.md") from None
+        machines.check_topology(self.accelerator, self.topology)
+        machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
         if self.runtime_version is not None and not self.queued:
             raise Refused("runtime_version is for v4 and v5e", fix=f"take it out; {self.accelerator} takes image")
         if self.queued and (self.image is not None or self.max_run_hours is not None):
@@ -170,6 +186,10 @@ class Slice(Hosts):
 
 
 class Group(Hosts):
+    """A group of machines with GPUs, or without."""
+
+    kind: ClassVar = "group"
+
     machine_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+){1,3}$", examples=["g2-standard-48"])]
     """Machine type of the hosts, with GPUs (g2, a2, a3, a4) or without."""
     size: Annotated[int, Field(ge=1, le=1_000)] = 1
@@ -189,8 +209,8 @@ class Group(Hosts):
 
     @model_validator(mode="after")
     def _is_known(self) -> Group:
-        if machines.family_of(self.machine_type).accelerator == "gpu" and not self.gpus:
-            family = machines.family_of(self.machine_type)
+        family = machines.family_of(self.machine_type)
+        if family.accelerator == "gpu" and not self.gpus:
             near = [name for name in machines.GPUS if machines.family_of(name) is family]
             fix = f"take one of {', '.join(near or machines.GPUS)}"
             raise Refused(f"{self.machine_type} is no machine type that is known here", fix=fix)
@@ -198,6 +218,8 @@ class Group(Hosts):
 
 
 class Host(Section):
+    """This section says what every host runs."""
+
     container: str | None = None
     """Container image that every host runs; the one that `env image` builds when not set."""
     setup: str | None = None
@@ -246,11 +268,13 @@ class Environment(Section):
                 "network.nat is false, but the slice's hosts install docker",
                 fix="set slice.image to one that has it, or take network.nat out",
             )
-        for hosts in (self.slice, self.group):
-            if hosts is not None and self.disk is not None:
-                self._disk_fits(self.disk, hosts)
-            for place in hosts.placements(self.zone) if hosts is not None else []:
-                zone = place.zone or ""
+        for hosts in self.hosts.values():
+            fitting = machines.family_of(hosts.machine()).data_disks
+            if self.disk is not None and self.disk.type not in fitting:
+                kind = hosts.accelerator if isinstance(hosts, Slice) else hosts.machine_type
+                fix = f"set disk.type: {' or '.join(fitting)}"
+                raise Refused(f"hosts of {kind} cannot attach {self.disk.type}", fix=fix)
+            for zone, _ in hosts.placements(self.zone):
                 if self.disk is not None and zone != self.zone:
                     fix = f"take a zone for them that is {self.zone}, or leave disk out"
                     raise Refused(f"hosts in {zone} cannot attach the disk, which is in {self.zone}", fix=fix)
@@ -259,11 +283,15 @@ class Environment(Section):
                     raise Refused(f"hosts in {zone} are in another region than NFS, in {self.zone}", fix=fix)
         return self
 
-    def _disk_fits(self, disk: Disk, hosts: Slice | Group) -> None:
-        fitting = machines.family_of(hosts.machine()).data_disks
-        if disk.type not in fitting:
-            kind = hosts.accelerator if isinstance(hosts, Slice) else hosts.machine_type
-            raise Refused(f"hosts of {kind} cannot attach {disk.type}", fix=f"set disk.type: {' or '.join(fitting)}")
+    @property
+    def hosts(self) -> dict[str, Slice | Group]:
+        """Its hosts by their kind, slice or group."""
+        return {one.kind: one for one in (self.slice, self.group) if one is not None}
+
+    @property
+    def queued(self) -> bool:
+        """Whether its slice is a queued resource of the TPU API."""
+        return self.slice is not None and self.slice.queued
 
     @property
     def region(self) -> str:
@@ -295,8 +323,8 @@ class Environment(Section):
     @property
     def regions(self) -> list[str]:
         """Regions of all places that hosts may be in; the environment's own first."""
-        places = [p.zone or "" for hosts in (self.slice, self.group) if hosts for p in hosts.placements(self.zone)]
-        return list(dict.fromkeys([self.region, *(region_of(zone) for zone in places)]))
+        places = [place for hosts in self.hosts.values() for place in hosts.placements(self.zone)]
+        return list(dict.fromkeys([self.region, *(region_of(place.zone) for place in places)]))
 
     @property
     def nat(self) -> bool:
@@ -306,7 +334,7 @@ class Environment(Section):
     def needs_docker(self) -> bool:
         """Google's image of Compute Engine's TPUs comes without docker; docs/google-cloud-hosts.md says how that is
         known."""
-        return self.slice is not None and not self.slice.queued and self.slice.image is None
+        return self.slice is not None and not self.queued and self.slice.image is None
 
     def all_labels(self) -> dict[str, str]:
         return {ENVIRONMENT_LABEL: self.name, **self.labels}
@@ -314,25 +342,9 @@ class Environment(Section):
     def disk_name(self, generation: int) -> str:
         return f"{self.name}-data-{generation}"
 
-    def hosts_of(self, kind: str) -> Slice | Group | None:
-        """`kind` is slice or group."""
-        return self.slice if kind == "slice" else self.group
-
 
 def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
-
-
-SECTIONS: dict[str, type[BaseModel]] = {
-    "network": Network,
-    "nfs": Nfs,
-    "disk": Disk,
-    "slice": Slice,
-    "group": Group,
-    "host": Host,
-}
-KEYS = list(keys_of(Environment))
-"""Keys of the YAML; pinned by a test."""
 
 
 def read_environment(location: str) -> Environment:
@@ -352,7 +364,8 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
 
 
 def beside(location: str, script: str | None) -> tuple[str, bytes] | None:
-    """sha256 and content of a script that the YAML at `location` names. Raises `InputError` when it cannot be read."""
+    """sha256 and content of a script that the YAML at `location` names; None without one. Raises `InputError` when it
+    cannot be read."""
     if script is None:
         return None
     folder = os.path.dirname(location)

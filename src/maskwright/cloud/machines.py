@@ -1,4 +1,4 @@
-"""What Google calls its machines: TPU kinds, topologies and hosts, GPUs of machine types, disks that fit.
+"""Google's machines by their names: TPU kinds, topologies and hosts, GPUs of machine types, disks that fit.
 
 Sources, read in 2026: docs.cloud.google.com/compute/docs/tpus/tpu-machines (TPU7x, v6e, v5p), …/tpu/docs/v5e and
 …/tpu/docs/v4 (the TPU API), …/compute/docs/gpus. Nothing here has been tried on Google Cloud by us.
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from maskwright.core.errors import ConfigError
+from maskwright.core.settings import Refused
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Tpu:
     dimensions: int
     """Sides of a topology."""
     type_prefix: str = ""
-    """How the TPU API's accelerator type begins."""
+    """Beginning of the TPU API's accelerator type."""
     type_unit: int = 1
-    """What the number in that accelerator type counts for each chip."""
+    """Count of each chip in the number of that accelerator type."""
     runtime_version: str = ""
     """The TPU API's software version."""
 
@@ -56,9 +56,9 @@ GPUS = {
     "a3-ultragpu-8g": ("nvidia-h200-141gb", 8),
     "a4-highgpu-8g": ("nvidia-b200", 8),
 }
-"""Accelerator type and how many, of each machine type: docs.cloud.google.com/compute/docs/gpus"""
+"""Accelerator type and number of GPUs in each machine type: docs.cloud.google.com/compute/docs/gpus"""
 TPU_MACHINES = {machine: (kind, size) for kind, tpu in TPUS.items() for size, machine in tpu.machines.items()}
-"""Kind of TPU and chips of each machine type that has them."""
+"""Kind and number of the chips in each machine type with TPUs."""
 
 SHARED_DISKS = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
 """Types of disk that many hosts can read at once."""
@@ -69,14 +69,14 @@ TPU7X_IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu
 
 @dataclass(frozen=True)
 class Family:
-    """What the machine types of one family have in common."""
+    """Traits that the machine types of one family share."""
 
     data_disks: tuple[str, ...] = SHARED_DISKS
     """Types of disk that its machines can attach to read."""
     boot_disk: str = "pd-balanced"
     """Type of the disk that its machines boot from."""
     accelerator: Literal["tpu", "gpu"] | None = None
-    """What its machines compute on besides their CPUs."""
+    """Device of its machines besides their CPUs."""
     image: str = CONTAINER_IMAGE
     """Boot image of its hosts, unless the YAML names another."""
 
@@ -99,7 +99,7 @@ FAMILIES = {
     **dict.fromkeys(("n1", "n2", "n2d", "e2"), Family(NO_HYPERDISK)),
     **dict.fromkeys(("c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"), HYPERDISK_ONLY),
 }
-"""By the beginning of a machine type, or of the TPU API's accelerator type. Families that are not named here take any
+"""Families by the beginning of a machine type, or of the TPU API's accelerator type. Others take any
 of `SHARED_DISKS`: docs.cloud.google.com/tpu/docs/attach-durable-block-storage, …/compute/docs/disks/hyperdisks and
 …/compute/docs/accelerator-optimized-machines. Unverified: Hyperdisk ML on a3-ultragpu and a4, which the documentation
 of 2025 left out."""
@@ -121,32 +121,30 @@ def chips(topology: str) -> int:
 
 
 def check_topology(kind: str, topology: str) -> None:
-    """Raises `ConfigError`. Not every topology that passes exists: Google refuses the others itself."""
+    """Raises `Refused`. Not every topology that passes exists: Google refuses the others itself."""
     tpu = TPUS[kind]
-    sides = r"x".join([r"[1-9]\d{0,2}"] * tpu.dimensions)
-    example = "x".join(["4"] * tpu.dimensions)
-    where = "slice.topology"
-    if not re.fullmatch(sides, topology):
-        fix = f"{tpu.dimensions} numbers, as {example}"
-        raise ConfigError(f"{topology[:20]!r} is no topology of {kind}", where=where, fix=fix)
+    if not re.fullmatch("x".join([r"[1-9]\d{0,2}"] * tpu.dimensions), topology):
+        fix = f"{tpu.dimensions} numbers, as {'x'.join(['4'] * tpu.dimensions)}"
+        raise Refused(f"{topology[:20]!r} is no topology of {kind}", fix=fix)
     count = chips(topology)
     if count > tpu.alone and count % tpu.chips_per_host:
         fix = f"hosts have {tpu.chips_per_host} chips each: take a multiple"
-        raise ConfigError(f"{topology} has {count} chips, which hosts do not divide", where=where, fix=fix)
+        raise Refused(f"{topology} has {count} chips, which hosts do not divide", fix=fix)
     if tpu.machines and count <= tpu.alone and count not in tpu.machines:
         fix = f"machines of {kind} have {', '.join(str(size) for size in tpu.machines)} chips"
-        raise ConfigError(f"{topology} has {count} chips, for which there is no machine type", where=where, fix=fix)
+        raise Refused(f"{topology} has {count} chips, for which there is no machine type", fix=fix)
 
 
 def chips_per_host(kind: str, topology: str, machine_type: str | None = None) -> int:
-    if machine_type is not None:
-        named = {name: size for size, name in TPUS[kind].machines.items()}
-        if machine_type not in named or chips(topology) % named[machine_type]:
-            fix = f"one of {', '.join(named)} that divides {chips(topology)} chips, or leave it out"
-            raise ConfigError(f"{machine_type} does not make {kind} {topology}", where="slice.machine_type", fix=fix)
-        return named[machine_type]
+    """Raises `Refused` for a machine type that does not make the topology."""
     tpu, count = TPUS[kind], chips(topology)
-    return count if count <= tpu.alone else tpu.chips_per_host
+    if machine_type is None:
+        return count if count <= tpu.alone else tpu.chips_per_host
+    sizes = {name: size for size, name in tpu.machines.items()}
+    if machine_type not in sizes or count % sizes[machine_type]:
+        fix = f"one of {', '.join(sizes)} that divides {count} chips, or leave it out"
+        raise Refused(f"{machine_type} does not make {kind} {topology}", fix=fix)
+    return sizes[machine_type]
 
 
 def accelerator_type(kind: str, topology: str) -> str:

@@ -1,7 +1,7 @@
-"""What an environment costs by the hour and by the month, from a dated table of prices that the user may edit.
+"""The cost of an environment by the hour and by the month, from a dated table of prices that the user may edit.
 
-What is not in the table is never guessed: it is named, and not counted. Traffic, requests and what buckets hold depend
-on use and are not counted either.
+A price that the table lacks is never guessed: its part is named, and not counted. Traffic, requests and the contents of
+buckets depend on use and are not counted either.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import datetime
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from maskwright.cloud.environment import Environment, Group, Slice, region_of
+from maskwright.cloud.environment import Environment, Slice, region_of
 from maskwright.cloud.machines import TPUS, family_of
-from maskwright.core.errors import ConfigError
 from maskwright.core.settings import Guide, Refused, Section, read_yaml
 
 HOURS_A_MONTH = 730
 TABLE = os.path.join(os.path.dirname(__file__), "prices.yaml")
 KEYS = {"STANDARD": "on_demand", "SPOT": "spot", "FLEX_START": "flex_start", "RESERVATION_BOUND": "reserved"}
 BOOT_DISK_GIB = 200
-"""As in deploy/terraform/modules/hosts. The TPU API's machines have theirs for nothing."""
+"""Size as in deploy/terraform/modules/hosts. Boot disks of the TPU API's machines cost nothing."""
 MOST_NAT_MACHINES = 32
-"""Google charges a gateway by machine up to so many: cloud.google.com/nat/pricing"""
+"""Google charges a gateway by the machine, up to so many: cloud.google.com/nat/pricing"""
 UNIT_WORDS = {"chip-hour": "chip", "machine-hour": "machine", "GiB-month": "GiB"}
 
 STORAGE = re.compile(r"(pd|hyperdisk)-.+|BASIC_HDD|BASIC_SSD|ZONAL|REGIONAL|bucket")
@@ -35,14 +35,13 @@ Usd = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 class Source(Section):
     address: str
-    date: datetime.date
+    date: Annotated[datetime.date, Field(strict=False)]
     note: str = ""
 
 
 class Price(Section):
-    """`what`: a kind of TPU, a machine type, a type of disk, a tier of Filestore, bucket or nat."""
-
     what: str
+    """A kind of TPU, a machine type, a type of disk, a tier of Filestore, bucket or nat."""
     region: str
     unit: Literal["chip-hour", "machine-hour", "GiB-month"]
     on_demand: Usd | None = None
@@ -53,15 +52,13 @@ class Price(Section):
 
     @model_validator(mode="after")
     def _is_of_its_unit(self) -> Price:
-        """Prices are multiplied by as many as there are of it: one by another unit would be off by a factor."""
-        if self.unit != (wanted := unit_of(self.what)):
-            what = f"{self.what} in {self.region} is by the {self.unit}, and counted by the {wanted}"
+        """A price is multiplied by a count. By another unit, it would be off by a factor."""
+        kind, region = self.what, self.region
+        wanted = "chip-hour" if kind in TPUS else "GiB-month" if STORAGE.fullmatch(kind) else "machine-hour"
+        if self.unit != wanted:
+            what = f"{kind} in {region} is by the {self.unit}, and counted by the {wanted}"
             raise Refused(what, fix=f"give its price by the {wanted}")
         return self
-
-
-def unit_of(what: str) -> str:
-    return "chip-hour" if what in TPUS else "GiB-month" if STORAGE.fullmatch(what) else "machine-hour"
 
 
 class Prices(Section):
@@ -83,25 +80,26 @@ class Prices(Section):
 
     def find(self, what: str, region: str, model: str = "STANDARD") -> tuple[Price, float] | None:
         """The row and its USD by provisioning model; None when there is no such price."""
-        for place in (region, "*"):
-            for price in self.prices:
-                if (price.what, price.region) == (what, place):
-                    usd = getattr(price, KEYS[model])
-                    return (price, usd) if usd is not None else None
-        return None
+        rows = {price.region: price for price in self.prices if price.what == what}
+        row = rows.get(region) or rows.get("*")
+        usd = getattr(row, KEYS[model], None)
+        return (row, usd) if row is not None and usd is not None else None
 
 
 @dataclass(frozen=True)
 class Line:
-    """`count` of `unit` at `price` USD each; `source` and `date` say where the price is from."""
+    """A part that has a price."""
 
     part: str
     what: str
     count: int
     unit: str
     price: float
+    """USD for each unit."""
     hourly: float
+    """USD for all of them in an hour."""
     source: str
+    """Key of the table's `sources`."""
     date: str
 
     @property
@@ -112,7 +110,8 @@ class Line:
 @dataclass(frozen=True)
 class Estimate:
     lines: list[Line]
-    unpriced: list[str]
+    unpriced: dict[str, str]
+    """Parts without a price, each with a sentence that says so."""
 
     @property
     def hourly(self) -> float:
@@ -125,20 +124,13 @@ class Estimate:
     def as_json(self) -> dict[str, Any]:
         lines = [{**asdict(line), "monthly": line.monthly} for line in self.lines]
         totals = {"currency": "USD", "hourly": self.hourly, "monthly": self.monthly}
-        return {**totals, "hours_a_month": HOURS_A_MONTH, "lines": lines, "unpriced": self.unpriced}
+        return {**totals, "hours_a_month": HOURS_A_MONTH, "lines": lines, "unpriced": [*self.unpriced.values()]}
 
 
 def read_prices(location: str | None = None) -> Prices:
     """The package's own table, or a user's copy. Raises `ConfigError` (exit 2)."""
     where = location or TABLE
     values = read_yaml(where, "start from a copy: maskwright env prices > prices.yaml")
-    sources = values.get("sources")
-    for source in sources.values() if isinstance(sources, dict) else ():
-        if isinstance(source, dict) and isinstance(source.get("date"), str):
-            try:
-                source["date"] = datetime.date.fromisoformat(source["date"])
-            except ValueError:
-                raise ConfigError(f"{source['date'][:20]!r} is no day", where=where, fix="write 2026-08-20") from None
     try:
         return Prices.model_validate(values)
     except ValidationError as error:
@@ -146,49 +138,43 @@ def read_prices(location: str | None = None) -> Prices:
 
 
 def estimate(environment: Environment, prices: Prices, placement: dict[str, int] | None = None) -> Estimate:
-    """All that the YAML asks for, while it runs. `placement`: by slice and group, which of their places is in use."""
-    counted, unpriced = [], []
+    """Everything that the YAML asks for, while it runs. `placement` says by slice and group which of their places is in
+    use."""
+    costs = Estimate([], {})
     for part, what, region, model, count in _asked(environment, placement or {}):
         found = prices.find(what, region, model)
         if found is None:
             how = "" if model == "STANDARD" else f" {model}"
-            unpriced.append(f"no price for {what}{how} in {region} ({part}), not counted")
+            costs.unpriced[part] = f"no price for {what}{how} in {region} ({part}), not counted"
             continue
         price, usd = found
-        hours = HOURS_A_MONTH if price.unit == "GiB-month" else 1
+        hourly = count * usd / (HOURS_A_MONTH if price.unit == "GiB-month" else 1)
         date = prices.sources[price.source].date.isoformat()
-        hourly = count * usd / hours
-        counted.append(Line(part, what, count, UNIT_WORDS[price.unit], usd, hourly, price.source, date))
-    return Estimate(counted, unpriced)
+        costs.lines.append(Line(part, what, count, UNIT_WORDS[price.unit], usd, hourly, price.source, date))
+    return costs
 
 
-def _asked(environment: Environment, placement: dict[str, int]) -> list[tuple[str, str, str, str, int]]:
+def _asked(environment: Environment, placement: dict[str, int]) -> Iterator[tuple[str, str, str, str, int]]:
     """(part, what, region, provisioning model, how many)"""
-    asked: list[tuple[str, str, str, str, int]] = []
-    region, machines = environment.region, 0
-    for part in ("slice", "group"):
-        hosts: Slice | Group | None = environment.hosts_of(part)
-        if hosts is None:
-            continue
+    for part, hosts in environment.hosts.items():
         place = hosts.place(environment.zone, placement.get(part, 0))
-        home = region_of(place.zone or environment.zone)
+        home = region_of(place.zone)
         what, count = (hosts.accelerator, hosts.chips) if isinstance(hosts, Slice) else (hosts.machine(), hosts.size)
-        asked.append((part, what, home, place.provisioning_model, count))
-        if not (isinstance(hosts, Slice) and hosts.queued):
+        yield part, what, home, place.model, count
+        if not hosts.queued:
             boot = family_of(hosts.machine()).boot_disk
-            asked.append((f"{part}'s boot", boot, home, "STANDARD", hosts.hosts * BOOT_DISK_GIB))
-        machines += hosts.hosts
+            yield f"{part}'s boot", boot, home, "STANDARD", hosts.hosts * BOOT_DISK_GIB
+    region, machines = environment.region, sum(hosts.hosts for hosts in environment.hosts.values())
     if environment.disk is not None:
-        asked.append(("disk", environment.disk.type, region, "STANDARD", environment.disk.size_gb))
+        yield "disk", environment.disk.type, region, "STANDARD", environment.disk.size_gb
     if environment.nfs is not None:
-        asked.append(("nfs", environment.nfs.tier, region, "STANDARD", environment.nfs.capacity_gb))
+        yield "nfs", environment.nfs.tier, region, "STANDARD", environment.nfs.capacity_gb
     if environment.nat and machines:
-        asked.append(("nat", "nat", region, "STANDARD", min(machines, MOST_NAT_MACHINES)))
-    return asked
+        yield "nat", "nat", region, "STANDARD", min(machines, MOST_NAT_MACHINES)
 
 
 def table(costs: Estimate) -> str:
-    """For people: a line each, the total, and what is not in it."""
+    """The estimate for people: a line for each part, the total, and what it leaves out."""
     lines = [f"{'part':<12} {'what':<16} {'how many':<15} {'USD each':>10} {'USD/hour':>10} {'USD/month':>11}  as of"]
     for line in costs.lines:
         count = f"{line.count:,} {line.unit}"
@@ -196,6 +182,6 @@ def table(costs: Estimate) -> str:
         sums = f"{each:>10} {line.hourly:>10,.2f} {line.monthly:>11,.2f}"
         lines.append(f"{line.part:<12} {line.what:<16} {count:<15} {sums}  {line.date}")
     lines.append(f"{'total':<12} {'':<16} {'':<15} {'':>10} {costs.hourly:>10,.2f} {costs.monthly:>11,.2f}")
-    lines += costs.unpriced
+    lines += costs.unpriced.values()
     others = "the machine that seeds, what buckets and the registry hold, the gateway's addresses, traffic, logs, taxes"
     return "\n".join([*lines, f"Not counted: {others}."])

@@ -1,4 +1,4 @@
-"""What is remembered of an environment beside Terraform's state, in the same bucket: `env/NAME/record.json`.
+"""The record of an environment beside Terraform's state, in the same bucket: `env/NAME/record.json`.
 
 Terraform's state says what exists. The record says what the configuration cannot: which disk is the current one,
 whether it was seeded, and which of the places for hosts is in use.
@@ -15,30 +15,33 @@ from maskwright.core.folder import Folder
 
 FORMAT = 1
 NAME = "record.json"
+OF_DISK = ("generation", "seeded", "disk_gb", "disk_type")
+"""Fields below `disk` in the file."""
 WANTED = "wanted.json"
-"""What was asked for last, as Terraform's variables."""
+"""File with what was asked for last, as Terraform's variables."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """`generation` counts disks, from 1. `seeded`: what `env seed` found on the disk, or None. `disk_gb`, `disk_type`:
-    of the disk of this generation, once there is one; another wish is another disk. `placement`: by slice and group, a
-    number in `Hosts.placements`. `queued_zone`: where a queued resource was asked for: Terraform does not know it."""
-
     generation: int = 1
+    """Number of the disk, counted from 1."""
     seeded: dict[str, Any] | None = None
+    """Files and bytes that `env seed` found on the disk; None before that."""
     disk_gb: int | None = None
+    """Size of the disk of this generation, once there is one. Another size is another disk."""
     disk_type: str | None = None
+    """Type of that disk. Another type is another disk too."""
     placement: dict[str, int] = field(default_factory=lambda: {"slice": 0, "group": 0})
+    """Places in use: by slice and group, a number in `Hosts.placements`."""
     queued_zone: str | None = None
+    """Zone in which a queued resource was asked for, which Terraform does not know."""
 
     def for_disk(self, environment: Environment) -> Record:
-        """The same while the disk is; a disk of another size or type is a new one, not seeded yet."""
+        """The same record for the same disk. A disk of another size or type is a new one, not seeded yet."""
         disk = environment.disk
         if disk is None or (self.disk_gb, self.disk_type) == (disk.size_gb, disk.type):
             return self
-        known = self.disk_gb is not None
-        generation = self.generation + 1 if known else self.generation
+        generation = self.generation + (self.disk_gb is not None)
         return replace(self, generation=generation, seeded=None, disk_gb=disk.size_gb, disk_type=disk.type)
 
     def moved(self, kind: str, number: int) -> Record:
@@ -50,7 +53,7 @@ def folder(environment: Environment) -> Folder:
 
 
 def read(environment: Environment) -> Record:
-    """A new one where there is none. Raises `MaskwrightError` for one of another format."""
+    """A new record where there is none. Raises `MaskwrightError` for one of another format."""
     place = folder(environment)
     values = place.get_json(NAME)
     if values is None and place.get(NAME) is None:
@@ -58,10 +61,9 @@ def read(environment: Environment) -> Record:
     if values is None or values.get("format") != FORMAT:
         fix = "use the version that wrote it, or restore the object's last version"
         raise MaskwrightError(f"is no record of format {FORMAT}", where=f"{place.location}/{NAME}", fix=fix)
-    disk = values["disk"]
-    known = {key: disk.get(key) for key in ("generation", "seeded", "disk_gb", "disk_type")}
+    disk = {key: values["disk"].get(key) for key in OF_DISK}
     placement = {**Record().placement, **values["placement"]}
-    return Record(placement=placement, queued_zone=values.get("queued_zone"), **known)
+    return Record(**disk, placement=placement, queued_zone=values.get("queued_zone"))
 
 
 def wanted(environment: Environment) -> dict[str, Any] | None:
@@ -70,6 +72,7 @@ def wanted(environment: Environment) -> dict[str, Any] | None:
 
 
 def write(environment: Environment, record: Record) -> None:
-    disk = {key: getattr(record, key) for key in ("generation", "seeded", "disk_gb", "disk_type")}
-    rest = {"placement": record.placement, "queued_zone": record.queued_zone}
+    values = vars(record)
+    disk = {key: values[key] for key in OF_DISK}
+    rest = {key: value for key, value in values.items() if key not in OF_DISK}
     folder(environment).put_json(NAME, {"format": FORMAT, "disk": disk, **rest})

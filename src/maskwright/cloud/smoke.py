@@ -10,8 +10,6 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +19,7 @@ from typing import Any, Literal
 import yaml
 
 from maskwright.cloud.environment import Environment, build_environment
-from maskwright.cloud.prices import Estimate, Prices, estimate
-from maskwright.core import storage
+from maskwright.core import child, storage
 from maskwright.core.console import say
 from maskwright.core.errors import JobError, StoppedEarly
 from maskwright.core.folder import Folder
@@ -31,38 +28,29 @@ Kind = Literal["vm", "tpu"]
 RUN_HOURS = 0.5
 """Google ends the machine after so long, whatever becomes of this process."""
 MOST_HOURS = 1.0
-"""For which the estimate is made: the machine's half hour, seeding, and the disk all the while."""
+"""Hours of the estimate: the machine's half hour, seeding, and the disk all the while."""
 VM = {"machine_type": "n2-standard-8", "provisioning_model": "SPOT", "max_run_hours": RUN_HOURS}
 TPU = {"accelerator": "v6e", "topology": "1x1", "provisioning_model": "SPOT", "max_run_hours": RUN_HOURS}
 DISK_GB = 10
 STEPS, VOCABULARY = 20, 1000
-MODULES = (
-    "argparse",
-    "collections",
-    "csv",
-    "decimal",
-    "json",
-    "logging",
-    "random",
-    "statistics",
-    "threading",
-    "zipfile",
-)
-"""Of Python's own: their descriptions are text that is everywhere."""
+MODULES = ("argparse", "collections", "csv", "decimal", "json", "logging", "random", "statistics", "threading")
+"""Modules of Python itself. Their descriptions are text that every machine has."""
 Run = Callable[[Sequence[str]], int]
 
 
 @dataclass(frozen=True)
 class Smoke:
-    """`environment` is the small one, `files` the folder that holds its YAML and the rest."""
+    """A planned trial."""
 
     environment: Environment
+    """The small environment, not the user's own."""
     kind: Kind
     files: str
+    """Folder for its YAML and everything else."""
 
     @property
     def yaml(self) -> str:
-        return os.path.join(self.files, "smoke.yaml")
+        return self.path("smoke.yaml")
 
     def path(self, name: str) -> str:
         return os.path.join(self.files, name)
@@ -72,7 +60,7 @@ class Smoke:
         return f"gs://{self.environment.dataset_bucket}/smoke"
 
     def before(self) -> list[list[str]]:
-        """Up to a bucket that the data can be copied to."""
+        """Commands up to a bucket that the data can be copied to."""
         text, tokenizer, store = self.path("text.txt"), self.path("tokenizer"), self.path("data/store")
         return [
             ["tokenizer", "train", text, "--to", tokenizer, "--vocab-size", str(VOCABULARY), "--layout", "lines"],
@@ -82,7 +70,7 @@ class Smoke:
         ]
 
     def after(self, image: bool) -> list[list[str]]:
-        """From there to the end of a job."""
+        """Commands from there to the end of a job."""
         hours = ["--stop-after-hours", str(RUN_HOURS / 2)]
         return [
             *([["env", "image", self.yaml]] if image else []),
@@ -125,26 +113,16 @@ def configuration(smoke: Smoke) -> dict[str, Any]:
     }
 
 
-def costs(smoke: Smoke, prices: Prices) -> tuple[Estimate, float]:
-    """And the USD of `MOST_HOURS`."""
-    found = estimate(smoke.environment, prices)
-    return found, found.hourly * MOST_HOURS
-
-
 def describe(smoke: Smoke, image: bool) -> str:
-    """What would be run."""
-    lines = [storage_yaml(values_of_environment(smoke.environment))]
+    """The commands that would run, below the environment's YAML."""
+    lines = [_yaml(smoke.environment.model_dump(exclude_defaults=True))]
     lines += [f"maskwright {shlex.join(words)}" for words in smoke.before()]
     lines += [f"# {smoke.path('data')} is copied to {smoke.source}"]
     lines += [f"maskwright {shlex.join(words)}" for words in (*smoke.after(image), *smoke.end())]
     return "\n".join(lines)
 
 
-def values_of_environment(environment: Environment) -> dict[str, Any]:
-    return environment.model_dump(exclude_defaults=True)
-
-
-def storage_yaml(values: dict[str, Any]) -> str:
+def _yaml(values: dict[str, Any]) -> str:
     return yaml.safe_dump(values, sort_keys=False)
 
 
@@ -156,8 +134,8 @@ def plan(base: Environment, kind: Kind, container: str | None, files: str | None
 def write(smoke: Smoke) -> None:
     storage.make_folder(smoke.path("data"))
     files = {
-        smoke.yaml: storage_yaml(values_of_environment(smoke.environment)),
-        smoke.path("run.yaml"): storage_yaml(configuration(smoke)),
+        smoke.yaml: _yaml(smoke.environment.model_dump(exclude_defaults=True)),
+        smoke.path("run.yaml"): _yaml(configuration(smoke)),
         smoke.path("text.txt"): text(),
     }
     for path, content in files.items():
@@ -166,19 +144,16 @@ def write(smoke: Smoke) -> None:
 
 
 def text() -> str:
-    """A paragraph a line: what some modules of Python say of themselves and of their parts."""
-    found: list[str] = []
-    for name in MODULES:
-        module = import_module(name)
-        members = [module, *(member for _, member in inspect.getmembers(module, callable))]
-        for member in members:
-            paragraphs = (inspect.getdoc(member) or "").split("\n\n")
-            found += [" ".join(paragraph.split()) for paragraph in paragraphs]
-    return "\n".join(dict.fromkeys(line for line in found if len(line) > 40)) + "\n"
+    """Descriptions in some modules of Python, a paragraph on each line."""
+    modules = [import_module(name) for name in MODULES]
+    members = [one for module in modules for one in (module, *dict(inspect.getmembers(module, callable)).values())]
+    paragraphs = [part for one in members for part in (inspect.getdoc(one) or "").split("\n\n")]
+    lines = dict.fromkeys(" ".join(paragraph.split()) for paragraph in paragraphs)
+    return "\n".join(line for line in lines if len(line) > 40) + "\n"
 
 
 def copy(smoke: Smoke) -> None:
-    """The store to the bucket that the disk is seeded from."""
+    """Copies the token store to the bucket that the disk is seeded from."""
     folder, root = Folder(smoke.source), smoke.path("data")
     for place, _, names in os.walk(root):
         for name in sorted(names):
@@ -188,7 +163,7 @@ def copy(smoke: Smoke) -> None:
 
 
 def smoke(planned: Smoke, *, image: bool, run: Run | None = None) -> None:
-    """Raises `JobError` with the code of the first command that fails; whatever happens, all is taken away again."""
+    """Raises `JobError` with the code of the first command that fails. Whatever happens, it takes everything away."""
     run = run or _run
     write(planned)
     try:
@@ -217,10 +192,4 @@ def _require(run: Run, words: Sequence[str]) -> None:
 
 def _run(words: Sequence[str]) -> int:
     say(f"$ maskwright {shlex.join(words)}")
-    process = subprocess.Popen([sys.executable, "-m", "maskwright", *words])
-    try:
-        return process.wait()
-    except BaseException:
-        process.terminate()  # and wait: what it has begun in the cloud it brings to an end, before all is taken away
-        process.wait()
-        raise
+    return child.run(words)

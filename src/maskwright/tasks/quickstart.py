@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import yaml
 
-from maskwright.core import storage
+from maskwright.core import child, storage
 from maskwright.core.console import human_count, human_seconds, say
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
@@ -107,29 +103,10 @@ def _gather(path: str) -> None:
 
 
 def _run(*arguments: str) -> None:
-    """One command, in a process of its own like a user's. Its output goes straight to the screen.
-
-    A signal to stop is passed on and the command waited for, so that it saves before this process ends.
-    """
+    """One command, in a process of its own like a user's."""
     print(f"\n$ maskwright {redact(shlex.join(arguments))}", flush=True)
-    stopped: list[int] = []
-    process: subprocess.Popen[bytes] | None = None
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        stopped.append(number)
-        if process:
-            process.terminate()
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        process = subprocess.Popen([sys.executable, "-m", "maskwright", *arguments])
-        if stopped:
-            process.terminate()
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if stopped or code == 75:
+    code = child.run(arguments)
+    if code == StoppedEarly.exit_code:
         raise StoppedEarly("run the same command again: it goes on where it was")
     if code:
         kind = {2: InputError, 3: HealthError}.get(code, MaskwrightError)

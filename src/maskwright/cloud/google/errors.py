@@ -1,7 +1,7 @@
-"""What Google's refusals mean: a `CloudError` that names the permission, quota, API or zone, and what to do about it.
+"""Google's refusals as a `CloudError` that names the permission, quota, API or zone, and what to do about it.
 
 Three services word one thing in three ways (a status, a reason in `details`, a sentence), and the reason matters more
-than the code: 403 is a missing permission, an API that is off, a used-up quota or too many requests; 429 a quota, a
+than the code: 403 is a missing permission, an API that is off, a used-up quota or too many requests; 429 is a quota, a
 rate or a zone without machines. https://cloud.google.com/apis/design/errors
 """
 
@@ -14,8 +14,9 @@ from typing import Any
 from maskwright.core.errors import CloudError
 
 RATE = "rate"
-"""Not a reason of `CloudError`: too many requests in a minute, which waiting mends."""
-ROLES = (  # what holds the permission with the least besides; https://cloud.google.com/iam/docs/roles-permissions
+"""Too many requests in a minute, which waiting mends. This is no reason of a `CloudError`."""
+LOGIN = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
+ROLES = (  # the role with the least besides that permission; https://cloud.google.com/iam/docs/roles-permissions
     ("storage.objects", "roles/storage.objectUser"),
     ("storage.", "roles/storage.admin"),
     ("compute.instances.osLogin", "roles/compute.osLogin"),
@@ -81,22 +82,24 @@ NAMES = {  # compute's operations end in words
 
 
 def unsure(error: CloudError) -> bool:
-    """Nobody said no: there was no answer, or Google's service failed. Asked again later, it may be another one."""
+    """Whether nobody said no: there was no answer, or Google's service failed. Later it may answer otherwise."""
     return error.reason in ("unreached", "failed")
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """One of Google's errors, whichever way it came. `code` is an HTTP status; `words` all that it said, for a look."""
+    """One of Google's errors, whichever way it came."""
 
     code: int
+    """HTTP status."""
     message: str
     words: str = ""
+    """Everything else that Google said, to be searched."""
     facts: dict[str, str] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
-        """As in `CloudError`, or `RATE`."""
+        """One of `CloudError`'s reasons, or `RATE`."""
         said = f"{self.message} {self.words}"
         if CAPACITY.search(said):
             return "capacity"
@@ -116,14 +119,12 @@ class Refusal:
 
 
 def of_answer(code: int, body: Any, text: str) -> Refusal:
-    """From a response that is not a success; `body` is its JSON, or None."""
+    """The refusal in a response that is no success. `body` is its JSON, or None."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return Refusal(code, f"status {code}: {' '.join(text.split())[:200] or 'no text'}")
     words, facts = [str(error.get("status", ""))], {}
-    for one in error.get("errors") or []:
-        words.append(str(one.get("reason", "")))
-    for one in error.get("details") or []:
+    for one in [*(error.get("errors") or []), *(error.get("details") or [])]:
         words.append(str(one.get("reason", "")))
         facts.update({key: str(value) for key, value in (one.get("metadata") or {}).items()})
     return Refusal(code, str(error.get("message", "")) or f"status {code}", " ".join(words), facts)
@@ -145,42 +146,42 @@ def of_operation(operation: dict[str, Any]) -> Refusal | None:
 
 def cloud_error(refusal: Refusal, *, project: str, api: str, where: str) -> CloudError:
     reason = refusal.reason
-    what, fix = _words(refusal, project, api)
+    what, fix = _explain(refusal, reason, project, api)
     return CloudError(what, reason="quota" if reason == RATE else reason, where=where, fix=fix)
 
 
-def _words(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
+def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str, str]:
+    """The sentence that says what is wrong, and the fix."""
     said = refusal.message.rstrip(". ")
-    reason = refusal.reason
-    if reason == "credentials":
-        fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
-        return f"Google does not accept the credentials: {said}", fix
-    if reason == "permission":
-        return _permission(refusal, project, api)
-    if reason == "disabled":
-        if BILLING.search(f"{said} {refusal.words}"):
-            return f"project {project} has no billing account ({said})", "link one: gcloud billing projects link " + (
-                f"{project} --billing-account=ACCOUNT"
-            )
-        service = refusal.facts.get("service", f"{api}.googleapis.com")
-        fix = f"gcloud services enable {service} --project={project}, wait a minute, and run this again"
-        return f"the API {service} is not enabled in project {project}", fix
-    if reason == "quota":
-        name = quota_name(refusal)
-        page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
-        fix = f"ask for more at {page}" + (f" (filter for {name})" if name else "") + ", or ask for less"
-        return f"quota {name or 'of the project'} does not allow it: {said}", fix
-    if reason == RATE:
-        return f"too many requests, even after waiting: {said}", "run this again in a few minutes"
-    if reason == "capacity":
-        fix = "try again later, or another zone or provisioning model (slice.fallbacks tries several in turn)"
-        return f"Google has no such machines free there now: {said}", fix
-    if reason == "missing":
-        return f"does not exist: {said}", "check project, zone and name; `maskwright env status` shows what exists"
-    if reason == "exists":
-        return f"exists already: {said}", "use it, choose another name, or remove it first"
-    if reason == "failed":
-        return f"Google's service fails (status {refusal.code}): {said}", "run this again in a few minutes"
+    match reason:
+        case "credentials":
+            return f"Google does not accept the credentials: {said}", LOGIN
+        case "permission":
+            return _permission(refusal, project, api)
+        case "disabled" if BILLING.search(f"{said} {refusal.words}"):
+            fix = f"link one: gcloud billing projects link {project} --billing-account=ACCOUNT"
+            return f"project {project} has no billing account ({said})", fix
+        case "disabled":
+            service = refusal.facts.get("service", f"{api}.googleapis.com")
+            fix = f"gcloud services enable {service} --project={project}, wait a minute, and run this again"
+            return f"the API {service} is not enabled in project {project}", fix
+        case "quota":
+            name = _quota(refusal)
+            page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
+            fix = f"ask for more at {page}" + (f" (filter for {name})" if name else "") + ", or ask for less"
+            return f"quota {name or 'of the project'} does not allow it: {said}", fix
+        case "rate":
+            return f"too many requests, even after waiting: {said}", "run this again in a few minutes"
+        case "capacity":
+            fix = "try again later, or another zone or provisioning model (slice.fallbacks tries several in turn)"
+            return f"Google has no such machines free there now: {said}", fix
+        case "missing":
+            fix = "check project, zone and name; `maskwright env status` shows what exists"
+            return f"does not exist: {said}", fix
+        case "exists":
+            return f"exists already: {said}", "use it, choose another name, or remove it first"
+        case "failed":
+            return f"Google's service fails (status {refusal.code}): {said}", "run this again in a few minutes"
     return f"refused (status {refusal.code}): {said}", "correct what the message names"
 
 
@@ -194,27 +195,28 @@ def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
         return f"project {project} does not exist, or is not to be seen: {said}", fix
     if "quota project" in said:
         return said, f"gcloud auth application-default set-quota-project {project}"
-    permission = permission_name(refusal)
+    permission = refusal.facts.get("permission") or _first(PERMISSION, refusal.message)
     if permission is None:
         fix = f"ask an owner of project {project} for the roles that `maskwright env init` lists"
         return f"permission denied on {api}.googleapis.com: {said}", fix
-    grant = f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role_of(permission)}"
-    return f"permission {permission} is missing in project {project}", f"ask an owner to run: {grant}"
+    fix = f"ask an owner to run: {grant(project, role_of(permission))}"
+    return f"permission {permission} is missing in project {project}", fix
 
 
-def permission_name(refusal: Refusal) -> str | None:
-    if "permission" in refusal.facts:
-        return refusal.facts["permission"]
-    found = PERMISSION.search(refusal.message)
+def _quota(refusal: Refusal) -> str | None:
+    facts = refusal.facts
+    return facts.get("quota_limit") or facts.get("quota_metric") or _first(QUOTA_NAME, refusal.message)
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    """The group of `pattern` that matched."""
+    found = pattern.search(text)
     return next((name for name in found.groups() if name), None) if found else None
 
 
-def quota_name(refusal: Refusal) -> str | None:
-    for key in ("quota_limit", "quota_metric"):
-        if key in refusal.facts:
-            return refusal.facts[key]
-    found = QUOTA_NAME.search(refusal.message)
-    return next((name for name in found.groups() if name), None) if found else None
+def grant(project: str, role: str) -> str:
+    """The command line with which an owner grants it."""
+    return f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role}"
 
 
 def role_of(permission: str) -> str:

@@ -1,14 +1,14 @@
-"""All of an environment that exists in the project, whoever made it: every kind of resource that could be left over is
-listed, in all zones and regions, and what could not be looked at is said.
+"""Everything of an environment that exists in the project, whoever made it. Every kind of resource that could be left
+over is listed, in all zones and regions, and kinds that could not be looked at are named.
 
-Resources are found by the label maskwright-environment, and where a kind has no labels, or nobody set one, by the name.
+The label maskwright-environment marks a resource. Where a kind has no labels, or nobody set one, the name decides.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from maskwright.cloud import machines, record
@@ -21,45 +21,54 @@ Part = Literal[
     "slice", "group", "seeder", "disk", "nfs", "network", "buckets", "registry", "account", "vertex", "other"
 ]
 MOST_OBJECTS = 1000
-"""Of a bucket whose sizes are added up: one page."""
+"""Objects of a bucket whose sizes are added up: one page."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """`path` of the list, `key` of what it holds; {project}, {region} for each region, and "-" for all locations.
-    `labels`: dots lead to them; None: it has none. `bills`: why it costs money, None when it does not."""
+    """A kind of resource, and how its list is read."""
 
     name: str
     api: str
     path: str
-    key: str
+    """Path of the list, with {project}, {region} for each region in turn, and "-" for all locations."""
+    key: str = "items"
+    """Key of the list in the answer."""
     labels: str | None = "labels"
-    bills: Callable[[Body], str | None] = lambda body: None
-    query: tuple[tuple[str, str], ...] = ()
+    """Dotted path to the labels; None for a kind without labels."""
+    bills: str | None = None
+    """Why one costs money; None for a kind that does not."""
+    free: Callable[[Body], bool] = lambda body: False
+    """Whether this one costs nothing although its kind does."""
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Found:
-    """`bills`: why it costs money, None when it does not. `priced`: what, region, provisioning model and how many (of a
-    bucket, GiB), as the price table has them. `body`: as Google tells it. `labelled`: False when only the name says
-    whose it is."""
+    """A resource of the environment."""
 
     kind: str
     name: str
     place: str
+    """A zone, a region, or "global"."""
     part: Part
     bills: str | None
+    """Why it costs money; None when it does not."""
     priced: tuple[str, str, str, float] | None
+    """What, region, provisioning model and how many (GiB of a bucket), as the table of prices has them."""
     body: Body
+    """The resource as Google describes it."""
     labelled: bool = True
+    """False when only its name says whose it is."""
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """A kind that could not be looked at. `reason` as in `CloudError`; disabled: nothing of it can be made."""
+    """A kind that could not be looked at."""
 
     kind: str
     reason: str
+    """One of `CloudError`'s reasons. While an API is disabled, nothing of the kind can be made."""
     why: str
 
 
@@ -75,80 +84,62 @@ class Inventory:
 # ---- what costs money ----------------------------------------------------------------------------------------------
 
 
-def _always(why: str) -> Callable[[Body], str | None]:
-    return lambda body: why
+def _at_rest(*states: str) -> Callable[[Body], bool]:
+    """Says whether a resource is in one of these states, in which it costs nothing."""
+
+    def free(body: Body) -> bool:
+        state = body.get("state") or body.get("status")
+        told = state.get("state") if isinstance(state, Mapping) else state
+        return str(told).removeprefix("JOB_STATE_") in states
+
+    return free
 
 
-def _instance(body: Body) -> str | None:
-    return None if body.get("status") in ("TERMINATED", "STOPPED", "SUSPENDED") else "machine"
+def _internal(body: Body) -> bool:
+    return body.get("addressType") == "INTERNAL"
 
 
-def _address(body: Body) -> str | None:
-    return "public address" if body.get("addressType", "EXTERNAL") == "EXTERNAL" else None
+def _without_nat(body: Body) -> bool:
+    return not body.get("nats")
 
 
-def _router(body: Body) -> str | None:
-    return "gateway (NAT)" if body.get("nats") else None
-
-
-def _job(body: Body) -> str | None:
-    ended = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
-    return None if str(body.get("state", "")).removeprefix("JOB_STATE_") in ended else "machines of the job"
-
-
-def _node(body: Body) -> str | None:
-    return None if body.get("state") in ("PREEMPTED", "TERMINATED", "STOPPED") else "TPU"
-
-
-def _queued(body: Body) -> str | None:
-    """Its node is what costs; asked for, it can become one at any time."""
-    state = (body.get("state") or {}).get("state")
-    return None if state in ("SUSPENDED", "FAILED") else "a TPU that comes without another question"
-
-
+TO_COME = "a TPU that comes without another question"
+"""A queued resource costs nothing itself, but at any time it can become a node, which does."""
+OFF = _at_rest("TERMINATED", "STOPPED", "SUSPENDED", "PREEMPTED")
+ENDED = _at_rest("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
+LOST = _at_rest("SUSPENDED", "FAILED")
 COMPUTE = "projects/{project}/aggregated/"
 GLOBAL = "projects/{project}/global/"
 ANYWHERE = "projects/{project}/locations/-/"
+REGIONAL = "projects/{project}/locations/{region}/"
+DELETED = {"project": "{project}", "softDeleted": "true"}
 KINDS = (
-    Kind("instance", "compute", f"{COMPUTE}instances", "items", bills=_instance),
-    Kind("disk", "compute", f"{COMPUTE}disks", "items", bills=_always("disk")),
-    Kind("snapshot", "compute", f"{GLOBAL}snapshots", "items", bills=_always("what it holds")),
-    Kind("instant snapshot", "compute", f"{COMPUTE}instantSnapshots", "items", bills=_always("what it holds")),
-    Kind("image", "compute", f"{GLOBAL}images", "items", bills=_always("what it holds")),
-    Kind("machine image", "compute", f"{GLOBAL}machineImages", "items", bills=_always("what it holds")),
-    Kind("storage pool", "compute", f"{COMPUTE}storagePools", "items", bills=_always("its capacity")),
-    Kind("reservation", "compute", f"{COMPUTE}reservations", "items", None, _always("machines held ready")),
-    Kind("future reservation", "compute", f"{COMPUTE}futureReservations", "items", None, _always("machines to come")),
-    Kind("address", "compute", f"{COMPUTE}addresses", "items", bills=_address),
-    Kind("forwarding rule", "compute", f"{COMPUTE}forwardingRules", "items", bills=_always("rule")),
-    Kind("instance group", "compute", f"{COMPUTE}instanceGroupManagers", "items", None),
-    Kind("instance template", "compute", f"{COMPUTE}instanceTemplates", "items", "properties.labels"),
-    Kind("resource policy", "compute", f"{COMPUTE}resourcePolicies", "items", None),
-    Kind("network", "compute", f"{GLOBAL}networks", "items", None),
-    Kind("subnetwork", "compute", f"{COMPUTE}subnetworks", "items", None),
-    Kind("firewall", "compute", f"{GLOBAL}firewalls", "items", None),
-    Kind("router", "compute", f"{COMPUTE}routers", "items", None, _router),
-    Kind("Filestore instance", "file", f"{ANYWHERE}instances", "instances", bills=_always("its capacity")),
-    Kind("Filestore backup", "file", f"{ANYWHERE}backups", "backups", bills=_always("what it holds")),
-    Kind("bucket", "storage", "b", "items", bills=_always("what it holds"), query=(("project", "{project}"),)),
-    Kind(
-        "deleted bucket",
-        "storage",
-        "b",
-        "items",
-        bills=_always("what it held"),
-        query=(("project", "{project}"), ("softDeleted", "true")),
-    ),
-    Kind("TPU node", "tpu", f"{ANYWHERE}nodes", "nodes", bills=_node),
-    Kind("queued resource", "tpu", f"{ANYWHERE}queuedResources", "queuedResources", None, _queued),
-    Kind(
-        "repository",
-        "artifactregistry",
-        "projects/{project}/locations/{region}/repositories",
-        "repositories",
-        bills=_always("images in it"),
-    ),
-    Kind("Vertex AI job", "aiplatform", "projects/{project}/locations/{region}/customJobs", "customJobs", bills=_job),
+    Kind("instance", "compute", f"{COMPUTE}instances", bills="machine", free=OFF),
+    Kind("disk", "compute", f"{COMPUTE}disks", bills="disk"),
+    Kind("snapshot", "compute", f"{GLOBAL}snapshots", bills="what it holds"),
+    Kind("instant snapshot", "compute", f"{COMPUTE}instantSnapshots", bills="what it holds"),
+    Kind("image", "compute", f"{GLOBAL}images", bills="what it holds"),
+    Kind("machine image", "compute", f"{GLOBAL}machineImages", bills="what it holds"),
+    Kind("storage pool", "compute", f"{COMPUTE}storagePools", bills="its capacity"),
+    Kind("reservation", "compute", f"{COMPUTE}reservations", labels=None, bills="machines held ready"),
+    Kind("future reservation", "compute", f"{COMPUTE}futureReservations", labels=None, bills="machines to come"),
+    Kind("address", "compute", f"{COMPUTE}addresses", bills="public address", free=_internal),
+    Kind("forwarding rule", "compute", f"{COMPUTE}forwardingRules", bills="rule"),
+    Kind("instance group", "compute", f"{COMPUTE}instanceGroupManagers", labels=None),
+    Kind("instance template", "compute", f"{COMPUTE}instanceTemplates", labels="properties.labels"),
+    Kind("resource policy", "compute", f"{COMPUTE}resourcePolicies", labels=None),
+    Kind("network", "compute", f"{GLOBAL}networks", labels=None),
+    Kind("subnetwork", "compute", f"{COMPUTE}subnetworks", labels=None),
+    Kind("firewall", "compute", f"{GLOBAL}firewalls", labels=None),
+    Kind("router", "compute", f"{COMPUTE}routers", labels=None, bills="gateway (NAT)", free=_without_nat),
+    Kind("Filestore instance", "file", f"{ANYWHERE}instances", "instances", bills="its capacity"),
+    Kind("Filestore backup", "file", f"{ANYWHERE}backups", "backups", bills="what it holds"),
+    Kind("bucket", "storage", "b", bills="what it holds", query={"project": "{project}"}),
+    Kind("deleted bucket", "storage", "b", bills="what it held", query=DELETED),
+    Kind("TPU node", "tpu", f"{ANYWHERE}nodes", "nodes", bills="TPU", free=OFF),
+    Kind("queued resource", "tpu", f"{ANYWHERE}queuedResources", "queuedResources", None, TO_COME, LOST),
+    Kind("repository", "artifactregistry", f"{REGIONAL}repositories", "repositories", bills="images in it"),
+    Kind("Vertex AI job", "aiplatform", f"{REGIONAL}customJobs", "customJobs", bills="machines of the job", free=ENDED),
     Kind("service account", "iam", "projects/{project}/serviceAccounts", "accounts", None),
 )
 
@@ -157,22 +148,24 @@ KINDS = (
 
 
 def take(google: Google, environment: Environment, regions: Collection[str] = ()) -> Inventory:
-    """Never raises for one kind that cannot be looked at: it is in `unseen`. `regions`: besides the environment's own,
-    for what has to be looked for region by region. Raises `CloudError` for credentials that are good for nothing."""
+    """A kind that cannot be looked at raises nothing; it is in `unseen`. `regions` are looked at besides the
+    environment's own. Raises `CloudError` for credentials that Google does not accept."""
     others, unseen = _others(environment)
     found: list[Found] = []
     unreached: dict[str, CloudError] = {}
+    everywhere = list(dict.fromkeys([*environment.regions, *regions]))
     for kind in KINDS:
-        everywhere = list(dict.fromkeys([*environment.regions, *regions]))
         for region in everywhere if "{region}" in kind.path else [""]:
             names = {"project": google.project, "region": region}
+            query: dict[str, Any] = {key: value.format(**names) for key, value in kind.query.items()}
+            query |= {"returnPartialSuccess": True} if kind.api == "compute" else {}
             missed: list[str] = []
             try:
                 if kind.api in unreached:  # a minute was spent on trying, and there are many kinds
                     raise unreached[kind.api]
-                for body, place in _list(google, kind, names, missed):
+                for body in google.pages(kind.api, kind.path.format(**names), kind.key, missed=missed, **query):
                     if _is_ours(environment, kind, body, others):
-                        found.append(_found(environment, kind, body, place or region))
+                        found.append(_found(environment, kind, body))
             except CloudError as error:
                 if error.reason == "credentials":  # every other call would be refused as well
                     raise
@@ -185,7 +178,7 @@ def take(google: Google, environment: Environment, regions: Collection[str] = ()
 
 
 def _others(environment: Environment) -> tuple[list[str], list[Unseen]]:
-    """Environments of the same state bucket whose names begin with this one's: what is theirs by name is not ours."""
+    """Environments of the same state bucket whose names begin with this one's. What bears their names is theirs."""
     where = record.folder(environment)
     try:
         names = record.Folder(where.location.rpartition("/")[0]).names("")
@@ -194,32 +187,8 @@ def _others(environment: Environment) -> tuple[list[str], list[Unseen]]:
     return [name for name in names if name.startswith(f"{environment.name}-")], []
 
 
-def _list(google: Google, kind: Kind, names: Mapping[str, str], missed: list[str]) -> Iterator[tuple[Body, str]]:
-    """Each with the place that an aggregated list has it in. `missed`: regions that did not answer Google."""
-    query: dict[str, Any] = {key: value.format(**names) for key, value in kind.query}
-    query |= {"returnPartialSuccess": True} if kind.api == "compute" else {}
-    token = None
-    while True:
-        answer = google.call(kind.api, "GET", kind.path.format(**names), pageToken=token, **query)
-        missed += [str(place).rpartition("/")[2] for place in answer.get("unreachable") or ()]
-        found = answer.get(kind.key) or []
-        if isinstance(found, dict):
-            for scope, content in found.items():
-                if (content.get("warning") or {}).get("code") == "UNREACHABLE":
-                    missed.append(scope)
-                for part in content.values():
-                    if isinstance(part, list):
-                        yield from ((one, scope) for one in part)
-        else:
-            missed += ["some places"] if (answer.get("warning") or {}).get("code") == "UNREACHABLE" else []
-            yield from ((one, "") for one in found)
-        token = answer.get("nextPageToken")
-        if not token:
-            return
-
-
 def name_of(body: Body) -> str:
-    """A bucket's, a disk's; of "projects/…/instances/x" the last word, of a service account what is before the @."""
+    """The last word of a path such as "projects/…/instances/x"; for a service account, the part before the @."""
     return str(body.get("email") or body.get("name", "")).rpartition("/")[2].partition("@")[0]
 
 
@@ -229,7 +198,7 @@ def _is_ours(environment: Environment, kind: Kind, body: Body, others: Collectio
     name = name_of(body)
     if kind.api == "storage":
         if name == environment.state:
-            return False  # of all environments, though one may be called maskwright
+            return False  # it belongs to all environments, though one may be called maskwright
         name = name.removeprefix(f"{environment.project}-")
     if kind.name == "repository" and name == environment.name:
         return True
@@ -246,58 +215,48 @@ def _labels(kind: Kind, body: Body) -> Mapping[str, str]:
     return dict(found)
 
 
-def _found(environment: Environment, kind: Kind, body: Body, place: str) -> Found:
+def _found(environment: Environment, kind: Kind, body: Body) -> Found:
     name, labelled = name_of(body), kind.labels is None or ENVIRONMENT_LABEL in _labels(kind, body)
-    where = _place(body, place)
-    bills = kind.bills(body)
+    where, bills = _place(body), None if kind.free(body) else kind.bills
     price = priced(kind.name, body, where) if bills else None
     return Found(kind.name, name, where, part_of(environment, kind.name, name), bills, price, body, labelled)
 
 
-def _place(body: Body, listed: str) -> str:
-    """A zone, a region, or "global"."""
-    for text in (str(body.get("name", "")), listed):
-        if found := re.search(r"(?:zones|regions|locations)/([^/]+)", text):
+def _place(body: Body) -> str:
+    for key in ("name", "selfLink"):
+        if found := re.search(r"(?:zones|regions|locations)/([^/]+)", str(body.get(key, ""))):
             return found[1]
-    for key in ("zone", "region", "location"):
-        if body.get(key):
-            return str(body[key]).rpartition("/")[2].lower()
-    return listed or "global"
+    return str(body.get("location", "global")).lower()
+
+
+PARTS: dict[str, Part] = {
+    "bucket": "buckets",
+    "deleted bucket": "buckets",
+    "repository": "registry",
+    "service account": "account",
+    "Vertex AI job": "vertex",
+    **dict.fromkeys(("network", "subnetwork", "firewall", "router"), "network"),
+}
+"""Parts that follow from the kind alone."""
+HOSTS = (
+    *("instance", "disk", "instance group", "instance template", "resource policy"),
+    *("TPU node", "queued resource"),
+)
+"""Kinds that hosts and the seeding machine consist of."""
 
 
 def part_of(environment: Environment, kind: str, name: str) -> Part:
-    """Which part of the environment it is of, by what Terraform calls things."""
-    by_kind: dict[str, Part] = {
-        "bucket": "buckets",
-        "deleted bucket": "buckets",
-        "repository": "registry",
-        "service account": "account",
-        "Vertex AI job": "vertex",
-        "network": "network",
-        "subnetwork": "network",
-        "firewall": "network",
-        "router": "network",
-    }
-    if kind in by_kind:
-        return by_kind[kind]
+    """Part of the environment that it belongs to, by Terraform's names."""
+    if kind in PARTS:
+        return PARTS[kind]
     rest = name.removeprefix(f"{environment.name}-")
-    by_word: tuple[tuple[str, Part], ...] = (("slice", "slice"), ("group", "group"), ("seeder", "seeder"))
-    if rest == name:
-        return "other"
-    if kind == "disk" and re.fullmatch(r"data-\d+", rest):
+    if kind == "disk" and rest != name and re.fullmatch(r"data-\d+", rest):
         return "disk"
     if kind == "Filestore instance" and rest == "nfs":
         return "nfs"
-    hosts = (
-        "instance",
-        "disk",
-        "instance group",
-        "instance template",
-        "resource policy",
-        "TPU node",
-        "queued resource",
-    )
-    return next((part for word, part in by_word if kind in hosts and re.match(rf"{word}(-|$)", rest)), "other")
+    words: tuple[Part, ...] = ("slice", "group", "seeder")
+    mine = kind in HOSTS and rest != name
+    return next((word for word in words if mine and rest.partition("-")[0] == word), "other")
 
 
 # ---- what it costs -------------------------------------------------------------------------------------------------
@@ -326,7 +285,7 @@ def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, float] | N
 
 
 def size_of_bucket(google: Google, name: str) -> tuple[int, bool]:
-    """Bytes of its first objects with their older versions, and whether these are all. One request."""
+    """Bytes of its first objects with their older versions, and whether these are all, by one request."""
     fields: dict[str, Any] = {"fields": "items(size),nextPageToken", "maxResults": MOST_OBJECTS, "versions": True}
     answer = google.call("storage", "GET", f"b/{name}/o", **fields)
     return sum(int(one.get("size", 0)) for one in answer.get("items") or ()), "nextPageToken" not in answer

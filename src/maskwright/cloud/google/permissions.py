@@ -1,15 +1,15 @@
 """The exact permissions that each command needs of the person, or the build, that runs it. docs lists them by role.
 
-From the provider's resources in deploy/terraform, the REST calls in this package and the permission reference
-(https://cloud.google.com/iam/docs/permissions-reference). Hosts have a service account of their own with far less.
+They follow from the provider's resources in deploy/terraform, the REST calls in this package and the permission
+reference (https://cloud.google.com/iam/docs/permissions-reference). Hosts have a service account with far less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from maskwright.cloud.environment import Environment
-from maskwright.cloud.google.errors import role_of
+from maskwright.cloud.google.errors import grant, role_of
 from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError
 
@@ -66,12 +66,11 @@ RESERVED = _all("compute.reservations", "get list")
 def needed(environment: Environment) -> dict[str, list[str]]:
     """Permission -> the commands that need it."""
     groups: list[tuple[str, Iterable[str]]] = list(ALWAYS.items())
-    hosts = [one for one in (environment.slice, environment.group) if one is not None]
-    queued = environment.slice is not None and environment.slice.queued
-    if environment.group is not None or (environment.slice is not None and not queued):
+    hosts = environment.hosts.values()
+    if any(not one.queued for one in hosts):
         groups.append(("up, down", HOSTS))
     if environment.slice is not None:
-        groups.append(("up, down", QUEUED if queued else SLICE))
+        groups.append(("up, down", QUEUED if environment.queued else SLICE))
     if environment.disk is not None:
         groups += [("up, down", DISK), ("seed", SEED)]
     if environment.nfs is not None:
@@ -90,38 +89,30 @@ def needed(environment: Environment) -> dict[str, list[str]]:
 
 def held(google: Google, permissions: list[str]) -> tuple[set[str], set[str]]:
     """Those that the caller has in the project, and those that Google does not know there. Raises `CloudError`."""
-    has, unknown = set[str](), set[str]()
-    for start in range(0, len(permissions), MOST_AT_ONCE):
-        for answer in _ask(google, permissions[start : start + MOST_AT_ONCE]):
-            has |= answer[0]
-            unknown |= answer[1]
-    return has, unknown
-
-
-def _ask(google: Google, permissions: list[str]) -> Iterator[tuple[set[str], set[str]]]:
-    """One that Google does not know spoils the whole question: it is halved until that one is found."""
     path = f"projects/{google.project}:testIamPermissions"
-    try:
-        answer = google.call("cloudresourcemanager", "POST", path, {"permissions": permissions})
-        yield set(answer.get("permissions") or ()), set()
-    except CloudError as error:
-        if error.reason != "other":
-            raise
+    halves = [permissions[:MOST_AT_ONCE], permissions[MOST_AT_ONCE:]]
+    if not halves[1]:
+        try:
+            answer = google.call("cloudresourcemanager", "POST", path, {"permissions": permissions})
+            return set(answer.get("permissions") or ()), set()
+        except CloudError as error:
+            if error.reason != "other":
+                raise
         if len(permissions) == 1:
-            yield set(), set(permissions)
-            return
-        half = len(permissions) // 2
-        yield from _ask(google, permissions[:half])
-        yield from _ask(google, permissions[half:])
+            return set(), set(permissions)
+        # One that Google does not know spoils the whole question: it is halved until that one is found.
+        middle = len(permissions) // 2
+        halves = [permissions[:middle], permissions[middle:]]
+    (has, unknown), (more, others) = (held(google, half) for half in halves)
+    return has | more, unknown | others
 
 
 def role_for(permission: str) -> str:
-    """The predefined role to ask for. What only lists is in a role that changes nothing."""
+    """The predefined role to ask for. A role that changes nothing holds what only lists."""
     listed = permission.startswith("compute.") and permission in ALWAYS["status, audit"]
     return "roles/compute.viewer" if listed else role_of(permission)
 
 
 def grants(project: str, missing: Iterable[str]) -> dict[str, str]:
     """Role -> the command line with which an owner grants it."""
-    start = f"gcloud projects add-iam-policy-binding {project} --member=user:YOU"
-    return {role: f"{start} --role={role}" for role in sorted({role_for(permission) for permission in missing})}
+    return {role: grant(project, role) for role in sorted({role_for(permission) for permission in missing})}

@@ -1,7 +1,7 @@
 """TPU slices of v5e and v4: queued resources of the TPU API (v2), one node in each, by REST.
 
-Later kinds are instance groups, which Terraform makes. Terraform's own queued resource takes neither Spot nor service
-account, disks or metadata, so this client makes them. The API is kept, not developed any more:
+Later kinds are instance groups, which Terraform makes. Terraform's own queued resource takes neither Spot nor a service
+account, disks or metadata, so this client makes them. Google keeps the API, and develops it no more:
 https://docs.cloud.google.com/tpu/docs/queued-resources
 """
 
@@ -15,6 +15,7 @@ from maskwright.cloud.google.rest import SCOPE, Google, new_request_id
 from maskwright.core.console import note
 from maskwright.core.errors import CloudError
 
+Model = Literal["STANDARD", "SPOT", "RESERVATION_BOUND"]
 Phase = Literal["waiting", "ready", "lost", "going"]
 STATES: dict[str, Phase] = {
     "CREATING": "waiting",
@@ -27,54 +28,68 @@ STATES: dict[str, Phase] = {
     "FAILED": "lost",
     "DELETING": "going",
 }
-"""Lost: its machines were taken, or never came. A lost one does not come back: it is deleted and asked for again."""
+"""Lost means that its machines were taken or never came. It does not come back: it is deleted and asked for again."""
 LOST_NODES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
 OPERATION_SECONDS = 900.0
-"""For an operation to end. Waiting for machines is no operation."""
+"""Longest wait for an operation. Waiting for machines is none."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """`accelerator_type` as v5litepod-16. `model`: STANDARD, SPOT or RESERVATION_BOUND with `reservation`. Network and
-    subnetwork as "projects/…", without addresses outside. `data_disk` ("projects/p/zones/z/disks/d") is attached
-    read-only. Not granted within `valid_hours`, the request fails; None: it waits for as long as it takes."""
+    """A queued resource with one node of the same name, without addresses outside."""
 
     name: str
     zone: str
     accelerator_type: str
+    """Type such as v5litepod-16."""
     runtime_version: str
-    model: str
+    model: Model
     network: str
+    """Path such as projects/p/global/networks/n."""
     subnetwork: str
     service_account: str
     reservation: str | None = None
+    """Name of the reservation, for RESERVATION_BOUND."""
     data_disk: str | None = None
-    valid_hours: float | None = None
+    """Path such as projects/p/zones/z/disks/d. The disk is attached read-only."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    def node(self) -> dict[str, Any]:
+        """Body of the node in a request."""
+        disks = [{"sourceDisk": self.data_disk, "mode": "READ_ONLY"}] if self.data_disk is not None else []
+        return {
+            "acceleratorType": self.accelerator_type,
+            "runtimeVersion": self.runtime_version,
+            "networkConfig": {"network": self.network, "subnetwork": self.subnetwork, "enableExternalIps": False},
+            "serviceAccount": {"email": self.service_account, "scope": [SCOPE]},
+            "metadata": dict(self.metadata),
+            "labels": dict(self.labels),
+            **({"dataDisks": disks} if disks else {}),
+        }
 
 
 @dataclass(frozen=True)
 class Host:
-    """One machine of the slice. `state` is its node's."""
+    """One machine of the slice."""
 
     number: int
-    address: str
     state: str
+    """State of the node, which is the same for all its machines."""
     health: str
 
 
 @dataclass(frozen=True)
 class Slice:
-    """What there is. `body` as Google gave it; `trouble`: why it is lost, in Google's words."""
+    """A queued resource as it is now."""
 
-    name: str
-    zone: str
     state: str
     phase: Phase
     trouble: str
+    """Why it is lost, in Google's words."""
     hosts: tuple[Host, ...]
     body: dict[str, Any]
+    """The whole answer of Google."""
 
 
 def describe(google: Google, zone: str, name: str) -> Slice | None:
@@ -85,22 +100,22 @@ def describe(google: Google, zone: str, name: str) -> Slice | None:
         return None
     told = body.get("state") or {}
     state = str(told.get("state", "STATE_UNSPECIFIED"))
-    error = (told.get("failedData") or {}).get("error") or {}
-    node = google.find("tpu", f"{place}/nodes/{name}")
-    hosts = _hosts(node) if node else ()
     phase = STATES.get(state, "waiting")
-    trouble = str(error.get("message", ""))
-    if node and phase == "ready" and node.get("state") in LOST_NODES:
+    trouble = str(((told.get("failedData") or {}).get("error") or {}).get("message", ""))
+    node = google.find("tpu", f"{place}/nodes/{name}") or {}
+    if phase == "ready" and node.get("state") in LOST_NODES:
         phase, trouble = "lost", f"its node is {node['state']}"
     if phase == "lost" and not trouble:
         who = "by its user" if told.get("stateInitiator") == "USER" else "by Google, as Spot machines may be"
         trouble = f"its machines were taken {who}"
-    return Slice(name, zone, state, phase, trouble, hosts, body)
+    of_all = str(node.get("state", "")), str(node.get("health", ""))
+    hosts = tuple(Host(number, *of_all) for number, _ in enumerate(node.get("networkEndpoints") or []))
+    return Slice(state, phase, trouble, hosts, body)
 
 
 def ensure(google: Google, wanted: Wanted) -> Slice:
-    """Asks for it where it is not there yet, and again where it was lost; does not wait for its machines. Raises
-    `CloudError`: reason "exists" and what differs when one of that name is not as wanted."""
+    """Asks for it where it is not there yet, and again where it was lost. Does not wait for its machines. Raises
+    `CloudError`; its reason is "exists" when one of that name is not as wanted, and its words say what differs."""
     found = describe(google, wanted.zone, wanted.name)
     if found is not None and found.phase in ("lost", "going"):
         note(f"{wanted.name} is {found.state} ({found.trouble or 'being deleted'}); asking for it again")
@@ -108,55 +123,51 @@ def ensure(google: Google, wanted: Wanted) -> Slice:
         found = None
     if found is None:
         found = _create(google, wanted)
-    differing = differences(google.project, found.body, wanted)
-    if differing:
-        fix = (
-            "take it away first (maskwright env down --only slice), or restore the configuration that it was made with"
-        )
+    if differing := differences(found.body, wanted):
+        fix = "`maskwright env down --only slice` first, or restore the configuration that it was made with"
         where = f"queued resource {wanted.name} in {wanted.zone}"
         raise CloudError(f"exists, but is not as wanted: {'; '.join(differing)}", reason="exists", where=where, fix=fix)
     return found
 
 
 def absent(google: Google, zone: str, name: str) -> bool:
-    """Takes it away with its machines; False when there was nothing. Interrupted, it can be called again."""
-    place = _place(google, zone)
-    path, node = f"{place}/queuedResources/{name}", f"{place}/nodes/{name}"
-    there = _delete(google, path, force=True, requestId=new_request_id())
+    """Takes it away with its machines. False when there was nothing. An interrupted call can be repeated."""
+    place, limit = _place(google, zone), OPERATION_SECONDS
+    path, once = f"{place}/queuedResources/{name}", new_request_id()
+    there = google.delete("tpu", path, seconds=limit, force=True, requestId=once)
     # A node that outlived its queued resource costs money just the same.
-    return _delete(google, node) or there
+    return google.delete("tpu", f"{place}/nodes/{name}", seconds=limit) or there
 
 
-def differences(project: str, body: Mapping[str, Any], wanted: Wanted) -> list[str]:
-    """Between what there is and what is wanted, in words. Of metadata and labels only ours: Google adds its own."""
+def differences(body: Mapping[str, Any], wanted: Wanted) -> list[str]:
+    """Differences between the one that exists and the wanted one, in words. Google adds metadata and labels of its
+    own, so only ours are compared."""
     specs = (body.get("tpu") or {}).get("nodeSpec") or [{}]
-    node, wished = specs[0].get("node") or {}, _node(wanted)
+    node, wished = specs[0].get("node") or {}, wanted.node()
+    model = "SPOT" if "spot" in body else "RESERVATION_BOUND" if body.get("reservationName") else "STANDARD"
+    there, ours = ([_last(one.get("sourceDisk")) for one in each.get("dataDisks") or []] for each in (node, wished))
     rows: list[tuple[str, Any, Any]] = [
         ("accelerator type", node.get("acceleratorType"), wanted.accelerator_type),
         ("runtime version", node.get("runtimeVersion"), wanted.runtime_version),
-        ("provisioning model", _model(body), wanted.model),
+        ("provisioning model", model, wanted.model),
         ("service account", (node.get("serviceAccount") or {}).get("email"), wanted.service_account),
         ("subnetwork", _last((node.get("networkConfig") or {}).get("subnetwork")), _last(wanted.subnetwork)),
-        ("data disk", [_last(one.get("sourceDisk")) for one in node.get("dataDisks") or []], _disks(wanted)),
+        ("data disk", there, ours),
     ]
     for kind in ("metadata", "labels"):
-        there = node.get(kind) or {}
-        rows += [(f"{kind} {key}", there.get(key), value) for key, value in wished[kind].items()]
+        known = node.get(kind) or {}
+        rows += [(f"{kind} {key}", known.get(key), value) for key, value in wished[kind].items()]
     return [f"{what} is {_short(is_)}, wanted {_short(want)}" for what, is_, want in rows if is_ != want]
 
 
 def _create(google: Google, wanted: Wanted) -> Slice:
     place = _place(google, wanted.zone)
-    body: dict[str, Any] = {
-        "tpu": {"nodeSpec": [{"parent": place, "nodeId": wanted.name, "node": _node(wanted)}]},
-    }
+    body: dict[str, Any] = {"tpu": {"nodeSpec": [{"parent": place, "nodeId": wanted.name, "node": wanted.node()}]}}
     if wanted.model == "SPOT":
         body["spot"] = {}
     elif wanted.model == "RESERVATION_BOUND":
         reservation = wanted.reservation or "-"
         body["reservationName"] = reservation if "/" in reservation else f"{place}/reservations/{reservation}"
-    if wanted.valid_hours is not None:
-        body["queueingPolicy"] = {"validUntilDuration": f"{wanted.valid_hours * 3600:.0f}s"}
     names = {"queuedResourceId": wanted.name, "requestId": new_request_id()}
     try:
         operation = google.call("tpu", "POST", f"{place}/queuedResources", body, **names)
@@ -172,51 +183,12 @@ def _create(google: Google, wanted: Wanted) -> Slice:
     return found
 
 
-def _delete(google: Google, path: str, **query: Any) -> bool:
-    try:
-        operation = google.call("tpu", "DELETE", path, **query)
-        google.wait("tpu", operation, seconds=OPERATION_SECONDS)
-    except CloudError as error:
-        if error.reason == "missing":
-            return False
-        raise
-    return True
-
-
-def _node(wanted: Wanted) -> dict[str, Any]:
-    node: dict[str, Any] = {
-        "acceleratorType": wanted.accelerator_type,
-        "runtimeVersion": wanted.runtime_version,
-        "networkConfig": {"network": wanted.network, "subnetwork": wanted.subnetwork, "enableExternalIps": False},
-        "serviceAccount": {"email": wanted.service_account, "scope": [SCOPE]},
-        "metadata": dict(wanted.metadata),
-        "labels": dict(wanted.labels),
-    }
-    if wanted.data_disk is not None:
-        node["dataDisks"] = [{"sourceDisk": wanted.data_disk, "mode": "READ_ONLY"}]
-    return node
-
-
-def _hosts(node: Mapping[str, Any]) -> tuple[Host, ...]:
-    state, health = str(node.get("state", "")), str(node.get("health", ""))
-    ends = node.get("networkEndpoints") or []
-    return tuple(Host(number, str(end.get("ipAddress", "")), state, health) for number, end in enumerate(ends))
-
-
-def _model(body: Mapping[str, Any]) -> str:
-    return "SPOT" if "spot" in body else "RESERVATION_BOUND" if body.get("reservationName") else "STANDARD"
-
-
-def _disks(wanted: Wanted) -> list[str]:
-    return [_last(wanted.data_disk)] if wanted.data_disk else []
-
-
 def _place(google: Google, zone: str) -> str:
     return f"projects/{google.project}/locations/{zone}"
 
 
 def _last(link: Any) -> str:
-    """Projects are named by number in what comes back, and by name in what is sent."""
+    """The name alone: Google's answers name projects by number, requests by name."""
     return str(link or "").rsplit("/", 1)[-1]
 
 

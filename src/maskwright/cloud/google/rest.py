@@ -1,8 +1,8 @@
-"""Google's REST APIs with one authorised session: `Google`. The one file that knows google-auth.
+"""Google's REST APIs with one authorised session: `Google`. No other file knows google-auth.
 
-The token is GOOGLE_OAUTH_ACCESS_TOKEN where that is set (as Terraform's provider takes it), else what
-`gcloud auth application-default login`, a key file or the metadata server gives. Addresses can be replaced by gcloud's
-own variables, CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE and so on; without TLS only on this machine.
+GOOGLE_OAUTH_ACCESS_TOKEN gives the token where it is set, as it does for Terraform's provider; else
+`gcloud auth application-default login`, a key file or the metadata server does. gcloud's own variables replace
+addresses (CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE and so on), without TLS only on this machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VERSIONS = {
     "storage": "storage/v1",
     "tpu": "v2",
 }
-"""The APIs that are called. Of compute and storage, gcloud's variables hold the version as well."""
+"""The APIs that are called. gcloud's variables for compute and storage hold the version as well."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 90.0
 TRIES = 6
@@ -43,16 +43,16 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
 PASSING = {500, 502, 503, 504}
 REPEATABLE = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy|:cancel)$")
-"""These are sent by POST, and sent twice they do no more than once."""
+"""These go by POST, and do no more when they are sent twice."""
 
 
 def new_request_id() -> str:
-    """For `requestId`: Google does a request that it has seen under the same one only once."""
+    """A new `requestId`. Google does what it is asked under the same one only once."""
     return str(uuid.uuid4())
 
 
 class Google:
-    """One project's. Raises `CloudError` for what Google refuses and `InputError` for a bad address override."""
+    """The APIs for one project. Raises `CloudError` for what Google refuses and `InputError` for a bad address."""
 
     def __init__(self, project: str) -> None:
         self.project = project
@@ -61,8 +61,8 @@ class Google:
         _let_files_use_the_token()
 
     def call(self, api: str, verb: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
-        """`path` without version, as in "projects/p/zones/z/disks". What passes (too many requests, 5xx, a lost
-        connection) is tried again where repeating is safe: reads, PUT, DELETE, and what has a `requestId`."""
+        """`path` has no version, as in "projects/p/zones/z/disks". What passes (too many requests, 5xx, a lost
+        connection) is tried again where repeating is safe: for reads, PUT, DELETE, and what has a `requestId`."""
         repeatable = verb in ("GET", "PUT", "DELETE") or bool(query.get("requestId") or REPEATABLE.search(path))
         address = f"{self.address(api, path)}/{quote(path, safe='/:%@-._~')}"
         begun = False
@@ -79,7 +79,7 @@ class Google:
             if answer.status_code < 300:
                 return self._content(answer, api, path)
             if answer.status_code == 404 and verb == "DELETE" and begun:
-                return {}  # the answer to the first one was lost, not its effect
+                return {}  # only the answer to the first try was lost
             refusal = errors.of_answer(answer.status_code, _json(answer), answer.text)
             passing = answer.status_code in PASSING and refusal.reason == "failed"
             begun = begun or passing
@@ -98,44 +98,60 @@ class Google:
                 return None
             raise
 
-    def pages(self, api: str, path: str, key: str, *, verb: str = "GET", **query: Any) -> Iterator[dict[str, Any]]:
-        """What all pages hold under `key`. Of aggregated lists ({"zones/z": {"disks": […]}}), what is in all places."""
+    def delete(self, api: str, path: str, *, seconds: float, **query: Any) -> bool:
+        """Waits until it is gone. False when there was none."""
+        try:
+            self.wait(api, self.call(api, "DELETE", path, **query), seconds=seconds)
+        except CloudError as error:
+            if error.reason == "missing":
+                return False
+            raise
+        return True
+
+    def pages(
+        self, api: str, path: str, key: str, *, verb: str = "GET", missed: list[str] | None = None, **query: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Everything under `key`, from all pages, and from all places of an aggregated list ({"zones/z": {"disks":
+        […]}}). Places that did not answer Google are added to `missed`."""
+        missed = [] if missed is None else missed
         token = None
         while True:
             answer = self.call(api, verb, path, pageToken=token, **query)
+            missed += [str(place).rpartition("/")[2] for place in answer.get("unreachable") or ()]
             found = answer.get(key) or []
-            if isinstance(found, dict):
-                found = [
-                    one for place in found.values() for part in place.values() if isinstance(part, list) for one in part
-                ]
-            yield from found
+            if not isinstance(found, dict):
+                found = {"some places": {"warning": answer.get("warning"), key: found}}
+            for place, content in found.items():
+                if (content.get("warning") or {}).get("code") == "UNREACHABLE":
+                    missed.append(place)
+                yield from (one for part in content.values() if isinstance(part, list) for one in part)
             token = answer.get("nextPageToken")
             if not token:
                 return
 
     def wait(self, api: str, operation: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-        """Until it is over: compute's operation, or what google.longrunning's made ("response"; {} for nothing).
-        `call` gives {} for a DELETE that was done before: that is over."""
+        """Waits until an operation is over. Returns compute's operation, or the "response" of google.longrunning's,
+        which may be {}. `call` gives {} for a DELETE that was done before, which is over too."""
         if not operation:
             return {}
-        path, until, pause = operation_path(operation), time.monotonic() + seconds, FIRST_POLL_SECONDS
+        path, until, pause = _path(operation, "selfLink", "name"), time.monotonic() + seconds, FIRST_POLL_SECONDS
+        target = _path(operation, "targetLink") or str((operation.get("metadata") or {}).get("target", "")) or path
         while True:
             if operation.get("done") or operation.get("status") == "DONE":
-                refusal = errors.of_operation(operation)
-                if refusal:
-                    raise self._refused(refusal, api, target_of(operation) or path)
+                if refusal := errors.of_operation(operation):
+                    raise self._refused(refusal, api, target)
                 return operation if "status" in operation else cast(dict[str, Any], operation.get("response") or {})
             left = until - time.monotonic()
             if left <= 0:
                 what = f"is not done after {seconds:.0f} s; Google goes on with it"
                 fix = "run this again: what is done by then is not done twice"
-                raise CloudError(what, reason="other", where=target_of(operation) or path, fix=fix)
+                raise CloudError(what, reason="other", where=target, fix=fix)
             time.sleep(min(pause, left))
             pause = min(pause * 1.6, LONGEST_POLL_SECONDS)
             operation = self.call(api, "GET", path)
 
     def address(self, api: str, path: str = "") -> str:
-        """Where the API is, with its version. Vertex AI's is in the location that the path names."""
+        """Address of the API with its version. Vertex AI has one in each location, which the path names."""
         version = VERSIONS[api]
         variable = f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}"
         override = os.environ.get(variable)
@@ -143,9 +159,8 @@ class Google:
             place = re.match(r"projects/[^/]+/locations/([^/]+)", path) if api == "aiplatform" else None
             return f"https://{place[1] + '-' if place else ''}{api}.googleapis.com/{version}"
         parts = urlsplit(override)
-        if parts.scheme != "https" and not (
-            parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
-        ):
+        loopback = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
+        if parts.scheme != "https" and not loopback:
             fix = "write https://…, or http:// with 127.0.0.1"
             raise InputError("would send your credentials in the clear", where=variable, fix=fix)
         root = override.rstrip("/")
@@ -160,12 +175,13 @@ class Google:
 
         if self._session is None:
             self._session = _session()
-        wanted = {key: _text(value) for key, value in query.items() if value is not None}
+        given = {key: value for key, value in query.items() if value is not None}
+        params = {key: str(value).lower() if isinstance(value, bool) else value for key, value in given.items()}
         try:
             return self._session.request(
                 verb,
                 address,
-                params=wanted,
+                params=params,
                 json=body,
                 timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
                 max_allowed_time=None,
@@ -179,11 +195,10 @@ class Google:
     def _content(self, answer: Any, api: str, path: str) -> dict[str, Any]:
         if answer.status_code == 204 or not answer.content:
             return {}
-        content = _json(answer)
-        if not isinstance(content, dict):
-            fix = "check proxies between here and Google"
-            raise CloudError("answered with what is not JSON", reason="failed", where=f"{api} {path}", fix=fix)
-        return content
+        if isinstance(content := _json(answer), dict):
+            return content
+        fix = "check proxies between here and Google"
+        raise CloudError("answered with what is not JSON", reason="failed", where=f"{api} {path}", fix=fix)
 
     def _refused(self, refusal: errors.Refusal, api: str, path: str) -> CloudError:
         error = errors.cloud_error(refusal, project=self.project, api=api, where=path)
@@ -202,26 +217,17 @@ class Google:
 
 
 def seconds_of(timestamp: str) -> float | None:
-    """Unix time of Google's UTC timestamps, to the second; None for what is none."""
+    """Unix time of one of Google's UTC timestamps, to the second; None for another text."""
     try:
         return float(calendar.timegm(time.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")))
     except ValueError:
         return None
 
 
-def operation_path(operation: dict[str, Any]) -> str:
-    """Of compute's operations the path is in the link to itself; the others' name is one."""
-    link = str(operation.get("selfLink", ""))
-    return link[link.index("projects/") :] if "projects/" in link else str(operation.get("name", ""))
-
-
-def target_of(operation: dict[str, Any]) -> str:
-    link = str(operation.get("targetLink", ""))
-    return (
-        link[link.index("projects/") :]
-        if "projects/" in link
-        else str((operation.get("metadata") or {}).get("target", ""))
-    )
+def _path(operation: dict[str, Any], link: str, otherwise: str = "") -> str:
+    """The path in a link of compute's operations. Other operations have a name that is one."""
+    found = str(operation.get(link, ""))
+    return found[found.index("projects/") :] if "projects/" in found else str(operation.get(otherwise, ""))
 
 
 def _session() -> Any:
@@ -245,9 +251,10 @@ def _session() -> Any:
 
 
 def _let_files_use_the_token() -> None:
-    """gcsfs knows nothing of the variable, and would go on without credentials. Given the token as text it would send
-    it to Google's tokeninfo, in an address."""
-    if not (token := os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")):
+    """gcsfs does not read the variable, and would go on without credentials. It would send a token that it gets as text
+    to Google's tokeninfo, in an address."""
+    token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
+    if not token:
         return
     import fsspec
     from google.oauth2.credentials import Credentials
@@ -259,20 +266,15 @@ def _let_files_use_the_token() -> None:
 
 
 def _no_credentials(error: Exception) -> CloudError:
-    fix = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
     what = f"no usable Google credentials: {' '.join(str(error).split())[:200].rstrip('.')}"
-    return CloudError(what, reason="credentials", fix=fix)
+    return CloudError(what, reason="credentials", fix=errors.LOGIN)
 
 
 def _pause(attempt: int, asked: str | None) -> float:
-    """Seconds: what Google asks for, else 1, 2, 4, … with up to half of it more, so that hosts do not come together."""
+    """Seconds that Google asks for, else 1, 2, 4, … and up to half of it more, so that hosts do not come together."""
     if asked and asked.isdigit():
         return min(float(asked), LONGEST_PAUSE_SECONDS)
     return min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS) * (1 + random.random() / 2)
-
-
-def _text(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _json(answer: Any) -> Any:

@@ -1,1 +1,1 @@
-"""What there is of an environment: what it costs, how its hosts are, where it differs from its YAML."""
+"""An environment as it is: its cost, its hosts' health, its differences from the YAML."""

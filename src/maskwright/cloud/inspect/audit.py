@@ -1,12 +1,13 @@
-"""What is left of an environment, what of it costs money, and why it is still there: on purpose, or left over.
+"""An audit of an environment: what is left of it, what costs money, and whether it is kept on purpose or left over.
 
-`env down` ends with it. Nothing that is not wanted and still costs passes without exit code 1, nor does a kind that
-could not be looked at because a permission is missing or Google did not answer.
+`env down` ends with it. The exit code is 1 when something unwanted still costs money, or when a kind could not be
+looked at because a permission is missing or Google did not answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,20 +19,20 @@ from maskwright.core.console import human_bytes
 from maskwright.core.errors import CloudError
 
 MONTHLY = ("disk", "bucket", "Filestore instance")
-"""Priced by the month."""
+"""Kinds that are priced by the month."""
 FindPrice = Callable[[str, str, str], tuple[Any, float] | None]
 """`Prices.find`: what, region and provisioning model -> the row and its USD."""
-QUIET = ("disabled",)
-"""Why a kind could not be looked at, without that being trouble: while an API is off, nothing of it can be made."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """`why`: what it is kept for, "" when it is left over. `usd_per_hour`: None when it is free or has no price."""
+    """A resource, judged."""
 
     found: Found
     why: str
+    """Purpose that it is kept for, "" when it is left over."""
     usd_per_hour: float | None
+    """None when it is free, or the table has no price."""
 
     @property
     def unwanted(self) -> bool:
@@ -55,7 +56,8 @@ class Audit:
 
     @property
     def blind(self) -> list[Unseen]:
-        return [one for one in self.unseen if one.reason not in QUIET]
+        """Kinds that may hold something. While an API is off, nothing of it can be made."""
+        return [one for one in self.unseen if one.reason != "disabled"]
 
     @property
     def clean(self) -> bool:
@@ -88,7 +90,7 @@ class Audit:
 
 
 def _in_part(item: Item) -> bool:
-    """A bucket of which only a page was added up."""
+    """Whether it is a bucket, and only the sizes on its first page were added up."""
     return "bytes" in item.found.body and not item.found.body.get("all")
 
 
@@ -105,7 +107,7 @@ def _line(item: Item) -> str:
     elif one.bills:
         parts.append("no price in the table")
     parts += [item.why] if item.why else []
-    parts += ["by its name, it has no label"] if not one.labelled else []
+    parts += ["by its name, as it has no label"] if not one.labelled else []
     return "; ".join(parts)
 
 
@@ -120,24 +122,25 @@ def audit(
     queued: bool = False,
     price: FindPrice | None = None,
 ) -> Audit:
-    """`wanted`: what was asked for last, as Terraform's variables (`wanted.json`); None or {}: nothing. `queued`: the
-    slice's queued resource is wanted, which is not in them."""
+    """`wanted` is what was asked for last, as Terraform's variables (`wanted.json`); None or {} is nothing. `queued`
+    says that the slice's queued resource is wanted, which is not in them."""
     wanted = wanted or {}
     found = take(google, environment, wanted.get("regions") or ())
     reasons = kept(environment, wanted, queued)
-    items = [judged(google, one, {} if _astray(one, wanted, found) else reasons, price) for one in found.found]
+    items = [_judged(google, one, {} if _astray(one, wanted, found) else reasons, price) for one in found.found]
     state = google.find("storage", f"b/{environment.state}") if not _blind_to(found, "bucket") else None
     if state is not None:
         place = str(state.get("location", "")).lower()
         bucket = Found("bucket", environment.state, place, "buckets", "what it holds", None, state)
         why = {("bucket", environment.state): "Terraform's state, of all environments of the project"}
-        items.append(judged(google, bucket, why, price))
+        items.append(_judged(google, bucket, why, price))
     order = sorted(items, key=lambda item: (not item.unwanted, not item.found.bills, item.found.kind, item.found.name))
     return Audit(environment.name, order, found.unseen)
 
 
 def _astray(one: Found, wanted: Mapping[str, Any], found: Inventory) -> bool:
-    """By its name of hosts that are wanted, but in a zone where they were before, or a boot disk without its host."""
+    """Whether it is named as hosts that are wanted, but lies in a zone where they were before, or is a boot disk
+    without its host."""
     order = wanted.get(one.part) if one.part in ("slice", "group") else None
     if not order or one.kind not in ("instance", "disk", "instance group"):
         return False
@@ -151,25 +154,27 @@ def _blind_to(found: Inventory, kind: str) -> bool:
     return any(one.kind == kind for one in found.unseen)
 
 
-def judged(google: Google, one: Found, reasons: Mapping[tuple[str, str], str], price: FindPrice | None) -> Item:
+def _judged(google: Google, one: Found, reasons: Mapping[tuple[str, str], str], price: FindPrice | None) -> Item:
     if one.kind == "bucket":
-        one = _with_size(google, one)
+        with suppress(CloudError):
+            size, all_ = size_of_bucket(google, one.name)
+            body = {**one.body, "bytes": size, "all": all_}
+            one = replace(one, priced=priced(one.kind, body, one.place), body=body)
     why = reasons.get((one.kind, one.name)) or reasons.get(("part", one.part)) or reasons.get(("kind", one.kind)) or ""
-    return Item(one, why, usd_per_hour(one, price))
+    return Item(one, why, _usd_per_hour(one, price))
 
 
-def _with_size(google: Google, one: Found) -> Found:
-    try:
-        size, all_ = size_of_bucket(google, one.name)
-    except CloudError:
-        return one
-    body = {**one.body, "bytes": size, "all": all_}
-    return replace(one, priced=priced(one.kind, body, one.place), body=body)
+def _usd_per_hour(one: Found, price: FindPrice | None) -> float | None:
+    if price is None or one.priced is None:
+        return None
+    what, region, model, count = one.priced
+    row = price(what, region, model)
+    return count * row[1] / (HOURS_A_MONTH if one.kind in MONTHLY else 1) if row is not None else None
 
 
 def kept(environment: Environment, wanted: Mapping[str, Any], queued: bool) -> dict[tuple[str, str], str]:
     """(kind, name), ("part", part) or ("kind", kind) -> why it is there."""
-    # cloud.google.com/storage/docs/soft-delete: seven days where nobody said otherwise; nothing takes it away earlier
+    # cloud.google.com/storage/docs/soft-delete: seven days unless somebody set another time; nobody can shorten it
     reasons = {
         ("kind", "deleted bucket"): "Google keeps it for some days after its deletion (soft delete), and bills it"
     }
@@ -191,18 +196,3 @@ def kept(environment: Environment, wanted: Mapping[str, Any], queued: bool) -> d
             reasons["kind", "router"] = "the gateway by which hosts reach the internet"
         reasons["part", "vertex"] = "a job that was submitted; `maskwright stop` ends it"
     return reasons
-
-
-def usd_per_hour(one: Found, price: FindPrice | None) -> float | None:
-    """None when it costs nothing, or the table does not have it."""
-    if price is None or one.priced is None:
-        return None
-    what, region, model, count = one.priced
-    row = price(what, region, model)
-    if row is None:
-        return None
-    return count * row[1] / (HOURS_A_MONTH if one.kind in MONTHLY else 1)
-
-
-def total(items: Collection[Item]) -> float:
-    return sum(item.usd_per_hour or 0.0 for item in items)

@@ -1,7 +1,4 @@
-"""Where YAML, last order and cloud differ, in plain words.
-
-Three things can disagree: what the YAML asks for now, what was asked for last (`wanted.json`), and what exists.
-"""
+"""The differences between an environment's YAML, what was asked for last (`wanted.json`) and what exists, in words."""
 
 from __future__ import annotations
 
@@ -9,41 +6,37 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from maskwright.cloud.environment import Environment
-from maskwright.cloud.google.inventory import Body, Found, Inventory
+from maskwright.cloud.google.inventory import Body, Inventory, Part
 from maskwright.cloud.provision.variables import PARTS
 
 Values = Mapping[str, Any]
+Line = tuple[str, str]
+"""A difference, and the kind that one has to see to state it."""
 COMPARED = (*PARTS, "nat", "host", "labels", "mount_point")
 
 
 def differences(
     environment: Environment, asked: Values, wanted: Values | None, found: Inventory, queued_zone: str | None
 ) -> list[str]:
-    """`asked`: by the YAML now; `wanted`: last, None before the first `env up`. Both as Terraform's variables."""
+    """`asked` is what the YAML asks for now and `wanted` what was asked for last, None before the first `env up`; both
+    as Terraform's variables."""
     if not wanted:
-        return [
-            *([] if wanted is None else ["everything was taken away"]),
-            "nothing is asked for yet: `env up` makes it",
-        ]
+        away = [] if wanted is None else ["everything was taken away"]
+        return [*away, "nothing is asked for yet: `env up` makes it"]
     lines = list(_not_applied(asked, wanted))
-    queued = environment.slice is not None and environment.slice.queued
-    if queued and queued_zone is None:
+    if environment.queued and queued_zone is None:
         lines.append("slice: in the YAML, not asked for yet: `env up` asks")
-    seen = {one.kind for one in found.unseen}
-    for line, kinds in _not_there(environment, wanted, found, queued_zone):
-        if not kinds & seen:
-            lines.append(line)
-    return lines
+    unseen = {one.kind for one in found.unseen}
+    return lines + [line for line, kind in _not_there(environment, wanted, found, queued_zone) if kind not in unseen]
 
 
 def _not_applied(asked: Values, wanted: Values) -> Iterator[str]:
-    for part in COMPARED:
+    for part in (part for part in COMPARED if asked.get(part) != wanted.get(part)):
         new, old = asked.get(part), wanted.get(part)
-        if new == old:
-            continue
-        if new is None or old is None:
-            here = "in the YAML, not asked for yet: `env up` makes it" if old is None else "no longer in the YAML"
-            yield f"{part}: {here}{'' if old is None else ', still there: `env up` takes it away'}"
+        if old is None:
+            yield f"{part}: in the YAML, not asked for yet: `env up` makes it"
+        elif new is None:
+            yield f"{part}: no longer in the YAML, still there: `env up` takes it away"
         elif isinstance(new, Mapping) and isinstance(old, Mapping):
             for key in sorted(set(new) | set(old)):
                 if new.get(key) != old.get(key):
@@ -52,84 +45,82 @@ def _not_applied(asked: Values, wanted: Values) -> Iterator[str]:
             yield f"{part}: {_text(new)} in the YAML, {_text(old)} in the last `env up`"
 
 
-def _not_there(
-    environment: Environment, wanted: Values, found: Inventory, queued_zone: str | None
-) -> Iterator[tuple[str, set[str]]]:
-    """Each with the kinds that one has to see to say so."""
-    for kind in ("slice", "group"):
-        if wanted.get(kind):
-            yield from _hosts(environment, kind, wanted[kind], found)
-        elif kind != "slice" or queued_zone is None:
-            for one in [*found.of("instance group", "slice" if kind == "slice" else "group")]:
-                yield f"{kind}: {one.name} exists in {one.place}, but was not asked for", {"instance group"}
+def _not_there(environment: Environment, wanted: Values, found: Inventory, queued_zone: str | None) -> Iterator[Line]:
+    hosts: tuple[Part, Part] = ("slice", "group")
+    for part in hosts:
+        if wanted.get(part):
+            yield from _hosts(environment, part, wanted[part], found)
+        elif part != "slice" or queued_zone is None:
+            for one in found.of("instance group", part):
+                yield f"{part}: {one.name} exists in {one.place}, but was not asked for", "instance group"
     if queued_zone is not None and not found.of("queued resource", "slice"):
-        yield f"slice: the queued resource is gone from {queued_zone}: `env up` asks again", {"queued resource"}
+        yield f"slice: the queued resource is gone from {queued_zone}: `env up` asks again", "queued resource"
     if disk := wanted.get("disk"):
         yield from _disk(disk, found)
     if nfs := wanted.get("nfs"):
         yield from _nfs(nfs, found)
+    buckets = {one.name for one in found.of("bucket")}
     for bucket in (environment.dataset_bucket, environment.runs_bucket):
-        if not [one for one in found.of("bucket") if one.name == bucket]:
-            yield f"bucket: gs://{bucket} is gone: `env up` makes it, empty", {"bucket"}
-    for kind, part, word in (("network", "network", "network"), ("service account", "account", "service account")):
-        if not found.of(kind, part):  # type: ignore[arg-type]
-            yield f"{word}: is gone: `env up` makes it", {kind}
+        if bucket not in buckets:
+            yield f"bucket: gs://{bucket} is gone: `env up` makes it, empty", "bucket"
+    for kind in ("network", "service account"):
+        if not found.of(kind):
+            yield f"{kind}: is gone: `env up` makes it", kind
 
 
-def _hosts(environment: Environment, kind: str, asked: Values, found: Inventory) -> Iterator[tuple[str, set[str]]]:
+def _hosts(environment: Environment, kind: str, asked: Values, found: Inventory) -> Iterator[Line]:
     named = [one for one in found.of("instance group") if one.name == f"{environment.name}-{kind}"]
     if not named:
-        yield f"{kind}: was asked for, and is gone: `env up` makes it", {"instance group"}
+        yield f"{kind}: was asked for, and is gone: `env up` makes it", "instance group"
         return
-    for other in [one for one in named if one.place != asked["zone"]]:
-        yield f"{kind}: {other.name} is in {other.place}, asked for in {asked['zone']}", {"instance group"}
+    for other in named:
+        if other.place != asked["zone"]:
+            yield f"{kind}: {other.name} is in {other.place}, asked for in {asked['zone']}", "instance group"
     body = named[0].body
-    if int(body.get("targetSize", 0)) != asked["hosts"]:
-        yield f"{kind}: {body.get('targetSize', 0)} hosts in the cloud, {asked['hosts']} asked for", {"instance group"}
-    template = _template(body, found)
-    if template is None:
-        return
-    made = template.body.get("properties") or {}
-    model = (made.get("scheduling") or {}).get("provisioningModel", "STANDARD")
-    for word, there, wish in (
-        ("machine_type", str(made.get("machineType", "")).rpartition("/")[2], asked["machine_type"]),
-        ("provisioning_model", model, asked["provisioning_model"]),
-    ):
-        if there and there != wish:
-            yield f"{kind}.{word}: {there} in the cloud, {wish} asked for", {"instance group"}
+    if (hosts := int(body.get("targetSize", 0))) != asked["hosts"]:
+        yield f"{kind}: {hosts} hosts in the cloud, {asked['hosts']} asked for", "instance group"
+    template = next((one for one in found.of("instance template") if one.name == _last(body, "instanceTemplate")), None)
+    if template is not None:
+        made = template.body.get("properties") or {}
+        model = (made.get("scheduling") or {}).get("provisioningModel", "STANDARD")
+        there = {"machine_type": _last(made, "machineType"), "provisioning_model": model}
+        yield from _compared(kind, there, asked, "instance group")
 
 
-def _template(body: Body, found: Inventory) -> Found | None:
-    name = str(body.get("instanceTemplate", "")).rpartition("/")[2]
-    return next((one for one in found.of("instance template") if one.name == name), None)
-
-
-def _disk(asked: Values, found: Inventory) -> Iterator[tuple[str, set[str]]]:
+def _disk(asked: Values, found: Inventory) -> Iterator[Line]:
     named = [one for one in found.of("disk") if one.name == asked["name"]]
     if not named:
-        yield f"disk: {asked['name']} is gone, with its data: `env seed --again` fills another", {"disk"}
+        yield f"disk: {asked['name']} is gone, with its data: `env seed --again` fills another", "disk"
         return
     body = named[0].body
-    there = {"size_gb": int(body.get("sizeGb", 0)), "type": str(body.get("type", "")).rpartition("/")[2]}
-    for key, value in there.items():
-        if value and value != asked[key]:
-            yield f"disk.{key}: {value} in the cloud, {asked[key]} asked for", {"disk"}
+    there = {"size_gb": int(body.get("sizeGb", 0)), "type": _last(body, "type")}
+    yield from _compared("disk", there, asked, "disk")
     mode = body.get("accessMode")
     if mode and asked["type"].startswith("hyperdisk") and (mode == "READ_ONLY_MANY") != bool(asked["seeded"]):
         wish = "read-only, as it is seeded" if asked["seeded"] else "writable, to be seeded"
-        yield f"disk: is {mode} in the cloud, asked for {wish}", {"disk"}
+        yield f"disk: is {mode} in the cloud, asked for {wish}", "disk"
 
 
-def _nfs(asked: Values, found: Inventory) -> Iterator[tuple[str, set[str]]]:
+def _nfs(asked: Values, found: Inventory) -> Iterator[Line]:
     named = found.of("Filestore instance", "nfs")
     if not named:
-        yield "nfs: was asked for, and is gone, with its files: `env up` makes an empty one", {"Filestore instance"}
+        yield "nfs: was asked for, and is gone, with its files: `env up` makes an empty one", "Filestore instance"
         return
     body = named[0].body
     size = sum(int(share.get("capacityGb", 0)) for share in body.get("fileShares") or ())
-    for key, there in (("capacity_gb", size), ("tier", str(body.get("tier", "")))):
-        if there and there != asked[key]:
-            yield f"nfs.{key}: {there} in the cloud, {asked[key]} asked for", {"Filestore instance"}
+    yield from _compared("nfs", {"capacity_gb": size, "tier": str(body.get("tier", ""))}, asked, "Filestore instance")
+
+
+def _compared(part: str, there: Values, asked: Values, kind: str) -> Iterator[Line]:
+    """Nothing for what Google does not tell."""
+    for key, value in there.items():
+        if value and value != asked[key]:
+            yield f"{part}.{key}: {value} in the cloud, {asked[key]} asked for", kind
+
+
+def _last(body: Body, key: str) -> str:
+    """The last word of a link."""
+    return str(body.get(key, "")).rpartition("/")[2]
 
 
 def _text(value: Any) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from maskwright.cloud import record
-from maskwright.cloud.environment import Environment, read_environment
+from maskwright.cloud.environment import Environment, Slice, read_environment
 from maskwright.cloud.google.inventory import Inventory
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.inspect import host_health
-from maskwright.cloud.inspect.audit import Audit, FindPrice, audit, total
+from maskwright.cloud.inspect.audit import Audit, FindPrice, audit
 from maskwright.cloud.inspect.drift import differences
 from maskwright.cloud.inspect.host_health import HostHealth
 from maskwright.cloud.jobs.status import EnvironmentJobs, Report
@@ -24,13 +24,15 @@ from maskwright.core.errors import CloudError
 
 @dataclass(frozen=True)
 class Hosts:
-    """Of the slice or the group. `trouble`: why they cannot be looked at, "" when they can."""
+    """The hosts of the slice or the group."""
 
     kind: str
     what: str
+    """Machine type, topology, provisioning model and zone."""
     wanted: int
     hosts: list[HostHealth]
-    trouble: str
+    trouble: str = ""
+    """Why they cannot be looked at, "" when they can."""
 
     def lines(self) -> list[str]:
         if self.trouble:
@@ -40,8 +42,7 @@ class Hosts:
         return [head, *(f"  {host.line()}" for host in self.hosts)]
 
     def to_json(self) -> dict[str, Any]:
-        hosts = [host.to_json() for host in self.hosts]
-        return {"kind": self.kind, "what": self.what, "wanted": self.wanted, "hosts": hosts, "trouble": self.trouble}
+        return {**vars(self), "hosts": [host.to_json() for host in self.hosts]}
 
 
 @dataclass(frozen=True)
@@ -75,61 +76,39 @@ class Status:
 
 def _count(exists: Audit) -> str:
     bills = [item for item in exists.items if item.found.bills]
-    usd = total(bills)
+    usd = sum(item.usd_per_hour or 0.0 for item in bills)
     cost = f", {usd:,.2f} USD/hour and {usd * HOURS_A_MONTH:,.2f} USD/month as far as prices are known" if usd else ""
     return f"{len(exists.items)} things exist, {len(bills)} cost money{cost}"
 
 
 def read(location: str, price: FindPrice | None = None) -> Status:
-    """Of the environment whose YAML is at `location`; it needs neither Terraform nor its lock."""
+    """Status of the environment whose YAML is at `location`. It needs neither Terraform nor its lock."""
     environment = read_environment(location)
-    google = Google(environment.project)
+    google, wanted = Google(environment.project), record.wanted(environment)
     remembered = record.read(environment).for_disk(environment)
-    return status(
-        google,
-        environment,
-        asked=variables.variables(environment, remembered, variables.setup_address(environment, location)),
-        wanted=record.wanted(environment),
-        remembered=remembered,
-        jobs=EnvironmentJobs(location).status(),
-        price=price,
-    )
-
-
-def status(
-    google: Google,
-    environment: Environment,
-    *,
-    asked: Mapping[str, Any],
-    wanted: Mapping[str, Any] | None,
-    remembered: Record,
-    jobs: Report,
-    price: FindPrice | None = None,
-) -> Status:
-    """`asked`: by the YAML now, `wanted`: last; both as Terraform's variables."""
+    asked = variables.variables(environment, remembered, variables.setup_address(environment, location))
+    jobs = EnvironmentJobs(location).status()
     exists = audit(google, environment, wanted=wanted, queued=remembered.queued_zone is not None, price=price)
+    hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in environment.hosts]
     seen = Inventory([item.found for item in exists.items], exists.unseen)
-    hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in ("slice", "group")]
     drift = differences(environment, asked, wanted, seen, remembered.queued_zone)
-    found = [one for one in hosts if one is not None]
-    return Status(environment.name, exists, found, _disk(environment, remembered), jobs, drift)
+    there = [one for one in hosts if one is not None]
+    return Status(environment.name, exists, there, _disk(environment, remembered), jobs, drift)
 
 
 def _hosts(
     google: Google, environment: Environment, kind: str, wanted: Mapping[str, Any], remembered: Record
 ) -> Hosts | None:
     """None where none were asked for."""
-    hosts = environment.hosts_of(kind)
-    queued = kind == "slice" and environment.slice is not None and environment.slice.queued
-    order = wanted.get(kind)
-    zone = remembered.queued_zone if queued else (order or {}).get("zone")
-    if hosts is None or zone is None:
+    hosts = environment.hosts[kind]
+    zone = remembered.queued_zone if hosts.queued else (wanted.get(kind) or {}).get("zone")
+    if zone is None:
         return None
     place = hosts.place(environment.zone, remembered.placement[kind])
-    topology = f" {environment.slice.topology}" if kind == "slice" and environment.slice else ""
-    what = f"{hosts.machine()}{topology} {place.provisioning_model} in {zone}"
+    topology = f" {hosts.topology}" if isinstance(hosts, Slice) else ""
+    what = f"{hosts.machine()}{topology} {place.model} in {zone}"
     try:
-        return Hosts(kind, what, hosts.hosts, host_health.look(google, environment, kind, zone), "")
+        return Hosts(kind, what, hosts.hosts, host_health.look(google, environment, kind, zone))
     except CloudError as error:
         return Hosts(kind, what, hosts.hosts, [], str(error))
 

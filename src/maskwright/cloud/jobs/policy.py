@@ -1,4 +1,4 @@
-"""What to do about the hosts of a job, decided from what one look at them found. Pure: no clock and no network here.
+"""The decision about the hosts of a job, from what one look at them found. There is no clock and no network here.
 
     hosts came up, and the job goes on                  nothing
     preempted                                           the same place again, then the next one
@@ -11,8 +11,8 @@
     the budget is reached                               the job is asked to save; then the hosts go, saved or not
     the job is over                                     end; the hosts go if that was asked for
 
-`History` is kept in the bucket and written before each act, so that whoever watches may be killed at any point: the
-next one reads it, looks again and goes on, budget and waits included.
+`History` lies in the bucket and is written before each act, so that a watcher may be killed at any point: the next one
+reads it, looks again and goes on, with its budget and waits.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ Phase = Literal["rest", "making", "up", "broken", "stopping", "down"]
 
 @dataclass(frozen=True)
 class Rules:
-    """`patience_seconds`: of each placement, for its hosts to come up; Flex-start may queue for days. `boot_seconds`:
-    from running to the agents' first beats, with drivers, mounts and the container. Waits are
-    `base_seconds` x `factor` ^ n, `cap_seconds` at most, between half of that and all of it by `seed`. Hosts that were
-    whole for `stable_seconds` begin a new count. `save_seconds`: for the job to save once it was asked."""
+    """Waits are `base_seconds` x `factor` ^ n, `cap_seconds` at most, of which `seed` takes between half and all."""
 
     patience_seconds: tuple[float, ...] = (1800.0,)
+    """Time for hosts to come up, by placement. Flex-start may queue for days."""
     boot_seconds: float = 1800.0
+    """Time from running hosts to the first beats of their agents, with drivers, mounts and the container."""
     tries_each: int = 2
     base_seconds: float = 30.0
     factor: float = 2.0
     cap_seconds: float = 1800.0
     stable_seconds: float = 900.0
+    """Hosts that were whole for so long begin a new count of tries."""
     save_seconds: float = 180.0
+    """Time for the job to save, once it was asked to."""
     seed: str = ""
     max_usd: float | None = None
     stop_after_hours: float | None = None
@@ -56,26 +57,33 @@ class Rules:
 
 @dataclass(frozen=True)
 class Seen:
-    """`machines` exist, in any state that bills; `running` of them run; `beating` have an agent that lives. `exists`:
-    the group or slice itself. `making`: Google is at it still. `trouble`: its words for why it does not get on.
-    `refused`: a line of a host that making it again would not help. `idle` machines stopped themselves. `job`: `none`,
-    `going` (submitted and not over) or `over`, then with its exit `code`. `asked`: somebody wants it to stop."""
+    """The findings of one look."""
 
     wanted: int
     exists: bool = False
+    """Whether the group or slice itself exists."""
     machines: int = 0
+    """Machines in any state that bills."""
     running: int = 0
     beating: int = 0
+    """Machines whose agent is alive."""
     making: bool = False
+    """Whether Google is still at it."""
     idle: int = 0
+    """Machines that stopped themselves."""
     trouble: str = ""
+    """Google's words for why it does not get on."""
     refused: str = ""
+    """Words of a host that would be no better if it were made again."""
     placement: int = 0
     job: Literal["none", "going", "over"] = "none"
+    """going: submitted, and not over."""
     submission: int = 0
     code: int | None = None
+    """Exit code of a job that is over."""
     cause: str = ""
     asked: bool = False
+    """Whether somebody wants the job to stop."""
 
     @property
     def whole(self) -> bool:
@@ -84,23 +92,27 @@ class Seen:
 
 @dataclass(frozen=True)
 class History:
-    """`phase`: `rest` before anything, `making` from just before an act on, `up`, `broken` while it waits for the next
-    try, `stopping` once the budget is reached, `down` once the hosts may go. `tries` failed in `placement`, and
-    `rounds` went through all of them; `silent` of the last ones ran without an agent. Times are in Unix seconds;
-    `hours` and `usd` count while machines existed."""
+    """Past decisions, and what they have cost. Times are Unix seconds."""
 
     submission: int = 0
     phase: Phase = "rest"
+    """rest: before anything; making: from just before an act on; up; broken: until the next try; stopping: the budget
+    is reached; down: the hosts may go."""
     placement: int = 0
     tries: int = 0
+    """Failed tries in this placement."""
     rounds: int = 0
+    """How often all placements have failed."""
     silent: int = 0
+    """How many of the last tries ran without an agent."""
     since: float = 0.0
     wait_until: float = 0.0
     looked: float = 0.0
     machines: int = 0
     hours: float = 0.0
+    """Hours in which machines existed."""
     usd: float = 0.0
+    """Cost of those hours."""
     why: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -109,18 +121,20 @@ class History:
 
 @dataclass(frozen=True)
 class Action:
-    """`until`: Unix seconds. `placement`: where the hosts are to be; what is elsewhere goes first."""
+    """The next thing to do."""
 
     kind: Kind
     why: str = ""
     until: float = 0.0
+    """Unix seconds."""
     placement: int = 0
+    """Place in which hosts are to be made. Hosts in another place go first."""
     code: int = 0
 
 
 def read_history(value: dict[str, Any] | None, submission: int, placement: int) -> History:
-    """A new one for another submission, and in place of one that cannot be read. What it lacks, or what does not fit,
-    is as in a new one: what was counted outlives a change of version."""
+    """A new one for another submission, and in place of one that cannot be read. Keys that are missing or do not fit
+    are as in a new one, so that counts outlive a change of version."""
     if not value or value.get("format") != FORMAT or value.get("submission") != submission:
         return History(submission, placement=placement)
     usual = asdict(History(submission, placement=placement))
@@ -137,7 +151,7 @@ def _fits(key: str, value: Any, usual: Any) -> bool:
 
 
 def metered(history: History, seen: Seen, usd_per_hour: float, now: float) -> History:
-    """With what machines have cost since the last look, at `usd_per_hour` for each. When their number changed, the
+    """Adds what machines have cost since the last look, at `usd_per_hour` for each. When their number changed, the
     higher one counts: a budget is rather reached a look early than exceeded."""
     known = history.machines or history.phase == "making"  # else somebody else has just made them
     machines = max(history.machines, seen.machines) if known else 0
@@ -147,7 +161,7 @@ def metered(history: History, seen: Seen, usd_per_hour: float, now: float) -> Hi
 
 
 def spent(rules: Rules, history: History) -> str:
-    """Which limit is reached, in words; empty while none is."""
+    """The limit that is reached, in words; empty while none is."""
     if rules.max_usd is not None and history.usd >= rules.max_usd:
         spent = f"{history.usd:,.2f} USD by the price table"
         return f"--max-cost {rules.max_usd:g} is reached: {spent}; another limit lets it go on"
@@ -158,8 +172,8 @@ def spent(rules: Rules, history: History) -> str:
 
 
 def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
-    """`history` has been metered. What is returned with the action is to be stored before the action is begun."""
-    # Times in the future are of a clock that went back since, or of another machine's.
+    """`history` has been metered. The history that is returned has to be stored before the action begins."""
+    # Times in the future come from a clock that went back since, or from another machine's.
     until = min(history.wait_until, now + rules.cap_seconds)
     history = replace(history, since=min(history.since, now), wait_until=until)
     limit = spent(rules, history)
@@ -181,7 +195,7 @@ def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
 
 
 def _asked(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
-    """The hosts say themselves how it ended, while host 0 is among them."""
+    """While host 0 is among the hosts, they say themselves how it ended."""
     if history.phase != "broken":
         history = replace(history, phase="broken", since=now, why="asked to stop")
     if seen.running and now - history.since < rules.save_seconds:
@@ -197,7 +211,7 @@ def _over(rules: Rules, seen: Seen, history: History, limit: str) -> tuple[Actio
 
 
 def _down(seen: Seen, history: History) -> tuple[Action, History]:
-    """Until they are gone, whatever happens: this is where a budget keeps its word."""
+    """Goes on until they are gone, whatever happens: here a budget keeps its word."""
     if seen.exists or seen.machines:
         return Action("down", history.why or "the job is over"), history
     if seen.job == "going":  # nobody is left who could say so
@@ -225,7 +239,7 @@ def _whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
             history = replace(history, silent=history.silent + 1)
             if history.silent >= rules.tries_each * rules.placements:
                 return Action("give up", why, code=1), replace(history, phase="down", why=why)
-            return _failed(rules, seen, history, why, now)
+            return _failed(rules, history, why, now)
         return Action("nothing", f"{seen.beating} of {seen.wanted} agents speak"), history
     if age > rules.stable_seconds:
         history = replace(history, tries=0, rounds=0, since=now)
@@ -239,24 +253,22 @@ def _not_whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[
         if seen.making and not seen.trouble:
             return Action("nothing", "on their way"), replace(history, phase="making", since=now)
         if seen.exists and not seen.idle:
-            return _failed(rules, seen, history, seen.trouble or _gone(seen), now)
+            return _failed(rules, history, seen.trouble or _gone(seen), now)
         return _make(history, "hosts stopped themselves, being idle" if seen.idle else "there are no hosts yet", now)
     if history.phase == "making":
         if seen.trouble:
-            return _failed(rules, seen, history, seen.trouble, now)
+            return _failed(rules, history, seen.trouble, now)
         patience = rules.patience_seconds[history.placement % rules.placements]
         if seen.making and now - history.since < patience:
             return Action("nothing", f"{seen.running} of {seen.wanted} hosts run"), history
-        late = (
-            f"not up after {patience / 60:,.0f} minutes" if seen.making else history.why or "the last try did not end"
-        )
-        return _failed(rules, seen, history, late, now)
+        late = f"not up after {patience / 60:,.0f} minutes"
+        return _failed(rules, history, late if seen.making else history.why or "the last try did not end", now)
     if history.phase == "up":
         if seen.making and not seen.trouble:  # Google repairs it by itself
             return Action("nothing", "being made again"), replace(history, phase="making", since=now)
         if seen.idle and seen.idle + seen.running >= seen.wanted:
             return _make(history, "hosts stopped themselves, being idle", now)
-        return _failed(rules, seen, history, seen.trouble or _gone(seen), now)
+        return _failed(rules, history, seen.trouble or _gone(seen), now)
     if now < history.wait_until:
         return Action("wait", history.why, until=history.wait_until), history
     if seen.making and not seen.trouble:  # Google has got on meanwhile
@@ -273,28 +285,19 @@ def _make(history: History, why: str, now: float) -> tuple[Action, History]:
     return Action("make", why, placement=history.placement), history
 
 
-def _failed(rules: Rules, seen: Seen, history: History, why: str, now: float) -> tuple[Action, History]:
-    """Counts it, chooses where the next try is made, and when."""
+def _failed(rules: Rules, history: History, why: str, now: float) -> tuple[Action, History]:
+    """Counts a failed try, and chooses where and when the next one is made."""
     tries, rounds, placement = history.tries + 1, history.rounds, history.placement
     if tries >= rules.tries_each:
         tries, placement = 0, (placement + 1) % rules.placements
         rounds += placement == 0
     wait = backoff(rules, rounds * rules.tries_each + max(0, tries - 1), f"{history.submission}/{rounds}/{placement}")
-    after = replace(
-        history,
-        phase="broken",
-        placement=placement,
-        tries=tries,
-        rounds=rounds,
-        since=now,
-        wait_until=now + wait,
-        why=why,
-    )
-    return Action("wait", why, until=after.wait_until), after
+    history = replace(history, phase="broken", placement=placement, tries=tries, rounds=rounds, why=why)
+    return Action("wait", why, until=now + wait), replace(history, since=now, wait_until=now + wait)
 
 
 def backoff(rules: Rules, number: int, key: str) -> float:
-    """Seconds. The same `seed`, `number` and `key` give the same; another watcher's seed gives others."""
+    """Seconds to wait. The same `seed`, `number` and `key` give the same; another watcher's seed gives others."""
     whole = min(rules.cap_seconds, rules.base_seconds * rules.factor ** min(number, 64))
     digest = hashlib.sha256(json.dumps([rules.seed, number, key]).encode()).digest()
     return whole * (0.5 + int.from_bytes(digest[:4], "big") / 2**33)

@@ -1,10 +1,10 @@
-"""Jobs on an environment: `submit env lab.yaml`. What hosts need is put into the runs bucket, and they fetch it.
+"""Jobs on an environment: `submit env lab.yaml` puts what hosts need into the runs bucket, and they fetch it.
 
     gs://RUNS/jobs/slice/job.json                 the spec that the agents of the slice wait for (`launch/bucket`)
     gs://RUNS/jobs/slice/configs/SHA256.yaml      the configuration, as it was when it was submitted
     gs://RUNS/runs/NAME/                          copies of the run's checkpoints: where another group goes on from
 
-A slice or group runs one job at a time. `docs/google-cloud-jobs.md` tells the whole.
+A slice or group runs one job at a time. `docs/google-cloud-jobs.md` tells everything else.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from maskwright.launch.target import Pretrain
 
 @dataclass(frozen=True)
 class Place:
-    """`location` of the environment's YAML; `kind` is slice or group."""
+    """The slice or group that a job runs on."""
 
     location: str
+    """YAML of the environment."""
     environment: Environment
     kind: str
+    """slice or group"""
 
     @property
     def hosts(self) -> Slice | Group:
-        found = self.environment.hosts_of(self.kind)
-        assert found is not None
-        return found
+        return self.environment.hosts[self.kind]
 
     @property
     def jobs(self) -> str:
@@ -46,9 +46,9 @@ class Place:
 
 
 def find(location: str, target: str | None) -> Place:
-    """Raises `InputError` where there is neither, or both and nobody says which."""
+    """Raises `InputError` where there is neither, or where there are both and nobody says which."""
     environment = read_environment(location)
-    there = [kind for kind in ("slice", "group") if environment.hosts_of(kind) is not None]
+    there = [*environment.hosts]
     if not there:
         raise InputError("has neither slice nor group", where=location, fix="write a section `slice:` or `group:`")
     if target is None and len(there) > 1:
@@ -60,7 +60,7 @@ def find(location: str, target: str | None) -> Place:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the hosts fetch: their command, with the text of its configuration."""
+    """A command for the hosts, and the text of its configuration, which they fetch."""
 
     command: Pretrain
     text: str
@@ -68,15 +68,15 @@ class Prepared:
 
 
 def prepare(place: Place, command: Pretrain) -> Prepared:
-    """Checks here what would else be found out on hosts that cost money. Raises `InputError` kinds."""
+    """Finds mistakes here, not on hosts that cost money. Raises `InputError` and its kinds."""
     config, text = cluster.read(command)
     _check_engine(place, config)
     directory, name = _directory(place, command.run)
     if config.checkpoint.copy_to is None:
         command = command.setting(f"checkpoint.copy_to=gs://{place.environment.runs_bucket}/runs/{name}")
-    # Content decides the name, so a configuration that hosts read is never changed.
+    # The content decides the name, so a configuration that hosts read never changes.
     address = f"{place.jobs}/configs/{hashlib.sha256(text.encode()).hexdigest()}.yaml"
-    # Hours are counted by the watcher, over all attempts.
+    # The watcher counts hours, over all attempts.
     command = replace(command, config=address, run=directory, stop_after_hours=None)
     if isinstance(hosts := place.hosts, Group):
         command = cluster.sized(command, config, hosts.hosts, hosts.gpus)
@@ -97,8 +97,8 @@ def _check_engine(place: Place, config: RunConfig) -> None:
 
 
 def _directory(place: Place, run: str) -> tuple[str, str]:
-    """On the hosts, and the run's name. A bare name lies on NFS where there is one; else on the host's own disk, which
-    goes with it: the copies in the bucket are what lasts."""
+    """The run directory on the hosts, and the run's name. A bare name lies on NFS where there is one, else on the
+    host's own disk. That disk goes with its host, and only the copies in the bucket last."""
     name = run.rstrip("/").rpartition("/")[2]
     if storage.is_url(run) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         fix = "a name, as roberta-1, or a folder on the hosts; copies lie in the runs bucket by themselves"

@@ -1,8 +1,8 @@
-"""`maskwright status|logs|stop lab.yaml`: the jobs of an environment, read from its runs bucket and nothing else."""
+"""`maskwright status|logs|stop lab.yaml`: the jobs of an environment, read from its runs bucket alone."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ class Found:
     phase: str
     why: str
     hours: float | None
-    """None where nobody has counted."""
+    """Hours that hosts have existed; None where nobody has counted."""
     usd: float | None
 
     def report(self) -> str:
@@ -65,14 +65,14 @@ class EnvironmentJobs:
         return Report([_look(place) for place in places(self.location)])
 
     def logs(self, *, follow: bool, lines: int | None) -> int:
-        """With `follow`, raises what gives the job's exit code."""
+        """With `follow`, it raises the error that gives the job's exit code."""
         return self._chosen().logs(follow=follow, lines=lines)
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
         return self._chosen().stop()
 
     def _chosen(self) -> Bucket:
-        """The one with a job; of two, the one whose job goes on."""
+        """The slice or group with a job. Of two, the one whose job goes on."""
         found = [place for place in places(self.location) if read_spec(place.folder) is not None]
         if len(found) > 1:
             found = [one for one in found if not look(one.folder, "", 0).over]
@@ -85,11 +85,9 @@ class EnvironmentJobs:
         return Bucket(f"{found[0].jobs}/job.json")
 
 
-def places(location: str) -> Iterator[Place]:
+def places(location: str) -> list[Place]:
     environment = read_environment(location)
-    for kind in ("slice", "group"):
-        if environment.hosts_of(kind) is not None:
-            yield Place(location, environment, kind)
+    return [Place(location, environment, kind) for kind in environment.hosts]
 
 
 def _look(place: Place) -> Found:
@@ -97,20 +95,14 @@ def _look(place: Place) -> Found:
     history = place.folder.get_json(HISTORY) or {}
     if history.get("submission") != job.submission:
         history = {}
-    return Found(
-        place.environment.name,
-        place.kind,
-        job,
-        str(history.get("phase", "")),
-        str(history.get("why", "")),
-        history.get("hours"),
-        history.get("usd"),
-    )
+    phase, why = str(history.get("phase", "")), str(history.get("why", ""))
+    return Found(place.environment.name, place.kind, job, phase, why, history.get("hours"), history.get("usd"))
 
 
 def end_jobs(location: str, parts: Collection[str]) -> None:
-    """Of hosts that somebody takes away, all where `parts` names none. Else a watcher would make them again, and the
-    next `env up` would begin an old job. The run goes on from its last checkpoint with the same command."""
+    """Ends the jobs of hosts that somebody takes away: those of `parts`, or all where that is empty. Else a watcher
+    would make the hosts again, and the next `env up` would begin an old job. The same command continues the run from
+    its last checkpoint."""
     for place in places(location):
         spec = read_spec(place.folder) if not parts or place.kind in parts else None
         if spec is None or read_result(place.folder, spec.submission) is not None:

@@ -1,4 +1,4 @@
-"""Looks after the hosts of a job: looks, decides (`policy.py`), acts; one watcher at a time (`lease.py`).
+"""A watcher of a job's hosts looks, decides (`policy.py`) and acts. One watches at a time (`lease.py`).
 
     watch/lease-000001.json, beat-000001.json     who watches
     watch/limits.json                             {"submission": 3, "max_usd": 100.0, …}, from who submitted
@@ -30,32 +30,35 @@ from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.target import JobSpec
 
 LOCKED_SECONDS = 30.0
-"""Between two tries while somebody else holds the state."""
+"""Pause between two tries while somebody else holds the state."""
 MARGIN_SECONDS = 90.0
-"""For a host to see the wish, and for its last words to reach the bucket, besides the job's own grace period."""
+"""Time for a host to see that it shall stop and for its last words to reach the bucket, besides the job's own grace."""
 DOWN_TRIES = 3
-"""Of Terraform, which another run may have locked out, until the hosts are deleted past it."""
+"""Tries by Terraform, which another run may have locked out, before the hosts are deleted past it."""
 LIMITS, HISTORY = "watch/limits.json", "watch/history.json"
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Of a slice or group. `names` of those that bill; `stopped` exist and do not. `trouble`: Google's words for why it
-    does not get on; `refused`: the same, where another try would end alike. `placement`: where it is."""
+    """The machines of a slice or group."""
 
     wanted: int
     placement: int = 0
     exists: bool = False
     names: tuple[str, ...] = ()
+    """Those that bill."""
     stopped: tuple[str, ...] = ()
+    """Those that exist and do not bill."""
     running: int = 0
     making: bool = False
     trouble: str = ""
+    """Google's words for why it does not get on."""
     refused: str = ""
+    """The same, where another try would end alike."""
 
 
 class Ground(Protocol):
-    """What a watcher stands on. Raises `Locked` where somebody else changes the environment just now."""
+    """The hosts, as a watcher sees and changes them. Raises `Locked` while somebody else changes the environment."""
 
     def look(self) -> Machines: ...
 
@@ -70,34 +73,35 @@ class Ground(Protocol):
     def down(self) -> None: ...
 
     def repair(self) -> bool:
-        """Has only those machines made again that are lost. False where all have to go first."""
+        """Has only the lost machines made again. False where all have to go first."""
         ...
 
     def remove(self) -> None:
-        """As `down`, past Terraform and its lock: for a budget that is spent."""
+        """Does as `down`, but past Terraform and its lock, for a budget that is spent."""
         ...
 
 
 class Refused(MaskwrightError):
-    """What trying again does not mend."""
+    """A refusal that trying again does not mend."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one submission, or of all for `submission` 0. `rates`: USD an hour of one host in each placement, by the table
-    of who submitted, as another watcher may have another table or none."""
+    """Limits after which the hosts of a job go."""
 
     submission: int = 0
+    """0 for every submission."""
     max_usd: float | None = None
     stop_after_hours: float | None = None
     down_when_done: bool = False
     rates: tuple[float, ...] = ()
+    """USD an hour of one host in each placement, by the table of who submitted: another watcher may have none."""
 
     def store(self, folder: Folder) -> None:
         folder.put_json(LIMITS, asdict(self))
 
     def over(self, other: Limits | None) -> Limits:
-        """These, and `other`'s where these say nothing."""
+        """These limits, and `other`'s where these say nothing."""
         if other is None:
             return self
         usd = other.max_usd if self.max_usd is None else self.max_usd
@@ -106,7 +110,7 @@ class Limits:
         return Limits(other.submission, usd, hours, self.down_when_done or other.down_when_done, rates)
 
     def rate(self, placement: int) -> float:
-        """The highest where places have been added since."""
+        """The highest, where places have been added since."""
         return self.rates[placement] if placement < len(self.rates) else max(self.rates, default=0.0)
 
 
@@ -120,10 +124,12 @@ def read_limits(folder: Folder, submission: int) -> Limits | None:
 
 
 class Watcher:
-    """`turn` now and then, until it gives the action `end`. `limits` are this watcher's own and go before those that
-    came with the submission; `known` are the latter, should they vanish from the bucket. `clock`: Unix seconds, as what
-    it counts is kept from one watcher to the next. What it has counted itself it does not unlearn, and so it keeps a
-    budget without the bucket too."""
+    """Call `turn` now and then, until it gives the action `end`.
+
+    `limits` are this watcher's own and go before those that came with the submission; `known` are the latter, should
+    they vanish from the bucket. `clock` gives Unix seconds, as counts pass from one watcher to the next. A watcher
+    forgets nothing that it has counted itself, and so it keeps a budget without the bucket too.
+    """
 
     def __init__(
         self,
@@ -137,19 +143,19 @@ class Watcher:
         self._folder, self._ground, self._limits, self._clock = folder, ground, limits or Limits(), clock
         self._known = known or Limits()
         self._last: tuple[Rules, History, float] | None = None
-        """Of the last look that it had: also what one machine costs, USD an hour. None while another one watches."""
+        """Those of the last look, and USD an hour for one machine. None while another one watches."""
         self._lease = Lease(folder)
         self._pulse = Pulse()
         self._said, self._downs = "", 0
         self.left = False
-        """Whether hosts were there at the last look."""
+        """Whether there were hosts at the last look."""
 
     def leave(self) -> None:
         with suppress(MaskwrightError):  # the next one then waits until this one is silent
             self._lease.leave()
 
     def turn(self) -> Action:
-        """Trouble with Google or the bucket is waited out, and so is what nobody has thought of: a watcher that dies
+        """Waits out trouble with Google or the bucket, and trouble that nobody has thought of: a watcher that dies
         keeps no budget."""
         try:
             if not self._lease.turn():
@@ -171,8 +177,8 @@ class Watcher:
             return self._tell(Action("nothing", f"{_words(error)}; trying again"), warn)
 
     def _beside(self) -> Action:
-        """While another one watches: whether the job is over, and the hosts gone if they are to go. Should that one
-        have died, this one takes over and does it."""
+        """Another one watches. Looks whether the job is over, and the hosts gone if they are to go. Should that watcher
+        have died, this one takes over."""
         spec = read_spec(self._folder)
         result = read_result(self._folder, spec.submission) if spec else None
         if spec is None or result is None:
@@ -186,8 +192,8 @@ class Watcher:
         return Action("end", limit or plain(str(result["cause"])), code=int(result["code"]))
 
     def _blind(self, error: str) -> Action:
-        """Nothing can be seen, or nothing decided be kept. The budget goes on: hosts count as they were last seen, and
-        go when it is spent. They cannot be asked through the bucket; Google tells them when it deletes them."""
+        """Nothing can be seen, or no decision be stored. The budget goes on: hosts count as they were last seen, and go
+        when it is spent. The bucket cannot ask them to save; Google tells them when it deletes them."""
         if self._last is None:
             return Action("nothing", f"{error}; trying again")
         rules, before, rate = self._last
@@ -241,7 +247,7 @@ class Watcher:
         return action, after
 
     def _stored(self, submission: int) -> Limits:
-        """Those that came with the submission. What is missing, or cannot be read, is as it was known."""
+        """Limits that came with the submission. Where they cannot be read, those that were known count."""
         if self._known.submission != submission:
             self._known = Limits(submission)
         found = read_limits(self._folder, submission)
@@ -249,14 +255,13 @@ class Watcher:
         return self._known
 
     def _counted(self, submission: int, placement: int) -> History:
-        """What this watcher knows goes before what lies in the bucket, where others can write."""
+        """This watcher's own counts go before those in the bucket, where others can write."""
         if self._last is not None and self._last[1].submission == submission:
             return self._last[1]
         return policy.read_history(self._folder.get_json(HISTORY), submission, placement)
 
     def _seen(self, spec: JobSpec | None, machines: Machines) -> Seen:
         result = read_result(self._folder, spec.submission) if spec else None
-        over = result is not None
         notes = set(self._folder.names("idle")) if machines.stopped else set()
         return Seen(
             wanted=machines.wanted,
@@ -269,7 +274,7 @@ class Watcher:
             trouble=machines.trouble,
             refused=self._refused(machines),
             placement=machines.placement,
-            job="none" if spec is None else "over" if over else "going",
+            job="none" if spec is None else "going" if result is None else "over",
             submission=spec.submission if spec else 0,
             code=int(result["code"]) if result else None,
             cause=plain(str(result["cause"])) if result else "",
@@ -282,12 +287,12 @@ class Watcher:
         return beat is not None and not beat.get("gone") and not lost and self._pulse.has_moved(index)
 
     def _refused(self, machines: Machines) -> str:
-        """A host that cannot be used, in its own words: another one from the same mould would say the same."""
+        """The words of a host that cannot be used: another one like it would say the same."""
         if machines.refused:
             return machines.refused
         for name in (*machines.names, *machines.stopped):
             health = self._folder.get_json(f"health/{name}.json") or {}
-            # An agent that ended is begun again on its host, until the host gives up.
+            # A host begins an agent that ended again, until it gives up.
             if health.get("ok") is False and (health.get("final") is True or name in machines.stopped):
                 return plain(f"{name}: {health.get('step')}: {health.get('what')}")
         return ""
@@ -319,10 +324,10 @@ class Watcher:
             self._ground.remove()
 
     def _make(self, action: Action, history: History) -> None:
-        """What is there goes first: never two places at once, and a slice of several hosts is only made as a whole."""
+        """Hosts that exist go first: never two places at once, and a slice of several hosts is only made as a whole."""
         try:
             found = self._ground.look()
-            for name in (*found.names, *found.stopped):  # what a host said of itself is not said of the next one
+            for name in (*found.names, *found.stopped):  # the next host of that name is another one
                 self._folder.remove(f"health/{name}.json")
                 self._folder.remove(f"idle/{name}.json")
             if found.exists and found.placement == action.placement and not found.trouble and self._ground.repair():

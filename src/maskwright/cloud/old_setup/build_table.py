@@ -1,40 +1,39 @@
 """The older Cloud Build set-up's interface: _BUILD_ACTION, _TPU, _MIG and _DISK, each row as `env` commands.
 
-The rows and their order are its own. What it answered with nothing at all, and a build that succeeded, is refused here.
+The rows and their order are its own. It did nothing for other combinations, and its build succeeded; here they are
+refused.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from maskwright.core import child
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
 
 PARTS = ("nfs", "slice", "group")
-"""Of an environment, that `create` makes where its YAML has them. Disks are seeded on their own."""
+"""Parts that `create` makes where the YAML has them. Disks are seeded on their own."""
 FLAGS = {"true": True, "false": False, "default": False, "": False}
-LEAVE_SECONDS = 1200.0
-"""Twice what terraform is given: a seeding that is stopped has it run once more."""
 DISK_HAS_NO_PART = "_DISK=true has no part in this row, as before; give it alone"
 
 
 @dataclass(frozen=True)
 class Row:
-    """`tpu`, `mig`, `disk`: the flag's value, None for any. `commands`: words after `maskwright env`, ENV for the YAML;
-    `--only` words of parts that the YAML does not have are left out."""
+    """A row of the table. A flag that is None fits any value."""
 
     action: str
     tpu: bool | None
     mig: bool | None
     disk: bool | None
     commands: tuple[str, ...]
+    """Words after `maskwright env`, with ENV for the YAML."""
 
     def fits(self, action: str, flags: Sequence[bool]) -> bool:
-        asked = zip((self.tpu, self.mig, self.disk), flags, strict=True)
-        return action == self.action and all(wished is None or wished == given for wished, given in asked)
+        pairs = zip((self.tpu, self.mig, self.disk), flags, strict=True)
+        return action == self.action and all(own in (None, given) for own, given in pairs)
 
     def name(self) -> str:
         words = {True: "true", False: "-", None: "any"}
@@ -69,7 +68,7 @@ def table() -> str:
 
 
 def row_of(action: str, tpu: str, mig: str, disk: str) -> Row:
-    """Raises `InputError` (exit 2) with the table for what is in no row."""
+    """Raises `InputError` (exit 2), and shows the table, for what is in no row."""
     flags = []
     for name, text in {"_TPU": tpu, "_MIG": mig, "_DISK": disk}.items():
         if text not in FLAGS:
@@ -85,52 +84,27 @@ def row_of(action: str, tpu: str, mig: str, disk: str) -> Row:
 
 
 def commands(row: Row, environment: str, parts: Collection[str], service_account: str | None = None) -> list[list[str]]:
-    """Words after `maskwright env`; `service_account` builds the image. Raises `InputError` when the YAML has none of
-    what `create` makes."""
-    listed = []
-    for command in row.commands:
-        words = [environment if word == "ENV" else word for word in command.split()]
-        if row.action == "create":
-            words = _without_absent(words, parts)
-        if words[0] == "image" and service_account is not None:
-            words += ["--service-account", service_account]
-        listed.append(words)
+    """Words after `maskwright env`. `create` leaves out parts that the YAML does not have; `service_account` builds its
+    image. Raises `InputError` when the YAML has nothing that `create` makes."""
     if row.action == "create" and not {"slice", "group"} & set(parts):
         fix = "write a section `slice:` or `group:`; `maskwright env import` leaves offers as comments"
         raise InputError("has neither slice nor group, so there is nothing to create", where=environment, fix=fix)
+    listed = []
+    for command in row.commands:
+        if row.action == "create":
+            command = re.sub(r"--only (\w+) ", lambda only: only[0] if only[1] in parts else "", command)
+        words = [environment if word == "ENV" else word for word in command.split()]
+        if words[0] == "image" and service_account is not None:
+            words += ["--service-account", service_account]
+        listed.append(words)
     return listed
 
 
-def _without_absent(words: list[str], parts: Collection[str]) -> list[str]:
-    kept, skip = [], False
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if skip:
-            skip = False
-        elif word == "--only" and following not in parts:
-            skip = True
-        else:
-            kept.append(word)
-    return kept
-
-
-def run(listed: Sequence[Sequence[str]], call: Callable[[list[str]], int] | None = None) -> int:
-    """One after another; ends with the first that fails, and its exit code."""
+def run(listed: Sequence[Sequence[str]]) -> int:
+    """Runs one after another. Ends with the first that fails, and its exit code."""
     for words in listed:
         say(f"$ maskwright env {' '.join(words)}")
-        code = (call or _call)([*words])
-        if code:
+        if code := child.run(["env", *words]):
             say(f"maskwright env {words[0]} ended with {code}; nothing after it is run")
             return code
     return 0
-
-
-def _call(words: list[str]) -> int:
-    """Whoever stops this one stops it too, and waits: it takes its machines away, and Terraform saves the state."""
-    with subprocess.Popen([sys.executable, "-m", "maskwright", "env", *words]) as process:
-        try:
-            code = process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait(LEAVE_SECONDS)
-            raise
-    return code if code >= 0 else 128 - code

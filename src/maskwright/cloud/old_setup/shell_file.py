@@ -1,22 +1,24 @@
-"""Reads NAME=value files of the shell without a shell: nothing in them is ever run.
+"""Reads NAME=value files of the shell without a shell, so that nothing in them ever runs.
 
-Taken: comments, `export`, quotes of both kinds and $'…', escapes, several pieces put together, and $NAME or ${NAME} of
-a variable set above. Refused with the line's number: $(…), `…`, arrays, and all that is no assignment.
+It takes comments, `export`, quotes of both kinds and $'…', escapes, several pieces put together, and $NAME or ${NAME}
+of a variable set above. It refuses $(…), `…`, arrays, and every line that is no assignment, with the line's number.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 
 ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=")
-REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
-ENDS = " \t\r;"
-SPECIAL = "|&<>("
-FIX = "write NAME=value, with quotes where the value has spaces"
+QUOTED = re.compile(r"""'([^']*)'|\$'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
+PLAIN = re.compile(r"""(?:\\.?|\$(?!')\(?|[^ \t\r;|&<>('"\\$])+""")
+"""Text up to the next blank, quote or special character."""
+EXPANDED = re.compile(r"\\(.?)|`|\$\(|\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})|\$(?=[{@*#?$!\-0-9])", re.ASCII)
+"""An escape, a command, a reference, or another use of $."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Variable:
 
 
 def read_variables(location: str) -> dict[str, Variable]:
-    """By name; the last of several counts, as in a shell. Raises `ConfigError`."""
+    """Variables by name. The last of several counts, as in a shell. Raises `ConfigError`."""
     with storage.open_binary(location) as file:
         content = file.read()
     try:
@@ -38,88 +40,60 @@ def read_variables(location: str) -> dict[str, Variable]:
     return parse_variables(text, location)
 
 
-def parse_variables(text: str, where: str) -> dict[str, Variable]:
+def parse_variables(text: str, location: str) -> dict[str, Variable]:
     found: dict[str, Variable] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith(("#", "set -", "set +")):
             continue
-        match = ASSIGNMENT.match(line)
+        where, match = f"{location}:{number}", ASSIGNMENT.match(line)
         if match is None:
-            raise ConfigError("is no assignment", where=f"{where}:{number}", fix=FIX)
-        value = _Value(line, match.end(), {name: v.value for name, v in found.items()}, f"{where}:{number}").read()
-        found[match.group(1)] = Variable(match.group(1), value, number)
+            fix = "write NAME=value, with quotes where the value has spaces"
+            raise ConfigError("is no assignment", where=where, fix=fix)
+        value = _value(line, match.end(), {name: one.value for name, one in found.items()}, where)
+        found[match[1]] = Variable(match[1], value, number)
     return found
 
 
-class _Value:
-    """One value, from its first character to where the shell would end it."""
-
-    def __init__(self, line: str, start: int, known: dict[str, str], where: str) -> None:
-        self.line, self.at, self.known, self.where = line, start, known, where
-        self.parts: list[str] = []
-
-    def read(self) -> str:
-        while self.at < len(self.line) and self.line[self.at] not in ENDS:
-            character = self.line[self.at]
-            if character in SPECIAL:
-                raise self._refused(f"has {character!r} outside quotes")
-            if character == "'":
-                self._single()
-            elif character == '"':
-                self._double()
-            elif self.line.startswith("$'", self.at):
-                self._ansi()
-            else:
-                self._plain(quoted=False)
-        rest = self.line[self.at :].strip().removeprefix(";").strip()
-        if rest and not rest.startswith("#"):
-            raise self._refused(f"goes on after the value: {rest[:30]!r}")
-        return "".join(self.parts)
-
-    def _single(self) -> None:
-        end = self.line.find("'", self.at + 1)
-        if end < 0:
-            raise self._refused("has a quote that does not end on its line")
-        self.parts.append(self.line[self.at + 1 : end])
-        self.at = end + 1
-
-    def _double(self) -> None:
-        self.at += 1
-        while self.at < len(self.line) and self.line[self.at] != '"':
-            self._plain(quoted=True)
-        if self.at >= len(self.line):
-            raise self._refused("has a quote that does not end on its line")
-        self.at += 1
-
-    def _ansi(self) -> None:
-        end = re.compile(r"(?:[^'\\]|\\.)*'").match(self.line, self.at + 2)
-        if end is None:
-            raise self._refused("has a quote that does not end on its line")
-        self.parts.append(self.line[self.at + 2 : end.end() - 1])
-        self.at = end.end()
-
-    def _plain(self, *, quoted: bool) -> None:
-        """One character, escape or reference, inside double quotes or without any."""
-        character, following = self.line[self.at], self.line[self.at + 1 : self.at + 2]
-        if character == "\\":
-            if not following:
-                raise self._refused("goes on in the next line")
-            kept = following if not quoted or following in '"\\$`' else character + following
-            self.parts.append(kept)
-            self.at += 2
-        elif character == "`" or self.line.startswith("$(", self.at):
-            raise self._refused("runs a command, which is not done here")
-        elif character == "$" and (match := REFERENCE.match(self.line, self.at)):
-            name = match.group(1) or match.group(2)
-            if name not in self.known:
-                raise self._refused(f"uses {name}, which is not set above")
-            self.parts.append(self.known[name])
-            self.at = match.end()
-        elif character == "$" and following and following in "{@*#?$!-0123456789":
-            raise self._refused("uses more of the shell than $NAME")
+def _value(line: str, at: int, known: Mapping[str, str], where: str) -> str:
+    """The value that begins at `at`, up to where the shell would end it."""
+    parts = []
+    while at < len(line) and line[at] not in " \t\r;":
+        if quoted := QUOTED.match(line, at):
+            single, ansi, double = quoted.groups()
+            parts.append(_expand(double, known, where, quoted=True) if double else single or ansi or "")
+            at = quoted.end()
+        elif plain := PLAIN.match(line, at):
+            parts.append(_expand(plain[0], known, where, quoted=False))
+            at = plain.end()
+        elif line[at] in "'\"$":
+            raise _refused("has a quote that does not end on its line", where)
         else:
-            self.parts.append(character)
-            self.at += 1
+            raise _refused(f"has {line[at]!r} outside quotes", where)
+    rest = line[at:].strip().removeprefix(";").strip()
+    if rest and not rest.startswith("#"):
+        raise _refused(f"goes on after the value: {rest[:30]!r}", where)
+    return "".join(parts)
 
-    def _refused(self, what: str) -> ConfigError:
-        return ConfigError(what, where=self.where, fix="write the value itself; nothing in the file is run")
+
+def _expand(text: str, known: Mapping[str, str], where: str, *, quoted: bool) -> str:
+    """Replaces escapes and references, inside double quotes or without any."""
+
+    def replaced(match: re.Match[str]) -> str:
+        escaped, name = match[1], match[2] or match[3]
+        if escaped is not None:
+            if not escaped:
+                raise _refused("goes on in the next line", where)
+            return escaped if not quoted or escaped in '"\\$`' else match[0]
+        if match[0] in ("`", "$("):
+            raise _refused("runs a command, which is not done here", where)
+        if name is None:
+            raise _refused("uses more of the shell than $NAME", where)
+        if name not in known:
+            raise _refused(f"uses {name}, which is not set above", where)
+        return known[name]
+
+    return EXPANDED.sub(replaced, text)
+
+
+def _refused(what: str, where: str) -> ConfigError:
+    return ConfigError(what, where=where, fix="write the value itself; nothing in the file is run")

@@ -1,13 +1,13 @@
-"""From the older Cloud Build set-up's values.env to an environment: each variable mapped, defaulted or refused.
+"""Turns the older Cloud Build set-up's values.env into an environment: each variable is mapped, defaulted or refused.
 
 The TPUs it knew, v2 and v3, have no successor of that name. Which newer kind takes their place is a decision about
-money and memory, so it is the user's: without one the YAML holds the offers as comments and `slice: null`.
+money and memory, so it is the user's. Without it the YAML holds `slice: null`, and the offers as comments.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -28,48 +28,46 @@ FEW = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x
 SOLID = {**FEW, 512: "8x8x8", 1024: "8x8x16"}
 """Topologies by chips: docs.cloud.google.com/tpu/docs/v5e, …/v6e, …/v5p, …/v4"""
 HBM_GIB = {"v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
-"""Of a chip; v3 had 32, v2 16: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
+"""Memory of a chip; v3 had 32 and v2 16: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
 CORES_A_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
-"""What the number in an accelerator type counts: v3-32 has 16 chips, v5litepod-16 as many."""
+"""The number in an accelerator type counts cores: v3-32 has 16 chips, and so has v5litepod-16."""
 KINDS = {"v4": "v4", "v5p": "v5p", "v5litepod": "v5e", "v6e": "v6e"}
 OFFERED = ("v6e", "v5e", "v5p", "tpu7x")
 
+IMAGES_GONE = "images of torch-xla are gone; slice.image and group.image name another"
+BY_IAP = "hosts are reached by IAP alone"
 REFUSED = {
     "GCS_RAW_DATASET": "was used nowhere",
     "TPU_PYTORCH_VERSION": "the software is the container's, pinned by its version; PyTorch/XLA has ended. "
     "slice.runtime_version is for v4 and v5e, and has a default",
     "DOCKER_CONTAINER": "was used nowhere; hosts always run host.container, which `env image` builds",
     "GCE_IMAGE_VERSION": "nightly images of torch-xla are gone; slice.image and group.image name another",
-    "SOURCE_IMAGE_FAMILY": "images of torch-xla are gone; slice.image and group.image name another",
-    "SOURCE_IMAGE_PROJECT": "images of torch-xla are gone; slice.image and group.image name another",
-    "SOURCE_IMAGE_BASE": "images of torch-xla are gone; slice.image and group.image name another",
-    "BOOT_DISK_SIZE_GB": "boot disks have the size that the container needs",
-    "DISK_SIZE_GB": "boot disks have the size that the container needs",
+    **dict.fromkeys(("SOURCE_IMAGE_FAMILY", "SOURCE_IMAGE_PROJECT", "SOURCE_IMAGE_BASE"), IMAGES_GONE),
+    **dict.fromkeys(("BOOT_DISK_SIZE_GB", "DISK_SIZE_GB"), "boot disks have the size that the container needs"),
     "NETWORK": "every environment has a network of its own, without public addresses",
-    "RED": "a colour of messages",
-    "GREEN": "a colour of messages",
-    "NC": "a colour of messages",
+    **dict.fromkeys(("RED", "GREEN", "NC"), "a colour of messages"),
     "TPU_CIDR_BLOCK": "was never set; Google chooses addresses",
     "MIG_MASTER": "there is no master; hosts agree on host 0 through the bucket",
     "SHARED_NFS_IP": "comes from Terraform, and hosts are told by metadata",
     "SHARED_PD_DISK_NAME": "the disk is NAME-data-GENERATION; a new size is a new generation",
-    "PROTOCOL": "hosts are reached by IAP alone",
-    "PORTS": "hosts are reached by IAP alone",
-    "SOURCE_RANGES": "hosts are reached by IAP alone; 0.0.0.0/0 is never opened",
+    **dict.fromkeys(("PROTOCOL", "PORTS"), BY_IAP),
+    "SOURCE_RANGES": f"{BY_IAP}; 0.0.0.0/0 is never opened",
     "TAGS": "the firewall goes by the environment's service account and network",
 }
-"""With the reason; the last eight are of values.env.auto."""
+"""Variables without a successor, and the reason. The last eight are of values.env.auto."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a variable: the `key` of the YAML and its value there, or the `reason`."""
+    """The fate of a variable."""
 
     variable: str
     value: str
     fate: Fate
     key: str = ""
+    """Key of the YAML that takes its place."""
     becomes: Any = None
+    """Value of that key."""
     reason: str = ""
 
 
@@ -79,7 +77,7 @@ class Imported:
     text: str
     environment: Environment
     offers: list[str] = field(default_factory=list)
-    """Slices to choose one of, as YAML; empty when it is decided."""
+    """Slices to choose from, as YAML; empty when it is decided."""
 
     def as_json(self) -> dict[str, Any]:
         return {"rows": [asdict(row) for row in self.rows], "yaml": self.text, "offers": self.offers}
@@ -96,7 +94,7 @@ class _Import:
         self.group: str | None = None
 
     def text(self, name: str) -> str:
-        """Its value without spaces at the ends, which the older values.env had; empty when it is not there."""
+        """Its value without the spaces at the ends that the older values.env had; empty when it is not there."""
         return self.given[name].value.strip() if name in self.given else ""
 
     def fails(self, name: str, what: str, fix: str) -> ConfigError:
@@ -126,7 +124,7 @@ class _Import:
             raise self.fails(name, f"is no number: {text[:20]!r}", "write whole GB")
         return int(text)
 
-    # ---- one method for variables that belong together ---------------------------------------------------------
+    # ---- a method for each group of variables ------------------------------------------------------------------
 
     def place(self) -> None:
         build = self.needed("ENV_BUILD_NAME")
@@ -192,7 +190,7 @@ class _Import:
         if machine and (self.with_group or not match):
             self.mapped("MACHINE_TYPE", "group", group, f"{size} hosts: cores / 8, as the instance group had")
         elif machine:
-            self.group = yaml.safe_dump(group, default_flow_style=True, sort_keys=False).strip()
+            self.group = _scalar(group)
             reason = f"the slice's own hosts run the code; --with-group keeps the {size} machines (cores / 8) too"
             self.refused("MACHINE_TYPE", reason)
         setup = self.text("MIG_SETUP_SCRIPT")
@@ -237,25 +235,17 @@ class _Import:
             tpus = ["v6e", "v5e"]  # what may be chosen
         kinds = tpus + groups
         fitting = [set(machines.family_of(name).data_disks) for name in [*map(machines.machine_of, tpus), *groups]]
-        possible = set(machines.SHARED_DISKS).intersection(*fitting) if fitting else set(machines.SHARED_DISKS)
-        if wished in possible:
-            taken, reason = wished, ""
-        elif possible:
-            order = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
-            taken = next(kind for kind in order if kind in possible)
-            reason = f"{' and '.join(kinds)} cannot attach {wished}"
-        else:
-            raise self.fails(
-                name, f"fits no host of {' and '.join(kinds)}", "leave --with-group out, or take v5e or v5p"
-            )
-        if name in self.given:
-            fate = self.mapped if taken == wished else None
-            if fate:
-                self.mapped(name, "disk.type", taken)
-            else:
-                self.defaulted(name, reason, "disk.type", taken)
-        else:
+        possible = set(machines.SHARED_DISKS).intersection(*fitting)
+        taken = next((kind for kind in (wished, *machines.SHARED_DISKS) if kind in possible), None)
+        if taken is None:
+            fix = "leave --with-group out, or take v5e or v5p"
+            raise self.fails(name, f"fits no host of {' and '.join(kinds)}", fix)
+        if name not in self.given:
             self.values["disk.type"] = taken
+        elif taken == wished:
+            self.mapped(name, "disk.type", taken)
+        else:
+            self.defaulted(name, f"{' and '.join(kinds)} cannot attach {wished}", "disk.type", taken)
 
     def rest(self) -> None:
         done = {row.variable for row in self.rows}
@@ -280,10 +270,9 @@ def _slice_yaml(kind: str, chips: int) -> str:
 def import_values(
     given: Mapping[str, Variable], where: str, *, accelerator: str | None = None, with_group: bool = False
 ) -> Imported:
-    """Raises `ConfigError` for what cannot become an environment. Nothing is looked up, nothing is written."""
+    """Raises `ConfigError` for what cannot become an environment. It looks up nothing and writes nothing."""
     work = _Import(given, accelerator, with_group, where)
-    steps: tuple[Callable[[], None], ...] = (work.place, work.nfs, work.slice, work.hosts, work.disk, work.rest)
-    for step in steps:
+    for step in (work.place, work.nfs, work.slice, work.hosts, work.disk, work.rest):
         step()
     order = {name: number for number, name in enumerate(given)}
     rows = sorted(work.rows, key=lambda row: order.get(row.variable, len(order)))
@@ -299,29 +288,25 @@ def _yaml(work: _Import, where: str) -> str:
         own = {key.partition(".")[2]: value for key, value in work.values.items() if key.startswith(f"{section}.")}
         if own:
             lines.append(f"{section}:")
-            for key, value in own.items():
-                source = sources.get(f"{section}.{key}")
-                lines.append(f"  {key}: {_scalar(value)}" + (f"  # {source}" if source else ""))
+            lines += [_line(f"  {key}", value, sources.get(f"{section}.{key}")) for key, value in own.items()]
         elif section in work.values:
-            lines.append(f"{section}: {_scalar(work.values[section])}" + _source(sources.get(section)))
+            lines.append(_line(section, work.values[section], sources.get(section)))
         if section == "slice" and work.offers:
-            lines.append(
-                f"# {work.text('TPU_ACCELERATOR_TYPE')} has no successor of that name. Take one instead of null:"
-            )
+            kind = work.text("TPU_ACCELERATOR_TYPE")
+            lines.append(f"# {kind} has no successor of that name. Take one instead of null:")
             lines += [f"# {offer}" for offer in work.offers]
         if section == "group" and work.group:
             lines.append(f"# group: {work.group}  # MACHINE_TYPE; only needed when hosts besides the slice's are")
     return "\n".join(lines) + "\n"
 
 
-def _source(variable: str | None) -> str:
-    return f"  # {variable}" if variable else ""
+def _line(key: str, value: Any, variable: str | None) -> str:
+    return f"{key}: {_scalar(value)}" + (f"  # {variable}" if variable else "")
 
 
 def _scalar(value: Any) -> str:
-    return (
-        yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1_000).strip().removesuffix("...").strip()
-    )
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1_000)
+    return text.strip().removesuffix("...").strip()
 
 
 def table(rows: list[Row]) -> str:

@@ -1,7 +1,7 @@
-"""An environment is made, changed and taken away: `plan`, `up` and `down` as functions.
+"""`env plan`, `env up` and `env down` as functions: they make, change and take away an environment.
 
-What is asked for is written to the bucket (`wanted.json`) before Terraform begins. So a run that fails half-way, or is
-killed, leaves what the next `up` or `down` needs to finish; and `--only` knows what the other parts were.
+They write what is asked for into the bucket (`wanted.json`) before Terraform begins. So a run that fails half-way, or
+is killed, leaves what the next `up` or `down` needs to finish; and `--only` knows what the other parts were.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from maskwright.core.folder import Folder
 
 GOING = ("replace", "delete")
 Confirm = Callable[[Plan], None]
-"""Raises what ends the command when the user does not want the plan."""
+"""Raises the error that ends the command when the user does not want the plan."""
 
 
 class Desk:
-    """One environment as a command finds it: its YAML, what is remembered, what was asked for last."""
+    """One environment as a command finds it: its YAML, its record, and what was asked for last."""
 
     def __init__(self, location: str, *, lock_timeout_seconds: float = 60.0) -> None:
         self.location = location
@@ -45,11 +45,11 @@ class Desk:
         self.look()
 
     def look(self) -> None:
-        """What is remembered, as others may have left it meanwhile. Raises `MaskwrightError` when it cannot be read."""
+        """Reads the record and what is wanted, which others may have changed. Raises `MaskwrightError` if it cannot."""
         self._found = self._stored()
         self.record, self.wanted = self._found
         if self.wanted is not None and not self.wanted.get("disk") and self.record.disk_gb is not None:
-            self.record = _without_disk(self.record)  # it went, and whoever had it go could not say so any more
+            self.record = _without_disk(self.record)  # the command that had it go ended before it could say so
 
     def _stored(self) -> tuple[Record, dict[str, Any] | None]:
         wanted = self.folder.get_json(record.WANTED)
@@ -59,15 +59,15 @@ class Desk:
         return record.read(self.environment), wanted
 
     def asked_for(self, *, disk: bool = True) -> dict[str, Any]:
-        """All that the YAML asks for, as Terraform's variables. `disk` False: its disk does not matter now, which
-        changes nothing in what is remembered of the one that is there."""
+        """Everything that the YAML asks for, as Terraform's variables. With `disk` False its disk does not matter now,
+        and the record of the one that is there stays."""
         if disk:
             self.record = self.record.for_disk(self.environment)
         setup = variables.setup_address(self.environment, self.location)
         return variables.variables(self.environment, self.record, setup)
 
     def want(self, values: Mapping[str, Any]) -> None:
-        """Raises `Locked` when somebody else wanted something meanwhile: it would be forgotten."""
+        """Raises `Locked` when somebody else wanted something meanwhile, which would be forgotten."""
         if self._stored() != self._found:
             fix = "the same command again, which then sees what that one did"
             what = "another command has changed the environment meanwhile"
@@ -83,20 +83,15 @@ class Desk:
             record.write(self.environment, changed)
             self._found = changed, self._found[1]
 
-    def upload_setup(self) -> None:
-        """Hosts read it when they start, so it is there before they are."""
-        if (setup := beside(self.location, self.environment.host.setup)) is not None:
-            Folder(f"gs://{self.environment.runs_bucket}/setup").put(f"{setup[0]}.sh", setup[1])
-
     def has_runs_bucket(self) -> bool:
         return self.google.find("storage", f"b/{self.environment.runs_bucket}") is not None
 
 
 def plan(location: str, *, parts: Collection[str] = (), lock_timeout_seconds: float = 60.0) -> tuple[Desk, Plan]:
-    """What `up` would do; nothing is changed."""
+    """Says what `up` would do, and changes nothing."""
     desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
-    with desk.terraform.ready() as terraform:
-        drawn = terraform.plan(_target(desk, parts))
+    with desk.terraform.ready():
+        drawn = desk.terraform.plan(_target(desk, parts))
     queued = _plan_queued(desk) if "slice" in (parts or variables.PARTS) else None
     if queued is None:
         return desk, drawn
@@ -113,38 +108,35 @@ def up(
     placement: Mapping[str, int] | None = None,
     lock_timeout_seconds: float = 60.0,
 ) -> Desk:
-    """Makes what the YAML asks for; `parts`: only those, the others stay as they are. `placement`: other places for
-    hosts than before, by slice and group."""
+    """Makes what the YAML asks for. With `parts`, only those change. `placement` gives hosts other places than before,
+    by slice and group."""
     desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
     for kind, number in (placement or {}).items():
         desk.record = desk.record.moved(kind, number)
     target = _target(desk, parts)
-    with desk.terraform.ready() as terraform:
-        if desk.environment.host.setup is not None and not desk.has_runs_bucket():
-            say("first the buckets: hosts will read the set-up script from there")
-            base = variables.only(desk.wanted, target, ("disk", "nfs"))
-            base["host"] = (desk.wanted or target)["host"]
-            apply(desk, terraform, base, confirm, delete_data=False)
-        if desk.environment.host.setup is not None:
-            desk.upload_setup()
+    with desk.terraform.ready():
+        if (setup := beside(desk.location, desk.environment.host.setup)) is not None:
+            if not desk.has_runs_bucket():
+                say("first the buckets: hosts will read the set-up script from there")
+                base = variables.only(desk.wanted, target, ("disk", "nfs"))
+                base["host"] = (desk.wanted or target)["host"]
+                apply(desk, base, confirm, delete_data=False)
+            # Hosts read it when they start, so it is there before they are.
+            Folder(f"gs://{desk.environment.runs_bucket}/setup").put(f"{setup[0]}.sh", setup[1])
         slice_too = "slice" in (parts or variables.PARTS)
-        if slice_too and not _queued(desk):
+        if slice_too and not desk.environment.queued:
             _remove_queued(desk, confirm)
-        apply(desk, terraform, target, confirm, delete_data=delete_data, parts=parts)
-        if slice_too and _queued(desk):
+        apply(desk, target, confirm, delete_data=delete_data, parts=parts)
+        if slice_too and desk.environment.queued:
             if (drawn := _plan_queued(desk)) is not None:
                 confirm(drawn)
-            outputs = terraform.outputs()
+            outputs = desk.terraform.outputs()
             queued_slice.ensure(desk.google, desk.environment, desk.record, target, outputs, desk.remember)
     return desk
 
 
-def _queued(desk: Desk) -> bool:
-    return desk.environment.slice is not None and desk.environment.slice.queued
-
-
 def _plan_queued(desk: Desk) -> Plan | None:
-    """What happens to a slice that Terraform does not know."""
+    """The plan for a slice that Terraform does not know."""
     change = queued_slice.change(desk.google, desk.environment, desk.record)
     if change is None:
         return None
@@ -176,21 +168,20 @@ def _target(desk: Desk, parts: Collection[str]) -> dict[str, Any]:
 
 def apply(
     desk: Desk,
-    terraform: Terraform,
     target: dict[str, Any],
     confirm: Confirm,
     *,
     delete_data: bool,
     parts: Collection[str] = (),
 ) -> None:
-    """Plans, asks, remembers what is wanted, applies. Without `delete_data` nothing goes that holds data; with `parts`
-    no host goes that is in none of them."""
-    drawn = terraform.plan(target)
+    """Plans, asks, remembers what is wanted, and applies. Without `delete_data` nothing that holds data goes; with
+    `parts` no host of another part goes."""
+    drawn = desk.terraform.plan(target)
     others = [f'module.hosts["{kind}"]' for kind in ("slice", "group") if parts and kind not in parts]
     if moved := [one.address for one in drawn.changes if one.kind in GOING and one.address.startswith(tuple(others))]:
         fix = "leave --only out where that is meant: what hosts have in common (host, nfs, labels) has changed"
         raise InputError(f"{moved[0]} would go or be made anew too", where=f"--only {' --only '.join(parts)}", fix=fix)
-    # Protected until an apply before this one, and of a name that is taken until it is gone: a disk is neither.
+    # It is protected until an earlier apply, and its name is taken until it is gone. Neither is true of a disk.
     if stuck := [one for one in drawn.changes if one.loses_data and one.type != variables.DATA["disk"]]:
         nfs = stuck[0].type == variables.DATA["nfs"]
         fix = f"copy what you need, then `env down{' --only nfs' if nfs else ''} --delete-data`; or put the YAML back"
@@ -199,12 +190,10 @@ def apply(
         fix = "`env down --only disk --delete-data`, and --only for hosts that have it, forgets it; then `env seed`"
         what = "was seeded, and is not there: an empty one would take its place"
         raise InputError(what, where=target["disk"]["name"], fix=fix)
-    carry_out(desk, terraform, target, drawn, confirm, delete_data=delete_data)
+    carry_out(desk, target, drawn, confirm, delete_data=delete_data)
 
 
-def carry_out(
-    desk: Desk, terraform: Terraform, target: dict[str, Any], drawn: Plan, confirm: Confirm, *, delete_data: bool
-) -> None:
+def carry_out(desk: Desk, target: dict[str, Any], drawn: Plan, confirm: Confirm, *, delete_data: bool) -> None:
     lost = [change for change in drawn.changes if change.loses_data]
     if lost and not delete_data:
         raise InputError(
@@ -218,7 +207,7 @@ def carry_out(
         return
     confirm(drawn)
     desk.want(target)
-    terraform.apply(drawn)
+    desk.terraform.apply(drawn)
 
 
 def _entry(drawn: Plan, type_: str, *kinds: str) -> Change | None:
@@ -233,8 +222,8 @@ def down(
     confirm: Confirm,
     lock_timeout_seconds: float = 60.0,
 ) -> Desk:
-    """Takes away what runs; `parts`: only those; with `delete_data` and no `parts`, everything. Of the YAML, only name,
-    project and state bucket matter: what there is follows from what was asked for last."""
+    """Takes away what runs, with `parts` only those; with `delete_data` and no `parts`, everything. Only name, project
+    and state bucket of the YAML matter: what there is follows from what was asked for last."""
     kept = [part for part in parts if part not in variables.RUNNING]
     if kept and not delete_data:
         fix = "say --delete-data as well, once nothing on it is needed"
@@ -245,27 +234,27 @@ def down(
     going = (*parts, "seeder") if parts else variables.RUNNING
     _refuse_used(desk, before, parts)
     target = {**variables.without(before, going), "nat": before["nat"] and bool(parts), "delete_data": False}
-    with desk.terraform.ready() as terraform:
+    with desk.terraform.ready():
         if "slice" in going:
             _remove_queued(desk, confirm)
         if delete_data and ("nfs" in parts or not parts):
-            # hosts go, and the protection of data: what is protected cannot be deleted in one go; a disk is not
+            # The hosts go first, with the protection of data: Terraform cannot delete a protected part in one go.
             unprotected = {**target, "disk": before["disk"], "nfs": before["nfs"], "delete_data": True}
             try:
-                take_away(desk, terraform, unprotected, confirm, delete_data=False)
-            except TerraformError as error:  # of something that could not be made, perhaps: the rest goes all the same
+                take_away(desk, unprotected, confirm, delete_data=False)
+            except TerraformError as error:  # perhaps of a part that could not be made: the rest goes all the same
                 warn(f"{error}; going on with what can be taken away")
         if delete_data and not parts:
-            _destroy(desk, terraform, {**target, "delete_data": True}, confirm)
+            _destroy(desk, {**target, "delete_data": True}, confirm)
         else:
-            take_away(desk, terraform, target, confirm, delete_data=delete_data)
+            take_away(desk, target, confirm, delete_data=delete_data)
             if "disk" in parts:
                 desk.remember(_without_disk(desk.record))
     return desk
 
 
 def _refuse_used(desk: Desk, before: Mapping[str, Any], parts: Collection[str]) -> None:
-    """Google does not delete a disk that hosts have; without their NFS hosts would be made anew."""
+    """Google does not delete a disk that hosts have. Hosts whose NFS goes would be made anew."""
     hosts = {kind: before[kind] for kind in ("slice", "group") if before[kind] and kind not in parts}
     uses = {"disk": [kind for kind, one in hosts.items() if one["attach_disk"]], "nfs": list(hosts)}
     if desk.record.queued_zone is not None and "slice" not in parts:
@@ -277,33 +266,33 @@ def _refuse_used(desk: Desk, before: Mapping[str, Any], parts: Collection[str]) 
             raise InputError(f"{uses[part][0]} has it {verb}", where=f"--only {part}", fix=fix)
 
 
-def take_away(desk: Desk, terraform: Terraform, target: dict[str, Any], confirm: Confirm, *, delete_data: bool) -> None:
-    """Makes nothing that holds data, and replaces nothing of it, whatever an `up` before this one did not get to: disk
-    and NFS are left as they are. Makes nothing at all where nothing is to go."""
-    drawn = terraform.plan(target)
+def take_away(desk: Desk, target: dict[str, Any], confirm: Confirm, *, delete_data: bool) -> None:
+    """Makes and replaces nothing that holds data, whatever an earlier `up` did not get to: disk and NFS stay as they
+    are. Makes nothing at all where nothing is to go."""
+    drawn = desk.terraform.plan(target)
     kinds = ("create", "replace") if delete_data else ("create", "replace", "delete")
     found = {part: _entry(drawn, type_, *kinds) for part, type_ in variables.DATA.items()}
     if any(found.values()):
         as_it_is = {part: variables.as_it_is(part, one.before) for part, one in found.items() if one}
         target = {**target, **as_it_is}
-        drawn = terraform.plan(target)
+        drawn = desk.terraform.plan(target)
     if drawn.changes and all(change.kind == "create" for change in drawn.changes):
         say("nothing to take away")
         if desk.wanted:
             desk.want(target)
         return
-    carry_out(desk, terraform, target, drawn, confirm, delete_data=delete_data)
+    carry_out(desk, target, drawn, confirm, delete_data=delete_data)
 
 
-def _destroy(desk: Desk, terraform: Terraform, target: dict[str, Any], confirm: Confirm) -> None:
-    drawn = terraform.plan(target, destroy=True)
+def _destroy(desk: Desk, target: dict[str, Any], confirm: Confirm) -> None:
+    drawn = desk.terraform.plan(target, destroy=True)
     if drawn.changes:
         confirm(drawn)
-        terraform.apply(drawn)
+        desk.terraform.apply(drawn)
     desk.want({})
     desk.remember(_without_disk(desk.record))
 
 
 def _without_disk(before: Record) -> Record:
-    """The next one has another name: Google may still know the old one for a while."""
+    """The next disk has another name, since Google may still know the old one for a while."""
     return Record(before.generation + 1, placement=before.placement, queued_zone=before.queued_zone)

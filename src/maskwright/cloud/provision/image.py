@@ -1,7 +1,7 @@
-"""The image that hosts run, built by Cloud Build in the user's project and kept in the environment's own repository.
+"""The image that hosts run. Cloud Build builds it in the user's project, for the environment's own repository.
 
-The source goes to the state bucket, which hosts cannot write to: what is built from it runs on all of them. Build logs
-are in the same place.
+The source goes to the state bucket, which hosts cannot write to, since all of them run what is built from it. Build
+logs are in the same place.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Image:
 
 
 def accelerator_of(environment: Environment) -> Accelerator:
-    """What its hosts compute on: TPUs where there is a slice."""
+    """The device that its hosts compute on: TPUs where there is a slice."""
     if environment.slice is not None:
         return "tpu"
     return "gpu" if environment.group is not None and environment.group.gpus else "cpu"
@@ -84,7 +84,7 @@ def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def build_request(
     environment: Environment, source: str, accelerator: Accelerator, *, libtpu: bool, service_account: str | None
 ) -> dict[str, Any]:
-    """The body of cloudbuild's builds.create. `source`: name of the archive in the state bucket."""
+    """The body of cloudbuild's builds.create. `source` is the name of the archive in the state bucket."""
     image = environment.container
     arguments = {"ACCELERATOR": accelerator, "LIBTPU": "yes" if libtpu else "no", "RUN_AS": "root"}
     words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
@@ -113,22 +113,22 @@ def build(
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
 ) -> Image:
-    """Builds and waits. Where there is no repository yet, first what every environment has (network, buckets, the
-    repository). Raises `CloudError` with the end of the log for a build that fails."""
+    """Builds and waits. Where there is no repository yet, it first makes what every environment has (network, buckets,
+    the repository). Raises `CloudError` for a build that fails, after the end of its log was shown."""
     desk = Desk(location)
     environment, google = desk.environment, desk.google
-    ours = repository_path(environment)
-    if environment.host.container is not None and not environment.container.startswith(_registry(environment)):
+    registry = f"{environment.region}-docker.pkg.dev/{environment.project}/{environment.name}/"
+    if not environment.container.startswith(registry):
         say(f"{location}: host.container names an image of its own, so there is nothing to build")
         return Image(environment.container, "", False)
     if if_missing and (digest := find(google, environment)) is not None:
         say(f"{environment.container} is there: {digest}")
         return Image(environment.container, digest, False)
     content = pack(folder)
-    if google.find("artifactregistry", ours) is None:
+    if google.find("artifactregistry", _repository(environment)) is None:
         say("first the repository, with the network and the buckets")
-        with desk.terraform.ready() as terraform:
-            apply(desk, terraform, only(desk.wanted, desk.asked_for(disk=False), ()), confirm, delete_data=False)
+        with desk.terraform.ready():
+            apply(desk, only(desk.wanted, desk.asked_for(disk=False), ()), confirm, delete_data=False)
     source = f"{_folder(environment)}/{hashlib.sha256(content).hexdigest()}.tar.gz"
     Folder(f"gs://{environment.state}").put(source, content)
     chosen = accelerator or accelerator_of(environment)
@@ -146,7 +146,7 @@ def build(
 
 def find(google: Google, environment: Environment) -> str | None:
     """Digest of the image under its tag; None when it, or its repository, is not there."""
-    path = repository_path(environment)
+    path = _repository(environment)
     if google.find("artifactregistry", path) is None:
         return None
     name, _, tag = environment.container.rpartition(":")
@@ -157,12 +157,8 @@ def find(google: Google, environment: Environment) -> str | None:
     return None
 
 
-def repository_path(environment: Environment) -> str:
+def _repository(environment: Environment) -> str:
     return f"projects/{environment.project}/locations/{environment.region}/repositories/{environment.name}"
-
-
-def _registry(environment: Environment) -> str:
-    return f"{environment.region}-docker.pkg.dev/{environment.project}/{environment.name}/"
 
 
 def _folder(environment: Environment) -> str:
@@ -182,7 +178,7 @@ def _wait(google: Google, path: str, poll_seconds: float) -> dict[str, Any]:
 
 
 def _failed(environment: Environment, done: dict[str, Any]) -> CloudError:
-    """Shows the end of the log first: the reason is there."""
+    """Shows the end of the log first, which has the reason."""
     log = Folder(f"gs://{environment.state}/{_folder(environment)}").get(f"log-{done['id']}.txt")
     for line in (log or b"").decode(errors="replace").splitlines()[-LOG_LINES:]:
         say(redact(line))

@@ -1,14 +1,14 @@
-"""`env init`: what a project needs before its first environment, and whether this one could be made there.
+"""`env init` makes a project ready for its first environment, and says whether this one could be made there.
 
-Switches on the APIs, makes the bucket for Terraform's state, and checks permissions, quota and capacity each by itself.
-All that is missing is told at once. Running it again changes nothing that is there.
+It switches on the APIs, makes the bucket for Terraform's state, and checks permissions, quota and capacity each by
+itself. It names everything that is missing at once. Another run changes nothing that is there.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from maskwright.cloud import record
@@ -34,7 +34,7 @@ APIS = (
 STATE_LABELS = {"maskwright": "state"}
 API_SECONDS = 600.0
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
-"""An API that was switched on is refused for some minutes more, and would be told as what is missing."""
+"""For some minutes, Google still refuses an API that was switched on, which would then be named as missing."""
 MOST_APIS_AT_ONCE = 20
 
 
@@ -48,7 +48,7 @@ class Outcome:
         return all(check.state != "missing" for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        return {"environment": self.environment, "ok": self.ok, "checks": [check.to_json() for check in self.checks]}
+        return {"ok": self.ok, **asdict(self)}
 
     def report(self) -> str:
         lines = []
@@ -74,20 +74,19 @@ def init(google: Google, environment: Environment) -> Outcome:
 
 
 def needed_apis(environment: Environment) -> list[str]:
-    queued = environment.slice is not None and environment.slice.queued
-    names = [*APIS, *(["file"] if environment.nfs else []), *(["tpu"] if queued else [])]
+    names = [*APIS, *(["file"] if environment.nfs else []), *(["tpu"] if environment.queued else [])]
     return [f"{name}.googleapis.com" for name in names]
 
 
 def apis(google: Google, environment: Environment) -> Iterator[Check]:
-    """Switches on those that are off. Serviceusage itself has to be on."""
+    """Switches on those that are off. Only serviceusage has to be on already."""
     wanted = needed_apis(environment)
     try:
         off = _off(google, wanted)
         for start in range(0, len(off), MOST_APIS_AT_ONCE):
             body = {"serviceIds": off[start : start + MOST_APIS_AT_ONCE]}
-            operation = google.call("serviceusage", "POST", f"projects/{google.project}/services:batchEnable", body)
-            google.wait("serviceusage", operation, seconds=API_SECONDS)
+            path = f"projects/{google.project}/services:batchEnable"
+            google.wait("serviceusage", google.call("serviceusage", "POST", path, body), seconds=API_SECONDS)
     except CloudError as error:
         if error.reason == "credentials":
             raise
@@ -101,7 +100,7 @@ def apis(google: Google, environment: Environment) -> Iterator[Check]:
 
 
 def _settle(google: Google, switched: list[str]) -> None:
-    """Of those that the other checks ask."""
+    """Waits for the APIs that the other checks ask."""
     until = time.monotonic() + SETTLE_SECONDS
     for api in ("cloudresourcemanager", "compute"):
         while f"{api}.googleapis.com" in switched:
@@ -115,10 +114,8 @@ def _settle(google: Google, switched: list[str]) -> None:
 
 
 def _off(google: Google, names: list[str]) -> list[str]:
-    parent = f"projects/{google.project}"
-    answer = google.call(
-        "serviceusage", "GET", f"{parent}/services:batchGet", names=[f"{parent}/services/{name}" for name in names]
-    )
+    path = f"projects/{google.project}/services"
+    answer = google.call("serviceusage", "GET", f"{path}:batchGet", names=[f"{path}/{name}" for name in names])
     on = {str(one["name"]).rpartition("/")[2] for one in answer.get("services") or () if one.get("state") == "ENABLED"}
     return [name for name in names if name not in on]
 
@@ -127,13 +124,11 @@ def _off(google: Google, names: list[str]) -> list[str]:
 
 
 def bucket(google: Google, environment: Environment) -> Check:
-    """Versioned, private, without access lists. One that is there is not changed: what is wrong with it is said."""
+    """Makes it versioned, private, without access lists. A bucket that is there is not changed, only checked."""
     name = environment.state
     try:
         found = google.find("storage", f"b/{name}")
-        if found is None:
-            return _make(google, environment)
-        return _check_bucket(google, environment, found)
+        return _make(google, environment) if found is None else _check_bucket(google, environment, found)
     except CloudError as error:
         fix = error.fix or ""
         if error.reason == "permission":
@@ -148,10 +143,7 @@ def _make(google: Google, environment: Environment) -> Check:
         "location": location,
         "labels": STATE_LABELS,
         "versioning": {"enabled": True},
-        "iamConfiguration": {
-            "uniformBucketLevelAccess": {"enabled": True},
-            "publicAccessPrevention": "enforced",
-        },
+        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"},
     }
     try:
         google.call("storage", "POST", "b", body, project=google.project)
@@ -167,7 +159,7 @@ def _make(google: Google, environment: Environment) -> Check:
 
 
 def foreign(google: Google, bucket: dict[str, Any]) -> bool:
-    """Names of buckets are everybody's: somebody else may have taken this one first."""
+    """Whether it is another project's. All of Google's users share the names of buckets, so somebody may be first."""
     number = str(google.call("cloudresourcemanager", "GET", f"projects/{google.project}")["name"]).rpartition("/")[2]
     return str(bucket.get("projectNumber", number)) != number
 
@@ -177,15 +169,16 @@ def _check_bucket(google: Google, environment: Environment, found: dict[str, Any
     if foreign(google, found):
         detail = f"is of another project (number {found['projectNumber']})"
         return Check("bucket", what, "missing", detail, "set state_bucket in the YAML to a name of your own")
-    wrong = {
-        "--versioning": ("is not versioned", bool((found.get("versioning") or {}).get("enabled"))),
-        "--public-access-prevention": ("may be made public", access.get("publicAccessPrevention") == "enforced"),
+    faults = {
+        "--versioning": "" if (found.get("versioning") or {}).get("enabled") else "is not versioned",
+        "--public-access-prevention": (
+            "" if access.get("publicAccessPrevention") == "enforced" else "may be made public"
+        ),
         "--uniform-bucket-level-access": (
-            "has access lists of its own",
-            bool((access.get("uniformBucketLevelAccess") or {}).get("enabled")),
+            "" if (access.get("uniformBucketLevelAccess") or {}).get("enabled") else "has access lists of its own"
         ),
     }
-    if faults := {option: words for option, (words, right) in wrong.items() if not right}:
+    if faults := {option: words for option, words in faults.items() if words}:
         fix = f"gcloud storage buckets update {what} {' '.join(faults)}"
         return Check("bucket", what, "missing", ", ".join(faults.values()), fix)
     return Check("bucket", what, "ok", "there: versioned, private")
@@ -214,12 +207,12 @@ def granted(google: Google, environment: Environment) -> Iterator[Check]:
 
 
 def standing(google: Google, environment: Environment) -> list[str]:
-    """Parts that exist, whose machines count as in use already. Nothing where it cannot be seen."""
+    """Parts that exist, whose machines count as in use already. Those that cannot be seen are left out."""
     found = []
     try:
         for wish in checks.wishes(environment):
             group = groups.describe(google, wish.zone, f"{environment.name}-{wish.part}")
-            if group is not None and group.target >= wish.hosts and wish.part not in found:
+            if group is not None and group.target >= wish.hosts.hosts and wish.part not in found:
                 found.append(wish.part)
         if environment.disk is not None:
             name = environment.disk_name(record.read(environment).generation)
@@ -230,5 +223,5 @@ def standing(google: Google, environment: Environment) -> list[str]:
             if google.find("file", path):
                 found.append("nfs")
     except MaskwrightError:
-        pass  # said by the other checks
+        pass  # the other checks say it
     return found

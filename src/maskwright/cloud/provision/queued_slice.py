@@ -1,7 +1,7 @@
-"""An environment's slice of v4 or v5e: not Terraform's, but made and taken away together with what is.
+"""An environment's slice of v4 or v5e, which Terraform does not make: it comes and goes together with what it makes.
 
-Its hosts are told the same as those of an instance group; deploy/terraform/hosts.tf is where that list comes from,
-and a test compares the two. But for maskwright-idle-minutes: a node costs as much with its hosts turned off.
+Its hosts are told the same as those of an instance group: that list is in deploy/terraform/hosts.tf, and a test
+compares the two. Only maskwright-idle-minutes is missing, since a node costs as much with its hosts turned off.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud import machines
-from maskwright.cloud.environment import Environment, Fallback, region_of
+from maskwright.cloud.environment import Environment, Placement, region_of
 from maskwright.cloud.google import queued_resource
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision import variables
@@ -26,10 +26,10 @@ def name(environment: Environment) -> str:
 
 
 def change(google: Google, environment: Environment, record: Record) -> Change | None:
-    """What `ensure`, or `absent` where the YAML has none, would do: Terraform's plan does not show it."""
-    if environment.slice is None or not environment.slice.queued:
+    """The change that `ensure` would make, or `absent` where the YAML has no such slice. Terraform's plan lacks it."""
+    if not environment.queued:
         return Change(name(environment), "queued_resource", "delete") if record.queued_zone else None
-    zone = _place(environment, record).zone or environment.zone
+    zone = _place(environment, record).zone
     if record.queued_zone not in (None, zone):
         return Change(name(environment), "queued_resource", "replace")
     found = queued_resource.describe(google, zone, name(environment))
@@ -39,12 +39,12 @@ def change(google: Google, environment: Environment, record: Record) -> Change |
 
 
 def in_words(environment: Environment, record: Record, what: Change) -> str:
-    hosts, place = environment.slice, _place(environment, record)
-    if what.kind == "delete" or hosts is None:
+    if what.kind == "delete" or environment.slice is None:
         return f"queued resource {what.address} in {record.queued_zone} will be taken away"
-    again = "asked for again" if what.kind == "replace" else "asked for"
-    machines = f"{hosts.machine()}, {place.provisioning_model}, in {place.zone}"
-    return f"queued resource {what.address} ({machines}) will be {again}"
+    place = _place(environment, record)
+    machine = f"{environment.slice.machine()}, {place.model}, in {place.zone}"
+    again = " again" if what.kind == "replace" else ""
+    return f"queued resource {what.address} ({machine}) will be asked for{again}"
 
 
 def ensure(
@@ -55,8 +55,8 @@ def ensure(
     outputs: Mapping[str, Any],
     remember: Callable[[Record], None],
 ) -> None:
-    """Asks for it; it may be long in Google's queue. `values` and `outputs`: Terraform's variables and outputs. What is
-    remembered is remembered first: should this process die, `down` knows where to look."""
+    """Asks for it; it may wait long in Google's queue. `values` and `outputs` are Terraform's variables and outputs.
+    Its zone is remembered first: should this process die, `down` knows where to look."""
     wanted = describe(environment, record, values, outputs)
     if record.queued_zone not in (None, wanted.zone):
         absent(google, environment, record)
@@ -76,30 +76,28 @@ def describe(
 ) -> queued_resource.Wanted:
     wished = environment.slice
     assert wished is not None and wished.queued
-    place = _place(environment, record)
-    zone = place.zone or environment.zone
-    project = f"projects/{environment.project}"
+    zone, model = _place(environment, record)
+    assert model != "FLEX_START", "the YAML was checked"
+    project, region = f"projects/{environment.project}", region_of(zone)
     attached = bool(values["disk"]) and values["disk"]["seeded"]
-    disk = f"{project}/zones/{environment.zone}/disks/{values['disk']['name']}" if attached else None
     return queued_resource.Wanted(
         name=name(environment),
         zone=zone,
         accelerator_type=wished.machine(),
         runtime_version=wished.runtime_version or machines.TPUS[wished.accelerator].runtime_version,
-        model=place.provisioning_model,
+        model=model,
         network=f"{project}/global/networks/{environment.name}-net",
-        subnetwork=f"{project}/regions/{region_of(zone)}/subnetworks/{environment.name}-{region_of(zone)}",
+        subnetwork=f"{project}/regions/{region}/subnetworks/{environment.name}-{region}",
         service_account=str(outputs["service_account"]),
-        reservation=wished.reservation if place.provisioning_model == "RESERVATION_BOUND" else None,
-        data_disk=disk,
+        reservation=wished.reservation if model == "RESERVATION_BOUND" else None,
+        data_disk=f"{project}/zones/{environment.zone}/disks/{values['disk']['name']}" if attached else None,
         metadata=metadata(environment, values, outputs, attached),
         labels=environment.all_labels(),
     )
 
 
-def _place(environment: Environment, record: Record) -> Fallback:
-    if environment.slice is None:
-        return Fallback(zone=record.queued_zone or environment.zone)
+def _place(environment: Environment, record: Record) -> Placement:
+    assert environment.slice is not None
     return environment.slice.place(environment.zone, record.placement["slice"])
 
 

@@ -1,7 +1,7 @@
-"""A disk is filled: a machine for an hour or two copies a bucket to it, runs the user's script and counts.
+"""`env seed` fills a disk: for an hour or two, a machine copies a bucket to it, runs the user's script and counts.
 
-The machine is Terraform's like everything else, there while `seeder` is not null. It is taken away whatever happens
-here; should this process die, the same command goes on, and Google deletes the machine after `SEEDER_HOURS`.
+Terraform makes the machine like everything else, while `seeder` is not null. It is taken away whatever happens here.
+Should this process die, the same command goes on, and Google deletes the machine after `SEEDER_HOURS`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from maskwright.cloud.environment import beside
+from maskwright.cloud.environment import Disk, beside
 from maskwright.cloud.provision import commands, variables
 from maskwright.cloud.provision.commands import Confirm, Desk, apply
-from maskwright.cloud.provision.terraform_cli import Terraform
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 
 POLL_SECONDS = 10.0
 DEAF_SECONDS = 900.0
-"""That bucket and API may be out of reach: a laptop that slept, a network that changed."""
+"""Bucket and API may be out of reach for so long: a laptop slept, a network changed."""
 GONE_LOOKS = 3
-"""So often in a row the machine has to be away, and no result there, before it is given up."""
+"""Looks in a row that find neither the machine nor a result before it is given up."""
 
 
 def seed(
@@ -33,12 +32,12 @@ def seed(
     poll_seconds: float = POLL_SECONDS,
     lock_timeout_seconds: float = 60.0,
 ) -> Desk:
-    """`again`: another disk in place of one that is seeded. Raises `MaskwrightError` with what went wrong on the
-    machine, after it was taken away; the disk stays writable, and the same command begins again on it."""
+    """`again` makes another disk in place of one that is seeded. Raises `MaskwrightError` with what went wrong on the
+    machine, after it was taken away. The disk stays writable, and the same command begins again on it."""
     desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
     if desk.environment.disk is None:
         raise InputError("has no disk", where=location, fix="write a section `disk:` with size_gb and source")
-    desk.asked_for()  # a disk of another size is another one
+    desk.asked_for()  # a disk of another size is another disk
     there, name = (desk.wanted or {}).get("disk"), desk.environment.disk_name(desk.record.generation)
     if desk.record.seeded is not None and not again:
         said = desk.record.seeded
@@ -54,14 +53,14 @@ def seed(
     if there and there["name"] != name:
         _refuse_attached(desk, location)
     _say_who_reads(desk)
-    with desk.terraform.ready() as terraform:
+    with desk.terraform.ready():
         try:
-            result = _with_machine(desk, terraform, confirm, again, poll_seconds)
+            result = _with_machine(desk, confirm, again, poll_seconds)
         except BaseException:
             if before.seeded and (desk.wanted or {}).get("disk") == there:  # no new disk was made, the old one is good
                 desk.remember(before)
             raise
-        _flip(desk, terraform, result)
+        _flip(desk, result)
     return desk
 
 
@@ -76,29 +75,31 @@ def _refuse_attached(desk: Desk, location: str) -> None:
 
 
 def _say_who_reads(desk: Desk) -> None:
-    """The environment's account may read its own buckets; another one is for its owner to open."""
-    env = desk.environment
-    bucket = env.disk.source.removeprefix("gs://").partition("/")[0] if env.disk else ""
+    """The environment's account may read its own buckets. The owner of another bucket has to open it."""
+    env, bucket = desk.environment, _disk(desk).source.removeprefix("gs://").partition("/")[0]
     if bucket not in (env.dataset_bucket, env.runs_bucket):
         member = f"serviceAccount:{env.name}-train@{env.project}.iam.gserviceaccount.com"
         grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member={member}"
-        say(f"gs://{bucket} is not this environment's; its owner lets it in once with `{grant} "
-            "--role=roles/storage.objectViewer`")  # fmt: skip
+        grant += " --role=roles/storage.objectViewer"
+        say(f"gs://{bucket} is not this environment's; its owner lets it in once with `{grant}`")
+
+
+def _disk(desk: Desk) -> Disk:
+    assert desk.environment.disk is not None
+    return desk.environment.disk
 
 
 def _base(desk: Desk) -> dict[str, Any]:
     return variables.only(desk.wanted, desk.asked_for(), {"disk", "seeder"})
 
 
-def _with_machine(
-    desk: Desk, terraform: Terraform, confirm: Confirm, again: bool, poll_seconds: float
-) -> dict[str, Any]:
-    prepare = beside(desk.location, desk.environment.disk.prepare if desk.environment.disk else None)
+def _with_machine(desk: Desk, confirm: Confirm, again: bool, poll_seconds: float) -> dict[str, Any]:
+    prepare = beside(desk.location, _disk(desk).prepare)
     place = Folder(variables.seed_result(desk.environment, desk.record).rpartition("/")[0])
-    if prepare is not None and not desk.has_runs_bucket():
-        apply(desk, terraform, _base(desk), confirm, delete_data=again)
     address = None
     if prepare is not None:
+        if not desk.has_runs_bucket():
+            apply(desk, _base(desk), confirm, delete_data=again)
         place.put(f"{prepare[0]}.sh", prepare[1])
         address = f"{place.location}/{prepare[0]}.sh"
     machine = variables.seeder(desk.environment, desk.record, address)
@@ -106,18 +107,18 @@ def _with_machine(
     if left and left != machine:
         say("the seeding machine that is there was told something else, and goes first")
         mine = desk.record
-        _take_away(desk, terraform)
+        _take_away(desk)
         desk.record = mine
     if left != machine and desk.has_runs_bucket():
-        place.put_json("result.json", {})  # of an earlier try
+        place.put_json("result.json", {})  # forgets that of an earlier try
     try:
-        apply(desk, terraform, {**_base(desk), "seeder": machine}, confirm, delete_data=again)
+        apply(desk, {**_base(desk), "seeder": machine}, confirm, delete_data=again)
         result = _wait(desk, place, poll_seconds)
     except BaseException:
-        _take_away(desk, terraform)
+        _take_away(desk)
         raise
     if result.get("ok") is not True:
-        _take_away(desk, terraform)
+        _take_away(desk)
         what = f"seeding failed at {result.get('step', '?')}: {result.get('what', 'it says no more')}"
         fix = "correct what it names; the same command begins again on the disk"
         raise MaskwrightError(what, where=desk.environment.name, fix=fix)
@@ -125,11 +126,11 @@ def _with_machine(
 
 
 def _wait(desk: Desk, place: Folder, poll_seconds: float) -> dict[str, Any]:
-    """The machine's result. It works on without us, so that a network that is away for a while is waited for."""
+    """The machine's result. The machine works on without us, so an absent network is waited for."""
     name, told, away, deaf = f"{desk.environment.name}-seeder", "", 0, 0.0
     until = time.monotonic() + variables.SEEDER_HOURS * 3600
     path = f"projects/{desk.environment.project}/zones/{desk.environment.zone}/instances/{name}"
-    say(f"{name} copies {desk.environment.disk.source if desk.environment.disk else ''}")
+    say(f"{name} copies {_disk(desk).source}")
     while time.monotonic() < until:
         try:
             result, step = place.get_json("result.json"), (place.get_json("progress.json") or {}).get("step", "")
@@ -157,7 +158,7 @@ def _wait(desk: Desk, place: Folder, poll_seconds: float) -> dict[str, Any]:
 
 
 def _checked(result: dict[str, Any]) -> dict[str, Any]:
-    """Every host may write there."""
+    """The result, unless it cannot be our script's: every host may write there."""
     numbers = [result.get(key) for key in ("files", "bytes")]
     whole = all(type(one) is int for one in numbers) and isinstance(result.get("manifest_sha256"), str)
     if result.get("ok") is True and not whole:
@@ -165,28 +166,28 @@ def _checked(result: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _take_away(desk: Desk, terraform: Terraform) -> None:
-    """Asks nobody: a machine that is left costs money. Nothing else is changed, and nothing is made."""
+def _take_away(desk: Desk) -> None:
+    """Asks nobody, since a machine that is left costs money. It changes nothing else, and makes nothing."""
     try:
         desk.look()
         if (desk.wanted or {}).get("seeder"):
             target = {**(desk.wanted or {}), "seeder": None}
-            commands.take_away(desk, terraform, target, lambda plan: None, delete_data=False)
+            commands.take_away(desk, target, lambda plan: None, delete_data=False)
     except MaskwrightError as error:
         warn(f"{error}; {desk.environment.name}-seeder may be there still, and costs: `env down` takes it away")
 
 
-def _flip(desk: Desk, terraform: Terraform, result: dict[str, Any]) -> None:
-    """The machine goes first: no host may read what another one can write."""
+def _flip(desk: Desk, result: dict[str, Any]) -> None:
+    """Makes the disk read-only. The machine goes first: no host may read what another one can write."""
     filled = desk.environment.disk_name(desk.record.generation)
-    _take_away(desk, terraform)
+    _take_away(desk)
     if ((desk.wanted or {}).get("disk") or {}).get("name") != filled:
         fix = "`maskwright env seed` begins again"
         raise MaskwrightError("was replaced while it was seeded", where=filled, fix=fix)
     counts = {key: result[key] for key in ("files", "bytes", "manifest_sha256")}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     desk.record = replace(desk.record, seeded={**counts, "time": now})
-    apply(desk, terraform, _base(desk), lambda plan: None, delete_data=False)
+    apply(desk, _base(desk), lambda plan: None, delete_data=False)
     say(f"seeded: {result['files']:,} files, {human_bytes(result['bytes'])}; from now on the disk is read-only")
     if (desk.wanted or {}).get("slice") or (desk.wanted or {}).get("group"):
         say("hosts that are up get it with the next `env up`")

@@ -1,7 +1,7 @@
 """The terraform (or tofu) binary, run on the configuration that this package carries.
 
-Each environment has a work folder in the user's cache. State, and the lock on it, are in the bucket: the folder may be
-lost. Terraform's output is the user's to read, on stderr; its exit codes are passed on.
+Each environment has a work folder in the user's cache. It may be lost, as the state and its lock are in the bucket.
+Terraform's output goes to stderr for the user, and its exit codes are passed on.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ from maskwright.core.secrets import redact
 OLDEST = (1, 7)
 CONFIGURATION = os.path.join(os.path.dirname(os.path.dirname(__file__)), "terraform")
 LEAVE_SECONDS = 600.0
-"""For terraform to finish what it is about after an interrupt, and to save the state."""
+"""Time for terraform to finish its current step after an interrupt, and to save the state."""
 LISTEN_SECONDS = 0.1
 HOLDS_DATA = ("google_compute_disk", "google_filestore_instance", "google_storage_bucket")
 OURS = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)")
-"""Variables that would change what is run here; `TF_CLI_ARGS_apply=-lock=false` was somebody's idea before."""
+"""Variables that would change what runs here, such as `TF_CLI_ARGS_apply=-lock=false`."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """`kind`: create, update, replace or delete. `before`: what there is, in Terraform's words. `deposed`: it was
-    replaced already, which somebody agreed to, and only its removal has failed."""
+    """A change of one resource."""
 
     address: str
     type: str
     kind: str
+    """create, update, replace or delete"""
     before: Mapping[str, Any] | None = None
+    """The resource as it is, in Terraform's words."""
     deposed: bool = False
+    """Whether it was replaced already, with somebody's consent, and only its removal has failed."""
 
     @property
     def loses_data(self) -> bool:
@@ -53,16 +55,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Plan:
-    """`text` as Terraform shows it. `file` is read by `apply`; without changes there is nothing to apply."""
+    """The changes that a command would make."""
 
     changes: tuple[Change, ...]
     text: str
+    """The plan as Terraform shows it."""
     file: str
+    """The plan as `apply` reads it."""
     differs: bool
+    """Whether there is anything to apply."""
 
 
 class Terraform:
-    """Raises `InputError` when there is no binary to run, and `TerraformError` with its exit code when it fails."""
+    """Raises `InputError` when there is no binary to run, and `TerraformError` with its exit code when one fails."""
 
     def __init__(self, environment: Environment, *, lock_timeout_seconds: float = 60.0) -> None:
         self.environment = environment
@@ -72,11 +77,11 @@ class Terraform:
         self._binary = find_binary()
 
     @contextmanager
-    def ready(self) -> Iterator[Terraform]:
+    def ready(self) -> Iterator[None]:
         """Inside, the work folder is this process's, and initialized."""
         storage.make_folder(self.folder)
         with storage.locked(os.path.join(self.folder, ".in-use"), remove=False), _hang_up_stops():
-            self._remove(".tf", ".tfplan")  # what an older version left
+            self._remove(".tf", ".tfplan")  # those of an older version
             shutil.rmtree(os.path.join(self.folder, "modules"), ignore_errors=True)
             ignore = shutil.ignore_patterns("tests", ".terraform*")
             shutil.copytree(CONFIGURATION, self.folder, dirs_exist_ok=True, ignore=ignore)
@@ -85,7 +90,7 @@ class Terraform:
             where += [f"-backend-config=prefix={self.environment.prefix}"]
             self._run("init", ["-reconfigure", self._lock, *where], quiet=True)
             try:
-                yield self
+                yield
             finally:
                 self._remove(".tfplan")  # it holds what the state holds
 
@@ -117,21 +122,18 @@ class Terraform:
         return [self._binary, command, *input_, *color, *options]
 
     def _read(self, command: str, options: Sequence[str]) -> str:
-        done = subprocess.run(
-            self._words(command, options),
-            cwd=self.folder,
-            env=_variables(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words, variables = self._words(command, options), _variables()
+        done = subprocess.run(words, cwd=self.folder, env=variables, capture_output=True, text=True, check=False)
         if done.returncode:
             raise self._failed(command, done.returncode, done.stderr)
         return done.stdout
 
     def _run(self, command: str, options: Sequence[str], *, allowed: Sequence[int] = (0,), quiet: bool = False) -> int:
-        """Shows what it prints; `quiet`: only what it complains of. A session of its own: Ctrl-C is passed on once. Its
-        output is a file: by a pipe, it would die with this process and leave what it was making in no state."""
+        """Shows its output, with `quiet` only that of a failure.
+
+        It has a session of its own, so that Ctrl-C reaches it once. Its output goes to a file: by a pipe, it would die
+        with this process, and what it was making would be in no state.
+        """
         log = os.path.join(self.folder, "terraform.log")
         with suppress(FileNotFoundError):
             os.unlink(log)
@@ -167,12 +169,11 @@ class Terraform:
                 reader.join(5.0)
             with suppress(FileNotFoundError):
                 os.unlink(log)
-        if code not in allowed:
-            if quiet:
-                for line in heard:
-                    say(line)
-            raise self._failed(command, code, "\n".join(heard))
-        return code
+        if code in allowed:
+            return code
+        for line in heard if quiet else ():
+            say(line)
+        raise self._failed(command, code, "\n".join(heard))
 
     def _failed(self, command: str, code: int, output: str) -> MaskwrightError:
         where = f"terraform {command} ({self.environment.name})"
@@ -192,18 +193,17 @@ class Terraform:
 
 def find_binary() -> str:
     found = shutil.which("terraform") or shutil.which("tofu")
-    where = "terraform"
     if found is None:
         fix = "install Terraform 1.7 or newer (developer.hashicorp.com/terraform/install) or OpenTofu"
-        raise InputError("neither terraform nor tofu is on the path", where=where, fix=fix)
+        raise InputError("neither terraform nor tofu is on the path", where="terraform", fix=fix)
     said = subprocess.run([found, "version", "-json"], env=_variables(), capture_output=True, text=True, check=False)
     try:
         version = str(json.loads(said.stdout)["terraform_version"])
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{found} does not tell its version", where=where, fix="install it anew") from None
+        raise InputError(f"{found} does not tell its version", where="terraform", fix="install it anew") from None
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
         fix = f"install {OLDEST[0]}.{OLDEST[1]} or newer"
-        raise InputError(f"{found} is version {version}", where=where, fix=fix)
+        raise InputError(f"{found} is version {version}", where="terraform", fix=fix)
     return found
 
 
@@ -245,7 +245,7 @@ def _signals_wait() -> Iterator[None]:
 
 @contextmanager
 def _hang_up_stops() -> Iterator[None]:
-    """A terminal that is closed ends a command as Ctrl-C does: what must not be left is taken away. Not under nohup."""
+    """A closed terminal ends a command as Ctrl-C does, so that it takes away what must not be left. Not under nohup."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
         yield
         return
@@ -257,7 +257,7 @@ def _hang_up_stops() -> Iterator[None]:
 
 
 def _changes(shown: dict[str, Any]) -> Iterator[Change]:
-    """Of `terraform show -json`: developer.hashicorp.com/terraform/internals/json-format"""
+    """Changes in the output of `terraform show -json`: developer.hashicorp.com/terraform/internals/json-format"""
     for entry in shown.get("resource_changes", []):
         actions = entry["change"]["actions"]
         if actions in (["no-op"], ["read"]):

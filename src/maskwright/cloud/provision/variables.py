@@ -1,7 +1,7 @@
-"""What Terraform is told: the variables of deploy/terraform, as `terraform.tfvars.json`.
+"""The variables of deploy/terraform, as `terraform.tfvars.json` holds them.
 
-A part that is null does not exist. `--only` takes the other parts from what was asked for last, so that nothing is ever
-targeted: each plan is of the whole environment.
+A part that is null does not exist. `--only` takes the other parts from what was asked for last, so that each plan is of
+the whole environment and no `-target` is needed.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Any
 
 from maskwright import __version__
 from maskwright.cloud import machines
-from maskwright.cloud.environment import Disk, Environment, Group, Slice, beside, region_of
+from maskwright.cloud.environment import Environment, Group, Slice, beside, region_of
 from maskwright.cloud.record import Record
 
 PARTS = ("slice", "group", "disk", "nfs")
 RUNNING = ("slice", "group", "seeder")
-"""What `down` takes away; the rest holds data, or costs next to nothing."""
+"""Parts that `down` takes away. The others hold data, or cost next to nothing."""
 DATA = {"disk": "google_compute_disk", "nfs": "google_filestore_instance"}
 """Parts that hold data, and what Terraform calls them."""
 SHARED_DEVICE = "shared-pd"
 SEEDER_IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 SEEDER_HOURS = 12
-"""Google ends the seeding machine after so long, should nobody else."""
+"""Google ends the seeding machine after so long, if nobody else does."""
 
 
 def variables(environment: Environment, record: Record, setup: str | None) -> dict[str, Any]:
-    """All that the YAML asks for, without a seeding machine. `setup`: gs:// of the set-up script."""
-    disk = environment.disk
-    seeded = record.seeded is not None
+    """Everything that the YAML asks for, without a seeding machine. `setup` is the gs:// of the set-up script."""
+    disk, seeded = environment.disk, record.seeded is not None
+    name = environment.disk_name(record.generation)
     return {
         "project": environment.project,
         "region": environment.region,
@@ -42,7 +42,7 @@ def variables(environment: Environment, record: Record, setup: str | None) -> di
         "runs_bucket": environment.runs_bucket,
         "mount_point": environment.mount_point,
         "nfs": environment.nfs.model_dump() if environment.nfs else None,
-        "disk": _disk(environment, disk, record, seeded) if disk else None,
+        "disk": {"name": name, "type": disk.type, "size_gb": disk.size_gb, "seeded": seeded} if disk else None,
         "seeder": None,
         "slice": _hosts(environment, environment.slice, record, disk is not None and seeded),
         "group": _hosts(environment, environment.group, record, disk is not None and seeded),
@@ -57,24 +57,18 @@ def variables(environment: Environment, record: Record, setup: str | None) -> di
 
 
 def setup_address(environment: Environment, location: str) -> str | None:
-    """Where hosts read the set-up script that the YAML at `location` names; its content decides the name."""
+    """Address of the set-up script that the YAML at `location` names, for hosts. Its content decides the name."""
     setup = beside(location, environment.host.setup)
     return f"gs://{environment.runs_bucket}/setup/{setup[0]}.sh" if setup else None
-
-
-def _disk(environment: Environment, disk: Disk, record: Record, seeded: bool) -> dict[str, Any]:
-    name = environment.disk_name(record.generation)
-    return {"name": name, "type": disk.type, "size_gb": disk.size_gb, "seeded": seeded}
 
 
 def _hosts(
     environment: Environment, hosts: Slice | Group | None, record: Record, attach_disk: bool
 ) -> dict[str, Any] | None:
     """None for queued resources too: Terraform has nothing that could make them as they have to be."""
-    if hosts is None or (isinstance(hosts, Slice) and hosts.queued):
+    if hosts is None or hosts.queued:
         return None
-    kind = "slice" if isinstance(hosts, Slice) else "group"
-    place = hosts.place(environment.zone, record.placement[kind])
+    zone, model = hosts.place(environment.zone, record.placement[hosts.kind])
     family = machines.family_of(hosts.machine())
     return {
         "machine_type": hosts.machine(),
@@ -83,10 +77,10 @@ def _hosts(
         "accelerator": family.accelerator,
         "boot_disk": family.boot_disk,
         "data_disks": list(family.data_disks),
-        "zone": place.zone,
-        "region": region_of(str(place.zone)),
-        "provisioning_model": place.provisioning_model,
-        "reservation": hosts.reservation if place.provisioning_model == "RESERVATION_BOUND" else None,
+        "zone": zone,
+        "region": region_of(zone),
+        "provisioning_model": model,
+        "reservation": hosts.reservation if model == "RESERVATION_BOUND" else None,
         "max_run_hours": hosts.max_run_hours,
         "image": hosts.image or family.image,
         "attach_disk": attach_disk,
@@ -111,10 +105,10 @@ def seed_result(environment: Environment, record: Record) -> str:
 
 
 def only(before: dict[str, Any] | None, wished: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """`wished` in `parts`; the other parts as they were `before`, where nothing was when there is no before."""
+    """`wished` with only `parts` changed: the others are as they were `before`, absent if there was no before."""
     kept = {part: (before or {}).get(part) for part in (*PARTS, "seeder") if part not in parts}
     hosts: list[dict[str, Any]] = [one for kind in ("slice", "group") if (one := kept.get(kind))]
-    # What hosts that stay live in stays too, though nothing in the YAML needs it any more.
+    # Hosts that stay keep their regions and the gateway, though nothing in the YAML needs those any more.
     regions = [*wished["regions"], *(region_of(one["zone"]) for one in hosts)]
     nat = wished["nat"] or bool(hosts and before and before.get("nat"))
     return {**wished, **kept, "regions": list(dict.fromkeys(regions)), "nat": nat}
@@ -125,7 +119,7 @@ def without(before: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
 
 
 def as_it_is(part: str, there: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """disk or nfs, as Terraform's state has it; None where there is none."""
+    """disk or nfs as Terraform's state has it; None where there is none."""
     if there is None:
         return None
     if part == "disk":

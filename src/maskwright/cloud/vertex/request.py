@@ -28,7 +28,8 @@ from maskwright.launch import cluster
 from maskwright.launch.target import Env, Option, Place, Pretrain, values_of
 
 BUCKETS, NFS, SCRATCH = "/gcs", "/mnt/nfs", "/tmp"
-"""In a container: every bucket that the job's account may read (Cloud Storage FUSE), NFS mounts, what goes with it."""
+"""Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), NFS mounts, and its own
+disk, which goes with it."""
 CPU_MACHINE = "n2-standard-8"
 TPU_MACHINES = {
     "v5e": {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
@@ -36,11 +37,11 @@ TPU_MACHINES = {
 }
 """Kinds that Vertex AI has, by the chips of a machine."""
 TPU_TOPOLOGIES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-"""Of both kinds; all but the first three are of several machines, each with 4 chips."""
+"""Topologies of both kinds. All but the first three have several machines, each with 4 chips."""
 LONGEST_HOURS = 168.0
 """Seven days: a job's default, and the most that FLEX_START has."""
 SAVING_SECONDS = 1_800
-"""Between --stop-after-hours, when a run saves and stops, and Google's timeout: to start, pull the image and save."""
+"""Time from --stop-after-hours, when a run saves and stops, to Google's timeout: to start, pull the image and save."""
 PROJECTS = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 
 
@@ -106,29 +107,19 @@ class Vertex(Place):
         follow_to_its_end(job)
 
     @property
-    def shares(self) -> list[Nfs]:
-        return [parse_nfs(text) for text in self.nfs]
-
-    @property
     def slice(self) -> tuple[str, str] | None:
         """Kind and topology of a TPU slice."""
         kind, _, topology = (self.accelerator or "").partition(":")
         return (kind, topology) if kind in machines.TPUS else None
 
 
-@dataclass(frozen=True)
-class Nfs:
-    server: str
-    path: str
-    folder: str
-
-
-def parse_nfs(text: str) -> Nfs:
+def nfs_mount(text: str) -> dict[str, str]:
+    """One of the request's nfsMounts."""
     found = re.fullmatch(r"([\w.-]+):(/[^:\s]*):(/mnt/nfs/[A-Za-z0-9._-]+)", text)
     if not found:
         fix = f"--nfs 10.1.2.3:/share:{NFS}/share"
         raise InputError(f"{text[:120]!r} is not SERVER:/path:{NFS}/NAME", where="--nfs", fix=fix)
-    return Nfs(*found.groups())
+    return {"server": found[1], "path": found[2], "mountPoint": found[3]}
 
 
 def parse_label(text: str) -> tuple[str, str]:
@@ -140,8 +131,8 @@ def parse_label(text: str) -> tuple[str, str]:
 
 
 def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
-    """Of each machine, and its number of GPUs. Accelerator-optimised machines have theirs built in; N1 takes what
-    --accelerator names."""
+    """The machineSpec of each machine, and its number of GPUs. Accelerator-optimised machines have theirs built in; N1
+    takes those that --accelerator names."""
     if place.slice is not None:
         return _slice_spec(place, *place.slice), 0
     machine = place.machine_type or CPU_MACHINE
@@ -183,7 +174,7 @@ def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
 
 
 def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
-    """The whole job is begun again when a machine was lost, as often as Google likes."""
+    """Google begins the whole job again when it lost a machine, as often as it likes."""
     if place.strategy == "FLEX_START" and place.machine_type not in machines.GPUS:
         fix = "--machine-type g2-standard-12 and the like, or --strategy SPOT"
         raise InputError("is for L4, A100, H100, H200 and B200 alone", where="--strategy FLEX_START", fix=fix)
@@ -202,7 +193,7 @@ def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
 
 
 def variables(values: Mapping[str, str]) -> list[dict[str, str]]:
-    """Of --env. The body of a job can be read by whoever may see jobs, so a secret is refused."""
+    """The variables that --env names. Whoever may see jobs can read their bodies, so a secret is refused."""
     found = []
     for name, value in values.items():
         if SECRET_VARIABLE.search(name) or redact(value) != value:
@@ -213,8 +204,8 @@ def variables(values: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def staged(place: Vertex, config_location: str, text: str) -> str:
-    """gs:// of the configuration as the containers read it; under a name by its content, so that a job that runs keeps
-    what it was started with."""
+    """Address gs://… of the configuration for the containers. Its name follows from its content, so that a running job
+    keeps what it was started with."""
     if config_location.startswith("gs://"):
         return config_location
     if place.staging is None:
@@ -227,7 +218,7 @@ def staged(place: Vertex, config_location: str, text: str) -> str:
 
 def check_paths(place: Vertex, config: RunConfig, run: str) -> None:
     """Raises `InputError` when the run or its data would not be there in a container, or gone with it."""
-    mounts = [share.folder for share in place.shares]
+    mounts = [nfs_mount(text)["mountPoint"] for text in place.nfs]
     kept = [*mounts, *([SCRATCH] if config.checkpoint.copy_to else [])]
     if ".." in run.split("/") or not any(run.startswith(folder + "/") for folder in kept):
         fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from where it continues"
@@ -244,7 +235,7 @@ def check_paths(place: Vertex, config: RunConfig, run: str) -> None:
 
 
 def sized(place: Vertex, command: Pretrain, config: RunConfig, gpus: int) -> Pretrain:
-    """The command with what each machine computes on."""
+    """The command for the devices of each machine."""
     if place.slice is None:
         return cluster.sized(command, config, place.num_nodes, gpus)
     if config.engine.kind != "jax" or config.engine.device not in ("auto", "tpu"):
@@ -253,7 +244,8 @@ def sized(place: Vertex, command: Pretrain, config: RunConfig, gpus: int) -> Pre
 
 
 def body(place: Vertex, command: Pretrain, submission: str) -> tuple[dict[str, Any], str, str]:
-    """The request; where the configuration has to lie, and its text. Raises `InputError` for what could not work."""
+    """The request, the address that the configuration has to get, and its text. Raises `InputError` for a job that
+    could not work."""
     config, text = cluster.read(command)
     check_paths(place, config, command.run)
     where = staged(place, command.config, text)
@@ -267,8 +259,8 @@ def body(place: Vertex, command: Pretrain, submission: str) -> tuple[dict[str, A
     if given := variables(values_of(place.env)):
         container["env"] = given
     pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": "1", "containerSpec": container}
-    if shares := place.shares:
-        pool["nfsMounts"] = [{"server": one.server, "path": one.path, "mountPoint": one.folder} for one in shares]
+    if place.nfs:
+        pool["nfsMounts"] = [nfs_mount(text) for text in place.nfs]
     # The first pool is the one machine that the others meet; a TPU slice is one replica, however many machines it has.
     pools = [pool, *([{**pool, "replicaCount": str(place.num_nodes - 1)}] if place.num_nodes > 1 else [])]
     job: dict[str, Any] = {"workerPoolSpecs": pools, "scheduling": scheduling(place, command.stop_after_hours)}

@@ -1,0 +1,66 @@
+"""The documentation's pages of keys, made from the pydantic models so that page and model cannot differ."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import groupby
+from typing import Any
+
+from maskwright.core.settings import Key, bounds, choices, keys_of
+
+RUN = """\
+# Configuration
+
+<!-- Made by `maskwright schema --markdown > docs/configuration.md`; a test compares the two. -->
+
+One YAML file describes a run. The package brings some in [recipes/](../recipes), which go by their names, as in
+`maskwright pretrain small …`. `maskwright schema --recipe small` prints one, to begin your own with.
+`--set section.key=value` overrides a key. Unknown keys are refused with the nearest name, and wrong types with their
+path. Keys marked *resumable* may change when a run is continued; a change of any other key is refused. `maskwright
+schema` prints the JSON schema, for completion in an editor. The [glossary](glossary.md) says what a row, a sequence and
+a virtual worker are.
+
+`data.store` and `schedule.steps` have no default.
+"""
+ENVIRONMENT = """\
+# An environment's YAML
+
+<!-- Made by `maskwright env schema --markdown > docs/google-cloud-environment.md`; a test compares the two. -->
+
+One YAML file describes one environment on Google Cloud. What is `null` or left out does not exist: remove the section
+`slice:` and run `maskwright env up`, and the slice is removed. Unknown keys and wrong values are refused.
+"""
+
+
+def run_page() -> str:
+    from maskwright.core.config import RESUMABLE_KEYS, RunConfig
+
+    return f"{RUN}\n{_table(keys_of(RunConfig), RESUMABLE_KEYS)}"
+
+
+def environment_page() -> str:
+    """A table for each section, below the docstring of its class."""
+    from maskwright.cloud.environment import Environment, Fallback
+
+    parts = [ENVIRONMENT]
+    for section, group in groupby(keys_of(Environment).items(), lambda item: item[0].rpartition(".")[0]):
+        keys = dict(group)
+        title = f"## {section}\n\n{next(iter(keys.values())).section.__doc__}\n\n" if section else ""
+        parts.append(title + _table(keys))
+    fallbacks = _table(keys_of(Fallback, "fallbacks[]."))
+    return "\n".join([*parts, f"Each entry of `fallbacks`, of a slice or a group, has these keys:\n\n{fallbacks}"])
+
+
+def _table(keys: Mapping[str, Key], resumable: Collection[str] = ()) -> str:
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for dotted, key in keys.items():
+        default = "" if key.field.is_required() else f"`{key.field.get_default(call_default_factory=True)}`"
+        meaning = " ".join((key.field.description or "").split()) + " *Resumable.*" * (dotted in resumable)
+        default = default.replace("`None`", "not set")
+        lines.append(f"| `{dotted}` | {_type(key.schema)} | {default} | {meaning.strip()} |")
+    return "\n".join(lines) + "\n"
+
+
+def _type(schema: dict[str, Any]) -> str:
+    words = [f"`{word}`" for word in choices(schema)]
+    return ", ".join(words) if words else " ".join([schema.get("type", "list"), *bounds(schema)])
