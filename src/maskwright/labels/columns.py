@@ -36,10 +36,12 @@ class Roles:
     pair: Column | None
     label: list[Column]
     """Empty when no label is read."""
+    key: list[Column]
+    """The column `id` of questions, where there is one."""
 
     @property
     def all(self) -> list[Column]:
-        return [*self.text, *([] if self.pair is None else [self.pair]), *self.label]
+        return [*self.text, *([] if self.pair is None else [self.pair]), *self.label, *self.key]
 
 
 def examples_of(name: str, table: Table, reading: Reading) -> Iterator[Example]:
@@ -74,7 +76,8 @@ def _roles(table: Table, reading: Reading) -> Roles:
         reading.note(f"the label is column '{one}'")
     if kind == "question_answering" and pair is None:
         raise _no_column("context", "text_pair", table)
-    roles = Roles(text, pair, label)
+    key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
+    roles = Roles(text, pair, label, key)
     for column in roles.all:
         if column not in table.columns:
             raise SourceError(
@@ -107,7 +110,8 @@ def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> E
     for content, column in ((text, roles.text[0]), (pair, roles.pair)):
         if content is not None and not content.strip():
             raise Unusable(f"column {column!r} is empty", "write a text there, or take the record out")
-    labels, value = (), 0.0
+    labels: tuple[str, ...] = ()
+    value = 0.0
     if roles.label and reading.task.kind == "regression":
         value = _number(record[roles.label[0]], roles.label[0])
     elif roles.label and reading.task.kind == "multi_label_classification":
@@ -226,7 +230,7 @@ def _question(example: Example, record: Record, roles: Roles, reading: Reading) 
         answers = [Answer(text, start) for text, start in zip(texts, starts, strict=True)]
     question = " ".join(_string(record[column], column) for column in roles.text)
     context = _string(record[roles.pair], roles.pair) if roles.pair is not None else ""
-    return asked(example, question, context, answers, str(record.get("id", "")))
+    return asked(example, question, context, answers, _name(record[roles.key[0]]) if roles.key else "")
 
 
 def asked(example: Example, question: str, context: str, answers: list[Answer], key: str) -> Example:

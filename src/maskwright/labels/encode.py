@@ -50,10 +50,10 @@ class SpanTargets:
     """(ids, 2): the characters [begin, end) of the context that each id stands for; -1 for ids outside the context."""
 
     def answer(self, encoded: Encoded, row: int, start: int, end: int, context: str) -> str:
-        """The text of a span of a row; empty for position 0 and for what is no span of the context."""
+        """A span's text without outer white space; empty for position 0 and for what is no span of the context."""
         first = encoded.offsets[row]
         begin, stop = int(self.characters[first + start, 0]), int(self.characters[first + end, 1])
-        return context[begin:stop] if 0 <= begin < stop else ""
+        return context[begin:stop].strip() if 0 <= begin < stop else ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _with_prefix_space(step: Any) -> Any:
 
 
 def _add_template(tokenizer: Any, path: str) -> None:
-    """RoBERTa's `<s> a </s></s> b </s>`, or BERT's and ModernBERT's `[CLS] a [SEP] b [SEP]`, by the tokens there are."""
+    """RoBERTa's `<s> a </s></s> b </s>`, or BERT's `[CLS] a [SEP] b [SEP]`: whichever of these tokens there are."""
     from tokenizers import processors
 
     roberta = [(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")]

@@ -16,12 +16,11 @@ def read_squad(name: str, reading: Reading) -> Iterator[Example]:
 
     Raises `SourceError`.
     """
-    text = whole_text(name)
-    if not text.lstrip().startswith("{") or _is_lines(text):
+    content = _one_object(whole_text(name), name)
+    if content is None or "data" not in content:
         yield from examples_of(name, read_table(name, reading), reading)
         return
-    content = parsed_json(text, name)
-    articles = content.get("data")
+    articles = content["data"]
     if not isinstance(articles, list) or not articles:
         raise _not_squad("no list under 'data'", name)
     if not isinstance(articles[0], dict) or "paragraphs" not in articles[0]:
@@ -38,9 +37,11 @@ def read_squad(name: str, reading: Reading) -> Iterator[Example]:
                     reading.fault(f"{name}:{number}", error.what, error.fix)
 
 
-def _is_lines(text: str) -> bool:
-    """JSON lines: a second line begins another object."""
-    return any(line.startswith("{") for line in text.strip().split("\n")[1:2])
+def _one_object(text: str, name: str) -> dict[str, Any] | None:
+    """The file's content; None for a list, and for JSON lines, where something follows the first object."""
+    text = text.strip()
+    content, end = parsed_json(text, name)
+    return content if isinstance(content, dict) and end == len(text) else None
 
 
 def _part(holder: Any, key: str, name: str) -> list[Any]:

@@ -45,7 +45,7 @@ def ending(name: str) -> str:
 
 
 def _pickle(name: str) -> SourceError:
-    jsonl = os.path.splitext(os.path.basename(name))[0] + ".jsonl"
+    jsonl = os.path.basename(name).partition(".")[0] + ".jsonl"
     code = f"import pandas; pandas.read_pickle('{name}').to_json('{jsonl}', orient='records', lines=True)"
     return SourceError(
         "is a pickle, which can run any program when it is opened",
@@ -117,9 +117,14 @@ def _csv(name: str, delimiter: str, reading: Reading) -> Table:
 def _csv_rows(name: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """(line at which it begins, cells) of each row that is not empty."""
     csv.field_size_limit(1 << 30)
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     lines = (line + "\n" for line in lines_of(name))
-    rows, start = csv.reader(lines, delimiter=delimiter, strict=True, quoting=quoting), 1
+    rows = csv.reader(
+        lines,
+        delimiter=delimiter,
+        strict=True,
+        quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
+    )
+    start = 1
     try:
         for row in rows:
             if row:
@@ -139,7 +144,7 @@ def _csv_rows(name: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 def _json(name: str, reading: Reading) -> Table:
     text = whole_text(name)
     if text.lstrip().startswith("["):
-        return records_table(name, [*enumerate(parsed_json(text, name), 1)], reading)
+        return records_table(name, [*enumerate(parsed_json(text.strip(), name)[0], 1)], reading)
     records = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -165,10 +170,10 @@ def records_table(name: str, records: list[tuple[int, Any]], reading: Reading) -
     return Table(columns, f"{name}:{first_line}", rows)
 
 
-def parsed_json(text: str, name: str) -> Any:
-    """A whole file of JSON. Raises `SourceError`."""
+def parsed_json(text: str, name: str) -> tuple[Any, int]:
+    """The first value of a text that begins with it, and where it ends. Raises `SourceError`."""
     try:
-        return json.loads(text)
+        return json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
         raise SourceError(f"is not JSON: {_detail(error)}", where=f"{name}:{line}", fix=COPY_AGAIN) from None
