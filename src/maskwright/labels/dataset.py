@@ -38,6 +38,8 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
     _refuse_shared_files(given)
     reading = Reading(data, task)
     splits = {split: read_examples(location, reading) for split, location in given.items()}
+    if task.fixed_labels:
+        check_labels("train", splits["train"], task.fixed_labels, task)
     labels = find_labels(splits["train"], data, task)
     for split, examples in splits.items():
         check_labels(split, examples, labels, task)
@@ -75,7 +77,7 @@ def _refuse_shared_files(given: dict[str, str]) -> None:
     for split, location in given.items():
         for name in storage.expand([location]):
             path = name if storage.is_url(name) else os.path.realpath(name)
-            if path in owner:
+            if owner.get(path, split) != split:
                 raise ConfigError(
                     f"is in the {owner[path]} and in the {split} split",
                     where=name,

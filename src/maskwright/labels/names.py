@@ -35,10 +35,12 @@ def find_labels(train: Sequence[Example], data: LabelledData, task: Task) -> tup
         return ()
     labels = task.fixed_labels or _columns(data, task) or in_order(name for one in train for name in one.labels)
     counts = Counter(name for one in train for name in one.labels)
-    if len(labels) > len(train) or (task.kind == "single_label_classification" and len(counts) == len(train) > 2):
-        each = "more labels than" if len(labels) > len(train) else "a label of its own for each of the"
+    labelled = counts.total() if task.kind == "token_classification" else len(train)
+    found = task.fixed_labels is None and task.kind == "single_label_classification"
+    if len(labels) > labelled or (found and len(labels) == labelled > 2):
+        each = f"more labels than the {labelled}" if len(labels) > labelled else f"as many labels as the {labelled}"
         raise InputError(
-            f"has {each} {len(train)} examples ({shortened(labels)})",
+            f"has {each} examples ({shortened(labels)})",
             where=train[0].where,
             fix="name the label's column under data.label; numbers are task.kind: regression",
         )
