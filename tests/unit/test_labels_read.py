@@ -311,3 +311,24 @@ def test_files_of_a_glob_in_order_and_texts_without_labels(tmp_path: Path) -> No
 def test_sections_refuse_what_contradicts_itself(section: type[Task], values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         section(**values)
+
+
+@pytest.mark.parametrize(
+    ("header", "text", "pair", "label"),
+    [
+        ("sentence label", "sentence", None, "label"),
+        ("index sentence1 sentence2 label", "sentence1", "sentence2", "label"),
+        ("index question sentence label", "question", "sentence", "label"),
+        ("id qid1 qid2 question1 question2 is_duplicate", "question1", "question2", "is_duplicate"),
+        ("index genre sentence1_parse sentence1 sentence2 label1 gold_label", "sentence1", "sentence2", "gold_label"),
+        ("index genre filename year source1 source2 sentence1 sentence2 score", "sentence1", "sentence2", "score"),
+    ],
+    ids=["sst-2", "rte and wnli", "qnli", "qqp", "mnli", "sts-b"],
+)
+def test_glues_columns_are_found(header: str, text: str, pair: str | None, label: str, tmp_path: Path) -> None:
+    """CoLA has no header line, and MRPC's names are its own: these two need data.text and data.label."""
+    columns = header.split()
+    path = tmp_path / "train.tsv"
+    path.write_text("\t".join(columns) + "\n" + "\t".join(f"in {name}" for name in columns) + "\n")
+    (one,) = read(path)
+    assert (one.text, one.text_pair, one.labels) == (f"in {text}", pair and f"in {pair}", (f"in {label}",))

@@ -67,7 +67,7 @@ def test_smaller_shares_lie_inside_larger_ones_and_every_label_stays(task: Task,
 def test_shares_are_stratified() -> None:
     counts = Counter(one.labels[0] for one in take_fraction(some(SINGLE, repeats=False), SINGLE, 3, 0.5))
     assert all(abs(counts[name] - size / 2) <= 1.5 for name, size in SIZES.items())
-    train, validation = hold_out(some(SINGLE, repeats=False), SINGLE, 3, 0.25)
+    _, validation = hold_out(some(SINGLE, repeats=False), SINGLE, 3, 0.25)
     counts = Counter(one.labels[0] for one in validation)
     assert all(abs(counts[name] - size / 4) <= 2 for name, size in SIZES.items())
     values = sorted(one.value for one in hold_out(some(NUMBERS), NUMBERS, 3, 0.25)[1])
@@ -261,3 +261,21 @@ def test_a_tag_that_training_lacks_names_its_word(tmp_path: Path) -> None:
     data = LabelledData(train=str(tmp_path / "train.txt"), validation=str(tmp_path / "dev.txt"))
     with pytest.raises(InputError, match=r"dev\.txt:3: label 'B-Y' of word 2, 'c', is in the validation split"):
         read_dataset(data, TOKENS, 0)
+
+
+def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+    (tmp_path / "moved").mkdir()
+    files = {"train": "a x, b y, c y", "validation": "d x"}
+    prints = [dataset(folder, **files).fingerprint for folder in (tmp_path, tmp_path / "moved")]
+    prints += [dataset(tmp_path, **{**files, "validation": text}).fingerprint for text in ("d y", "e x")]
+    assert prints[0] == prints[1] and len(set(prints)) == 3
+
+
+def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> None:
+    files = write(tmp_path, train="a x, b y, c y, d x", validation="d x")
+    data = LabelledData(**files, text=0, label=1)
+    with pytest.raises(InputError, match="validation.tsv: holds no text that is not in the train split"):
+        read_dataset(data, SINGLE, 0)
+    (tmp_path / "validation.tsv").write_text("e\tx\n")
+    notes = read_dataset(data, SINGLE, 0).report.notes
+    assert f"only {tmp_path}/train.tsv:1 has the label 'label': if it is a header line" in notes[-1]

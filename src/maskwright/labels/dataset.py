@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ class Dataset:
     labels: tuple[str, ...]
     """In the order of their ids; none for regression and questions."""
     report: Report
+    fingerprint: str
+    """sha256 of all examples that are used, in order, and of the labels. It does not depend on where the files lie."""
 
 
 def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
@@ -52,6 +55,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
             f"{len(validation):,} of {len(splits['train']):,} training examples are held out for validation "
             f"(data.validation_fraction {data.validation_fraction:g})"
         )
+    _note_header(reading, splits["train"], labels)
     whole = len(train)
     train = take_fraction(train, task, seed, data.fraction)
     if data.fraction < 1.0:
@@ -68,7 +72,29 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         notes=tuple(reading.notes),
         unused=tuple(name for name, count in counts["train"].items() if not count),
     )
-    return Dataset(train, validation, used["test"], labels, report)
+    return Dataset(train, validation, used["test"], labels, report, _fingerprint(used, labels))
+
+
+def _fingerprint(splits: dict[str, list[Example]], labels: tuple[str, ...]) -> str:
+    digest = hashlib.sha256(repr(labels).encode())
+    for split, examples in splits.items():
+        digest.update(f"{split} {len(examples)}".encode())
+        for one in examples:
+            said = (one.text, one.text_pair, one.words, one.labels, one.value, [*map(tuple, one.answers)])
+            digest.update(repr(said).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]) -> None:
+    """Numbered columns mean that there is no header line; where there is one, it looks like a class of its own."""
+    first = train[0]
+    if reading.data.has_header or len(labels) < 3 or len(first.labels) != 1 or first.line != 1:
+        return
+    if label_counts(train, labels).get(first.labels[0]) == 1:
+        reading.note(
+            f"only {first.where} has the label '{first.labels[0]}': if it is a header line, give the columns' names "
+            "under data:, not their numbers"
+        )
 
 
 def _refuse_shared_files(given: dict[str, str]) -> None:

@@ -111,7 +111,8 @@ def encode(
 
 
 def open_tokenizer(location: str, *, words: bool = False) -> Any:
-    """A `tokenizers.Tokenizer` that adds its model's special tokens. `words`: each word begins as after a space.
+    """A `tokenizers.Tokenizer` that adds its model's special tokens. `words`: each word begins as after a space, also
+    the first; a tokenizer that is exported with a model of words has to be saved from here (`.save(path)`).
 
     Unlike pretraining, a special token that is spelt out in a text counts as one: so does `transformers`, with which
     the model will be used. Raises `TokenizerError`.
@@ -119,9 +120,9 @@ def open_tokenizer(location: str, *, words: bool = False) -> Any:
     from tokenizers import Tokenizer
 
     path = tokenizer_file(location)
-    content = storage.read_json(path)
     try:
         if words:
+            content = storage.read_json(path)
             content["pre_tokenizer"] = _with_prefix_space(content.get("pre_tokenizer"))
             tokenizer = Tokenizer.from_str(json.dumps(content))
         else:
@@ -202,7 +203,8 @@ def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], m
     tokenizer.enable_truncation(max_seq_len)
     rows, positions, numbers, tags = [], [], [], []
     for batch in _batches(examples):
-        encodings = tokenizer.encode_batch_fast([list(one.words) for one in batch], is_pretokenized=True)
+        # The fast variant leaves out which word a piece comes from.
+        encodings = tokenizer.encode_batch([list(one.words) for one in batch], is_pretokenized=True)
         for one, encoding in zip(batch, encodings, strict=True):
             words = np.array([-1 if word is None else word for word in encoding.word_ids], np.int32)
             before = np.concatenate([np.array([-1], np.int32), words[:-1]])
