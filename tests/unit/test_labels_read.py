@@ -116,6 +116,11 @@ def test_numbers_and_booleans_are_names_as_they_look(tmp_path: Path) -> None:
     assert [one.labels for one in read(path)] == [("1",), ("1",), ("true",)]
 
 
+def test_labels_of_the_configuration_are_words() -> None:
+    assert Task(labels=[True, False, 3, "x"]).fixed_labels == ("true", "false", "3", "x")
+    assert Task(labels={True: "yes", False: "no"}).translation == {"true": "yes", "false": "no"}
+
+
 def test_regression_labels_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("sentence1\tsentence2\tscore\na\tb\t3.25\nc\td\t-1e2\n")
@@ -198,6 +203,9 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
     assert len(read_examples(str(path), skipping)) == 1 and skipping.skipped[0].where == f"{path}:2"
     path = squad(tmp_path / "dev.json", answers=[{"text": "Éva"}])
     assert "FILE:2: answer 'Éva' is not in its context" in fails(path, QUESTIONS)
+    assert "FILE:2: column 'question': U+DC00 is half" in fails(
+        squad(tmp_path / "dev.json", question="\udc00"), QUESTIONS
+    )
     assert "FILE:2: the question is empty" in fails(squad(tmp_path / "dev.json", question=" "), QUESTIONS)
     path.write_text('{"data": [{"paragraphs": [{"context": "x"}]}]}')
     assert "is not SQuAD's JSON: a part without the list 'qas'" in fails(path, QUESTIONS)
@@ -236,6 +244,7 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "x", "label": 1}\n3\n', {}, "FILE:2: is not an object with keys"),
         ("a.jsonl", '{"text": 5, "label": 1}\n', {}, "FILE:1: column 'text' is int, not text"),
         ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', {}, "FILE:1: column 'text': U+D800 is half a surrogate"),
+        ("a.jsonl", '{"text": "x", "label": NaN}\n', {}, "FILE:1: column 'label' has no label"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', {}, "FILE:1: column 'label' is list, not one label"),
         ("a.parquet", b"PAR1 nonsense", {}, "FILE: is not Parquet"),
     ],
@@ -253,9 +262,9 @@ def test_mistakes_in_tables(
 @pytest.mark.parametrize(
     ("name", "content", "data", "message"),
     [
-        ("a.txt", "a\tO\nb\n\nc\tO\n", {}, "FILE:1: line 2 has 1 columns, the first word has 2"),
-        ("a.txt", "a\tO\n\t O\n", {}, "FILE:1: word 2 of 2 is empty"),
-        ("a.txt", "a\tO\nb\t\n", {}, "FILE:1: word 2 of 2 has no tag"),
+        ("a.txt", "a\tO\nb\n\nc\tO\n", {}, "FILE:2: has 1 columns, the first word has 2"),
+        ("a.txt", "a\tO\n\t O\n", {}, "FILE:2: has no word"),
+        ("a.txt", "a\tO\nb\t\n", {}, "FILE:2: has no tag"),
         ("a.txt", "a\n", {}, "FILE:1: has one column, no tags"),
         ("a.txt", "a\tO\n", {"text": 2}, "FILE:1: has 2 columns, no column 2"),
         ("a.txt", "a\tO\n", {"text": "word"}, "FILE:1: has columns without names, so none is 'word'"),
@@ -264,6 +273,8 @@ def test_mistakes_in_tables(
         ("a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}\n', {}, "FILE:1: has 1 words and 2 tags"),
         ("a.jsonl", '{"words": "a", "tags": ["O"]}\n', {}, "FILE:1: column 'words' is str, not a list"),
         ("a.jsonl", '{"words": [], "tags": []}\n', {}, "FILE:1: has no words"),
+        ("a.jsonl", '{"words": ["a", ""], "tags": [0, 1]}\n', {}, "FILE:1: word 2 of 2 is empty"),
+        ("a.jsonl", '{"words": ["a", "b"], "tags": [0, null]}\n', {}, "FILE:1: word 2 of 2 has no tag"),
     ],
 )
 def test_mistakes_in_tagged_words(name: str, content: str, data: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -306,6 +317,11 @@ def test_files_of_a_glob_in_order_and_texts_without_labels(tmp_path: Path) -> No
         (LabelledData, {"train": "x", "text": 0, "label": "y"}, "partly by number and partly by name"),
         (LabelledData, {"train": "x", "text_pair": "y"}, "text_pair is set without text"),
         (LabelledData, {"train": "x", "fraction": 0.0}, "greater than 0"),
+        (LabelledData, {"train": "x", "text": True}, "True is no column"),
+        (LabelledData, {"train": "x", "label": [1, -1]}, r"\[1, -1\] is no column"),
+        (LabelledData, {"train": "x", "text": [], "label": []}, r"\[\] is no column"),
+        (Task, {"labels": "no, yes"}, "'no, yes' is no list of labels"),
+        (Task, {"labels": {"a": None, "b": 1}}, "is no list of labels"),
     ],
 )
 def test_sections_refuse_what_contradicts_itself(section: type[Task], values: dict[str, Any], message: str) -> None:

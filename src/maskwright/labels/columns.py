@@ -150,8 +150,8 @@ def _number(cell: Any, column: Column) -> float:
 
 
 def _name(cell: Any) -> str:
-    """A label's name: the number 1 and the 1.0 that pandas makes of it are both `1`; a null is no name."""
-    if cell is None:
+    """A label's name: the number 1 and the 1.0 that pandas makes of it are both `1`; a null or NaN is no name."""
+    if cell is None or cell != cell:
         return ""
     if isinstance(cell, bool):
         return str(cell).lower()
@@ -235,7 +235,7 @@ def _question(example: Example, record: Record, roles: Roles, reading: Reading) 
 
 def asked(example: Example, question: str, context: str, answers: list[Answer], key: str) -> Example:
     for what, content in (("question", question), ("context", context)):
-        if not content.strip():
+        if not _string(content, what).strip():
             raise Unusable(f"the {what} is empty", "write a text there, or take the record out")
     for text, start in answers:
         if not isinstance(text, str) or type(start) is not int or not text:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from maskwright.core.config import Share
 from maskwright.core.settings import Refused, Section
@@ -16,9 +16,9 @@ TaskKind = Literal[
     "token_classification",
     "question_answering",
 ]
-Column = Annotated[int, Field(ge=0)] | str
+Column = str | Annotated[int, Field(ge=0)]
 """A column's name, or its number from 0 in a file without a header line."""
-Name = int | str
+Name = str | int
 """A label as YAML has it: `- 1` is a number there, and a label all the same."""
 
 
@@ -36,6 +36,17 @@ class Task(Section):
     """Only for question_answering: tokens that two neighbouring windows of a long context share."""
     max_answer_length: Annotated[int, Field(ge=1)] = 30
     """Only for question_answering: tokens in the longest answer that is predicted."""
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _true_is_a_name(cls, labels: Any) -> Any:
+        """Files that say `true` have a label of that name, which YAML takes for more than a word."""
+        given = [*labels, *labels.values()] if isinstance(labels, dict) else labels
+        if labels is not None and not (isinstance(given, list) and all(isinstance(one, str | int) for one in given)):
+            raise Refused(f"{labels!r:.60} is no list of labels", fix="write [no, yes], or {0: no, 1: yes}")
+        if isinstance(labels, dict):
+            return {_word(said): _word(name) for said, name in labels.items()}
+        return labels and [_word(name) for name in labels]
 
     @model_validator(mode="after")
     def _labels_are_names(self) -> Task:
@@ -91,6 +102,15 @@ class LabelledData(Section):
     on_bad_input: Literal["error", "skip"] = "error"
     """What to do with a record that cannot be read or whose text is empty: stop, or leave it out and name it."""
 
+    @field_validator("text", "text_pair", "label", mode="before")
+    @classmethod
+    def _is_a_column(cls, given: Any) -> Any:
+        listed = given if isinstance(given, list) and given else [given]
+        for column in listed:
+            if given is not None and not (isinstance(column, str) or (type(column) is int and column >= 0)):
+                raise Refused(f"{given!r:.60} is no column", fix="give a column's name, or its number from 0")
+        return given
+
     @model_validator(mode="after")
     def _columns_agree(self) -> LabelledData:
         if self.text_pair is not None and self.text is None:
@@ -113,6 +133,10 @@ class LabelledData(Section):
     def has_header(self) -> bool:
         """Whether CSV and TSV begin with a line of names."""
         return not any(isinstance(column, int) for column in [*self.text_columns, *self.label_columns])
+
+
+def _word(name: str | int) -> str:
+    return str(name).lower() if isinstance(name, bool) else str(name)
 
 
 def _listed(column: int | str | list[int | str] | None) -> list[int | str]:

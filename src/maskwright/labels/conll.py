@@ -32,18 +32,19 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
         reading.note(f"each word begins with '{prefix}:', as in WikiANN: it is taken off")
     translation = reading.task.translation
     for sentence in sentences:
-        start = sentence[0][0]
+        start = line = sentence[0][0]
         try:
-            for line, cells in sentence:
+            for line, cells in sentence:  # noqa: B007 - the line is named when one is refused
                 if len(cells) != len(first[1]):
-                    what = f"has {len(cells)} columns, the first word has {len(first[1])}"
-                    raise Unusable(f"line {line} {what}" if line != start else what, "repair the line")
+                    raise Unusable(f"has {len(cells)} columns, the first word has {len(first[1])}", "repair the line")
+                if not cells[word].strip() or (reading.labelled and not cells[tag].strip()):
+                    raise Unusable("has no word" if not cells[word].strip() else "has no tag", "repair the line")
             words = tuple(cells[word].removeprefix(f"{prefix}:") if prefix else cells[word] for _, cells in sentence)
-            tags = tuple(cells[tag] for _, cells in sentence) if reading.labelled else ()
+            tags = tuple(cells[tag].strip() for _, cells in sentence) if reading.labelled else ()
             translated = tuple(translation.get(one, one) for one in tags)
             yield tagged(Example(name, start), words, translated, labelled=reading.labelled)
         except Unusable as error:
-            reading.fault(f"{name}:{start}", error.what, error.fix)
+            reading.fault(f"{name}:{line}", error.what, error.fix)
 
 
 def _sentences(lines: list[str]) -> Iterator[list[Row]]:
