@@ -1,0 +1,249 @@
+"""Records of a table to examples: which column is what, and what a cell may hold for each kind of task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from maskwright.core.errors import SourceError
+from maskwright.labels.config import TaskKind
+from maskwright.labels.example import Answer, Example, Reading, Unusable
+from maskwright.labels.tables import Record, Table
+
+Column = int | str
+PAIRS: tuple[tuple[str, str | None], ...] = (
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("sentence", None),
+    ("text", None),
+)
+"""Names of the texts in GLUE and in its relatives, in the order in which they are looked for."""
+LABELS = ("label", "labels", "gold_label", "is_duplicate", "score")
+KNOWN: dict[TaskKind, tuple[tuple[tuple[str, str | None], ...], tuple[str, ...]]] = {
+    "token_classification": ((("words", None), ("tokens", None)), ("tags", "ner_tags", "labels", "label")),
+    "question_answering": ((("question", "context"),), ("answers",)),
+}
+"""The same for the other tasks, as in Hugging Face's data sets."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    text: list[Column]
+    pair: Column | None
+    label: list[Column]
+    """Empty when no label is read."""
+    key: list[Column]
+    """The column `id` of questions, where there is one."""
+
+    @property
+    def all(self) -> list[Column]:
+        return [*self.text, *([] if self.pair is None else [self.pair]), *self.label, *self.key]
+
+
+def examples_of(name: str, table: Table, reading: Reading) -> Iterator[Example]:
+    roles = _roles(table, reading)
+    build = {"token_classification": _words, "question_answering": _question}.get(reading.task.kind, _text)
+    for line, record in table.rows(roles.all):
+        try:
+            missing = [column for column in roles.all if column not in record]
+            if missing:
+                raise Unusable(f"has no '{missing[0]}' (keys: {_listed(record)})", "add it")
+            yield build(Example(name, line), record, roles, reading)
+        except Unusable as error:
+            reading.fault(f"{name}:{line}", error.what, error.fix)
+
+
+def _roles(table: Table, reading: Reading) -> Roles:
+    """Columns as the configuration names them, or as GLUE and Hugging Face's data sets do, which is then noted."""
+    data, kind = reading.data, reading.task.kind
+    texts, labels = KNOWN.get(kind, (PAIRS, LABELS))
+    text, pair, label = data.text_columns, data.text_pair, data.label_columns if reading.labelled else []
+    if not text:
+        found = next(((a, b) for a, b in texts if a in table.columns and (b is None or b in table.columns)), None)
+        if found is None:
+            raise _no_column("text", "text", table)
+        text, pair = [found[0]], found[1]
+        reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
+    if reading.labelled and not label:
+        one = next((column for column in labels if column in table.columns), None)
+        if one is None:
+            raise _no_column("labels", "label", table)
+        label = [one]
+        reading.note(f"the label is column '{one}'")
+    if kind == "question_answering" and pair is None:
+        raise _no_column("context", "text_pair", table)
+    key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
+    roles = Roles(text, pair, label, key)
+    for column in roles.all:
+        if column not in table.columns:
+            raise SourceError(
+                f"has no column {column!r} (columns: {_listed(table.columns)})",
+                where=table.header,
+                fix="name another under data:, or give numbers from 0 where the files have no header line",
+            )
+    return roles
+
+
+def _no_column(what: str, key: str, table: Table) -> SourceError:
+    columns = _listed(table.columns)
+    return SourceError(
+        f"has no column with a usual name for the {what} (columns: {columns})",
+        where=table.header,
+        fix=f"name it under data.{key}, or give its number from 0 where the files have no header line",
+    )
+
+
+def _listed(columns: Any) -> str:
+    return ", ".join(str(column)[:40] for column in columns)
+
+
+# ---- one record --------------------------------------------------------------------------------------------------
+
+
+def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
+    text = " ".join(_string(record[column], column) for column in roles.text)
+    pair = None if roles.pair is None else _string(record[roles.pair], roles.pair)
+    for content, column in ((text, roles.text[0]), (pair, roles.pair)):
+        if content is not None and not content.strip():
+            raise Unusable(f"column {column!r} is empty", "write a text there, or take the record out")
+    labels: tuple[str, ...] = ()
+    value = 0.0
+    if roles.label and reading.task.kind == "regression":
+        value = _number(record[roles.label[0]], roles.label[0])
+    elif roles.label and reading.task.kind == "multi_label_classification":
+        labels = _several(record, roles.label, reading)
+    elif roles.label:
+        labels = (_class(record[roles.label[0]], roles.label[0], reading),)
+    return Example(example.file, example.line, text, pair, labels=labels, value=value)
+
+
+def _string(cell: Any, column: Column) -> str:
+    """A null is an empty text. JSON can spell half a surrogate pair, which no tokenizer takes."""
+    if cell is None:
+        return ""
+    if not isinstance(cell, str):
+        raise Unusable(f"column {column!r} is {type(cell).__name__}, not text", "write it as text")
+    if not cell.isascii():
+        try:
+            cell.encode("utf-8")
+        except UnicodeEncodeError as error:
+            code = f"U+{ord(cell[error.start]):04X}"
+            raise Unusable(f"column {column!r}: {code} is half a surrogate pair", "repair the text") from None
+    return cell
+
+
+def _number(cell: Any, column: Column) -> float:
+    try:
+        value = float(cell) if isinstance(cell, str | int | float) and not isinstance(cell, bool) else math.nan
+    except (ValueError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise Unusable(
+            f"label {cell!r:.40} in column {column!r} is not a number",
+            "repair it, or name the label's column under data.label",
+        )
+    return value
+
+
+def _name(cell: Any) -> str:
+    """A label's name: the number 1 and the 1.0 that pandas makes of it are both `1`; a null or NaN is no name."""
+    if cell is None or cell != cell:
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def _class(cell: Any, column: Column, reading: Reading) -> str:
+    if isinstance(cell, list | dict):
+        fix = "write one label, or take task.kind: multi_label_classification"
+        raise Unusable(f"column {column!r} is {type(cell).__name__}, not one label", fix)
+    name = _name(cell)
+    if not name:
+        raise Unusable(f"column {column!r} has no label", "write one, or take the record out")
+    return reading.task.translation.get(name, name)
+
+
+def _several(record: Record, columns: list[Column], reading: Reading) -> tuple[str, ...]:
+    """Any number of labels: a list, one cell with a separator, or a column of 0 and 1 for each."""
+    translation = reading.task.translation
+    if len(columns) > 1:
+        found = []
+        for column in columns:
+            state = _name(record[column])
+            if state not in ("0", "1", "true", "false", "True", "False"):
+                raise Unusable(f"column {column!r} is {record[column]!r:.40}, not 0 or 1", "write 0 or 1")
+            if state in ("1", "true", "True"):
+                found.append(str(column))
+    else:
+        cell = record[columns[0]]
+        found = [_name(one) for one in cell] if isinstance(cell, list) else _name(cell).split(reading.task.separator)
+        found = [name.strip() for name in found if name.strip()]
+    return tuple(dict.fromkeys(translation.get(name, name) for name in found))
+
+
+def _words(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
+    words, tags = record[roles.text[0]], record[roles.label[0]] if roles.label else None
+    for column, cell in ((roles.text[0], words), *(((roles.label[0], tags),) if roles.label else ())):
+        if not isinstance(cell, list):
+            raise Unusable(f"column {column!r} is {type(cell).__name__}, not a list", 'write ["One", "word", "each"]')
+    translation = reading.task.translation
+    named = tuple(_name(tag) for tag in tags or ())
+    return tagged(
+        example,
+        tuple(_string(word, roles.text[0]) for word in words),
+        tuple(translation.get(tag, tag) for tag in named),
+        labelled=bool(roles.label),
+    )
+
+
+def tagged(example: Example, words: tuple[str, ...], tags: tuple[str, ...], *, labelled: bool) -> Example:
+    """A sentence. Raises `Unusable`."""
+    if not words:
+        raise Unusable("has no words", "take the record out")
+    if labelled and len(words) != len(tags):
+        raise Unusable(f"has {len(words)} words and {len(tags)} tags", "write one tag for each word")
+    for number, word in enumerate(words, 1):
+        if not word.strip():
+            raise Unusable(f"word {number} of {len(words)} is empty", "take it out, with its tag")
+    for number, tag in enumerate(tags, 1):
+        if not tag:
+            raise Unusable(f"word {number} of {len(words)} has no tag", "write one, such as O")
+    return Example(example.file, example.line, words=words, labels=tags)
+
+
+def _question(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
+    """The layout of Hugging Face's data sets: answers are {"text": [...], "answer_start": [...]}."""
+    answers: list[Answer] = []
+    if roles.label:
+        cell = record[roles.label[0]]
+        texts, starts = (cell.get("text"), cell.get("answer_start")) if isinstance(cell, dict) else (None, None)
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            fix = 'write {"text": ["…"], "answer_start": [0]}'
+            raise Unusable(f"column {roles.label[0]!r} holds no answers", fix)
+        answers = [Answer(text, start) for text, start in zip(texts, starts, strict=True)]
+    question = " ".join(_string(record[column], column) for column in roles.text)
+    context = _string(record[roles.pair], roles.pair) if roles.pair is not None else ""
+    return asked(example, question, context, answers, _name(record[roles.key[0]]) if roles.key else "")
+
+
+def asked(example: Example, question: str, context: str, answers: list[Answer], key: str) -> Example:
+    for what, content in (("question", question), ("context", context)):
+        if not _string(content, what).strip():
+            raise Unusable(f"the {what} is empty", "write a text there, or take the record out")
+    for text, start in answers:
+        if not isinstance(text, str) or type(start) is not int or not text:
+            raise Unusable(f"answer {text!r:.40} at {start!r:.20} is no text at a character", "repair the record")
+        if start < 0 or context[start : start + len(text)] != text:
+            found = context[max(start, 0) : max(start, 0) + len(text)]
+            raise Unusable(
+                f"answer {text!r:.60} is not in its context at character {start}, where {found!r:.60} is",
+                "count answer_start in characters from 0",
+            )
+    return Example(example.file, example.line, question, context, answers=tuple(answers), key=key)

@@ -1,0 +1,128 @@
+"""A run's labelled data: three splits, the labels in the order of their ids, and a report on the files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from maskwright.core import storage
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.labels.config import LabelledData, Task
+from maskwright.labels.example import Example, Reading
+from maskwright.labels.names import check_labels, find_labels, tag_scheme
+from maskwright.labels.read import read_examples
+from maskwright.labels.report import Finding, Report, examine, label_counts
+from maskwright.labels.split import hold_out, take_fraction
+
+
+@dataclass(frozen=True)
+class Dataset:
+    train: list[Example]
+    validation: list[Example]
+    test: list[Example]
+    """Empty when `data.test` is not set."""
+    labels: tuple[str, ...]
+    """In the order of their ids; none for regression and questions."""
+    report: Report
+    fingerprint: str
+    """sha256 of all examples that are used, in order, and of the labels. It does not depend on where the files lie."""
+
+
+def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
+    """Reads all splits. Labels are those of the whole training split, whatever `data.fraction`.
+
+    Raises `InputError` (exit 2) with file and line for what cannot be used; the report holds what only deserves a
+    warning, and nothing is printed.
+    """
+    locations = {"train": data.train, "validation": data.validation, "test": data.test}
+    given = {split: location for split, location in locations.items() if location is not None}
+    _refuse_shared_files(given)
+    reading = Reading(data, task)
+    splits = {split: read_examples(location, reading) for split, location in given.items()}
+    if task.fixed_labels:
+        check_labels("train", splits["train"], task.fixed_labels, task)
+    labels = find_labels(splits["train"], data, task)
+    for split, examples in splits.items():
+        check_labels(split, examples, labels, task)
+    findings = examine(splits, task)
+    _refuse_copies(findings, splits, given)
+    train, validation = splits["train"], splits.get("validation", [])
+    if data.validation is None:
+        train, validation = hold_out(train, task, seed, data.validation_fraction)
+        reading.note(
+            f"{len(validation):,} of {len(splits['train']):,} training examples are held out for validation "
+            f"(data.validation_fraction {data.validation_fraction:g})"
+        )
+    _note_header(reading, splits["train"], labels)
+    whole = len(train)
+    train = take_fraction(train, task, seed, data.fraction)
+    if data.fraction < 1.0:
+        reading.note(f"{len(train):,} of {whole:,} training examples are used (data.fraction {data.fraction:g})")
+    if task.kind == "token_classification":
+        reading.note(tag_scheme(splits["train"]))
+    used = {"train": train, "validation": validation, "test": splits.get("test", [])}
+    counts = {split: label_counts(examples, labels) for split, examples in used.items() if examples}
+    report = Report(
+        sizes={split: len(examples) for split, examples in used.items() if examples},
+        counts=counts,
+        findings=tuple(findings),
+        skipped=tuple(reading.skipped),
+        notes=tuple(reading.notes),
+        unused=tuple(name for name, count in counts["train"].items() if not count),
+    )
+    return Dataset(train, validation, used["test"], labels, report, _fingerprint(used, labels))
+
+
+def _fingerprint(splits: dict[str, list[Example]], labels: tuple[str, ...]) -> str:
+    digest = hashlib.sha256(repr(labels).encode())
+    for split, examples in splits.items():
+        digest.update(f"{split} {len(examples)}".encode())
+        for one in examples:
+            said = (one.text, one.text_pair, one.words, one.labels, one.value, [*map(tuple, one.answers)])
+            digest.update(repr(said).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]) -> None:
+    """Numbered columns mean that there is no header line; where there is one, it looks like a class of its own."""
+    first = train[0]
+    if reading.data.has_header or len(labels) < 3 or len(first.labels) != 1 or first.line != 1:
+        return
+    if label_counts(train, labels).get(first.labels[0]) == 1:
+        reading.note(
+            f"only {first.where} has the label '{first.labels[0]}': if it is a header line, give the columns' names "
+            "under data:, not their numbers"
+        )
+
+
+def _refuse_shared_files(given: dict[str, str]) -> None:
+    """One file, or one found by two globs, in two splits."""
+    owner: dict[str, str] = {}
+    for split, location in given.items():
+        for name in storage.expand([location]):
+            path = name if storage.is_url(name) else os.path.realpath(name)
+            if owner.get(path, split) != split:
+                raise ConfigError(
+                    f"is in the {owner[path]} and in the {split} split",
+                    where=name,
+                    fix=f"name another file under data.{split}" + _or_leave_out(split),
+                )
+            owner[path] = split
+
+
+def _refuse_copies(findings: Sequence[Finding], splits: dict[str, list[Example]], given: dict[str, str]) -> None:
+    """The same content under another name or in another format."""
+    for finding in findings:
+        if finding.kind == "leak" and finding.count == len(splits[finding.splits[1]]):
+            earlier, later = finding.splits
+            raise InputError(
+                f"holds no text that is not in the {earlier} split as well ({finding.places[0]})",
+                where=given[later],
+                fix=f"name another file under data.{later}" + _or_leave_out(later),
+            )
+
+
+def _or_leave_out(split: str) -> str:
+    return ", or leave it out: a share of data.train is then held out" if split == "validation" else ", or leave it out"

@@ -1,0 +1,82 @@
+"""What is read from a user's files, before any tokenizer: an example, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from maskwright.core.errors import SourceError
+from maskwright.labels.config import LabelledData, Task
+
+
+class Answer(NamedTuple):
+    text: str
+    start: int
+    """Character of the context at which it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """`labels`: one class, any number of them, or a tag for each word. Texts are as the file has them."""
+
+    file: str
+    line: int
+    """Line in the file, from 1; the record's number in Parquet, in SQuAD and in a JSON list."""
+    text: str = ""
+    """The text, the first of a pair, or the question."""
+    text_pair: str | None = None
+    """The second of a pair, or the context."""
+    words: tuple[str, ...] = ()
+    """Only for token classification."""
+    labels: tuple[str, ...] = ()
+    value: float = 0.0
+    """Only for regression."""
+    answers: tuple[Answer, ...] = ()
+    """Only for questions. None of them means that the context has no answer."""
+    key: str = ""
+    """A question's id in SQuAD."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    @property
+    def content(self) -> str:
+        """What a model sees, with white space made equal: two examples with the same content are duplicates."""
+        parts = [*self.words] if self.words else [self.text, self.text_pair or ""]
+        return "\0".join(" ".join(part.split()) for part in parts)
+
+
+class Unusable(Exception):
+    """Raised while one record is read: what is wrong with it, and the fix; `Reading.fault` decides what follows."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        self.what, self.fix = what, fix
+        super().__init__(what)
+
+
+class Skipped(NamedTuple):
+    where: str
+    what: str
+
+
+@dataclass
+class Reading:
+    """How files are read, and what is noticed on the way."""
+
+    data: LabelledData
+    task: Task
+    labelled: bool = True
+    """False for texts that are to be predicted: no label is looked for."""
+    notes: dict[str, None] = field(default_factory=dict)
+    """What was decided for the user, in sentences; each is said once."""
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def note(self, sentence: str) -> None:
+        self.notes.setdefault(sentence)
+
+    def fault(self, where: str, what: str, fix: str) -> None:
+        """A record that cannot be used: raises `SourceError`, or remembers it (`data.on_bad_input: skip`)."""
+        if self.data.on_bad_input == "error":
+            raise SourceError(what, where=where, fix=f"{fix}, or data.on_bad_input: skip")
+        self.skipped.append(Skipped(where, what))

@@ -1,0 +1,123 @@
+"""Labels: found in the training split, put in a stable order, and checked in every split."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.labels.config import LabelledData, Task
+from maskwright.labels.example import Example
+
+CLASSES = ("single_label_classification", "token_classification")
+"""Kinds of task in which each text or word has exactly one label."""
+INTEGER = re.compile(r"-?[0-9]+")
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Numeric order when all are integers, else by code point: other examples or another order of them change
+    nothing."""
+    names = set(names)
+    if all(INTEGER.fullmatch(name) for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))
+
+
+def find_labels(train: Sequence[Example], data: LabelledData, task: Task) -> tuple[str, ...]:
+    """The labels in the order of their ids; none for regression and questions.
+
+    Raises `InputError` (exit 2) where there is nothing to learn: one class only, as many classes as examples.
+    """
+    if task.kind == "regression":
+        _refuse_constant(train)
+    if task.kind in ("regression", "question_answering"):
+        return ()
+    labels = task.fixed_labels or _columns(data, task) or in_order(name for one in train for name in one.labels)
+    counts = Counter(name for one in train for name in one.labels)
+    labelled = counts.total() if task.kind == "token_classification" else len(train)
+    found = task.fixed_labels is None and task.kind == "single_label_classification"
+    if len(labels) > labelled or (found and len(labels) == labelled > 2):
+        each = f"more labels than the {labelled}" if len(labels) > labelled else f"as many labels as the {labelled}"
+        raise InputError(
+            f"has {each} examples ({shortened(labels)})",
+            where=train[0].where,
+            fix="name the label's column under data.label; numbers are task.kind: regression",
+        )
+    if task.kind in CLASSES and len(counts) == 1:
+        raise InputError(
+            f"has the label '{next(iter(counts))}' only, in all {len(train)} examples",
+            where=train[0].where,
+            fix="give examples of at least two labels, or name the right column under data.label",
+        )
+    if not counts:
+        raise InputError("has no label in any example", where=train[0].where, fix="check data.label")
+    return labels
+
+
+def _columns(data: LabelledData, task: Task) -> tuple[str, ...]:
+    """One column for each label: their order is the configuration's."""
+    several = task.kind == "multi_label_classification" and len(data.label_columns) > 1
+    return tuple(map(str, data.label_columns)) if several else ()
+
+
+def _refuse_constant(train: Sequence[Example]) -> None:
+    values = {one.value for one in train}
+    if len(values) == 1:
+        raise InputError(
+            f"has the label {next(iter(values)):g} only, in all {len(train)} examples",
+            where=train[0].where,
+            fix="name the right column under data.label",
+        )
+
+
+def check_labels(split: str, examples: Sequence[Example], labels: Sequence[str], task: Task) -> None:
+    """Raises `InputError` naming the first example with a label that is not among `labels`."""
+    known = set(labels)
+    for one in examples:
+        for number, name in enumerate(one.labels, 1):
+            if name in known:
+                continue
+            what = f"label '{name}'" + (f" of word {number}, '{one.words[number - 1]}'," if one.words else "")
+            if task.fixed_labels:
+                raise ConfigError(
+                    f"{what} is not in task.labels ({shortened(labels)})",
+                    where=one.where,
+                    fix="add it there, or repair the file",
+                )
+            raise InputError(
+                f"{what} is in the {split} split, but no training example has it ({shortened(labels)})",
+                where=one.where,
+                fix="repair the file, add training examples, or name all labels in task.labels",
+            )
+
+
+def shortened(names: Sequence[str], most: int = 6) -> str:
+    listed = ", ".join(name[:30] for name in names[:most])
+    return listed + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def tag_scheme(examples: Sequence[Example]) -> str:
+    """A sentence on how the tags mark spans, since metrics over spans depend on it: IOB2, IOB1, IOBES, BILOU, IO."""
+    prefixes: set[str] = set()
+    loose: list[str] = []
+    """Where a span begins with I-, which IOB2 does not have."""
+    for one in examples:
+        before = "O"
+        for number, tag in enumerate(one.labels):
+            prefix, dash, kind = tag.partition("-")
+            if tag != "O" and (not dash or prefix not in "BIOESLU" or len(prefix) != 1):
+                return f"tag '{tag}' has no prefix such as B- or I-: each word is judged by itself"
+            prefixes.add(prefix)
+            if prefix == "I" and before not in (f"B-{kind}", f"I-{kind}"):
+                loose.append(f"{one.where} word {number + 1}")
+            before = tag
+    if prefixes <= {"O", "I"}:
+        return "tags follow IO: neighbouring spans of one kind cannot be told apart"
+    if prefixes & {"E", "S"}:
+        return "tags follow IOBES"
+    if prefixes & {"L", "U"}:
+        return "tags follow BILOU"
+    if loose:
+        return f"{len(loose):,} spans begin with I-, as in IOB1 and not in IOB2 (first: {loose[0]})"
+    return "tags follow IOB2"

@@ -1,0 +1,135 @@
+"""What a person should know of labelled files before training on them: sizes, duplicates, conflicts, leaks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from maskwright.labels.config import Task
+from maskwright.labels.example import Example, Skipped
+from maskwright.labels.names import shortened
+from maskwright.text.dedup import text_key
+
+PLACES = 3
+"""Places that are named of each finding."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    kind: Literal["duplicate", "conflict", "leak"]
+    """duplicate: the same text and label again. conflict: the same text with another label, in one split. leak: a text
+    of one split in a later one (train, validation, test)."""
+    splits: tuple[str, ...]
+    """One split, or the earlier and the later one."""
+    count: int
+    """Examples of the last of `splits` that repeat an earlier one."""
+    relabelled: int
+    """How many of them have another label than their first."""
+    places: tuple[str, ...]
+    """The first few, as `a.csv:9 'yes' as line 3 'no'`."""
+
+    def __str__(self) -> str:
+        split, number = self.splits[-1], f"{self.count:,} example{'s' * (self.count != 1)}"
+        verb = "repeat" if self.count != 1 else "repeats"
+        sentence = {
+            "duplicate": f"{split}: {number} {verb} an earlier one with its label",
+            "conflict": f"{split}: {number} {verb} an earlier text with another label",
+            "leak": f"{split}: {number} {verb} a text of the {self.splits[0]} split",
+        }[self.kind]
+        if self.kind == "leak" and self.relabelled:
+            sentence += f", {self.relabelled:,} with another label"
+        rest = ", …" if self.count > len(self.places) else ""
+        return f"{sentence} ({', '.join(self.places)}{rest})"
+
+
+@dataclass(frozen=True)
+class Report:
+    sizes: dict[str, int]
+    """Examples in each split that is used."""
+    counts: dict[str, dict[str, int]]
+    """Per split, examples (for tags, words) of each label."""
+    findings: tuple[Finding, ...]
+    """About the files, before a share was held out or taken."""
+    skipped: tuple[Skipped, ...]
+    """Records left out (`data.on_bad_input: skip`)."""
+    notes: tuple[str, ...]
+    """What was decided for the user."""
+    unused: tuple[str, ...]
+    """Labels of `task.labels` without a training example."""
+
+    def warnings(self) -> list[str]:
+        lines = list(map(str, self.findings))
+        if self.skipped:
+            named = ", ".join(f"{one.where} {one.what}" for one in self.skipped[:PLACES])
+            rest = ", …" if len(self.skipped) > PLACES else ""
+            lines.append(f"{len(self.skipped):,} records are left out ({named}{rest})")
+        if self.unused:
+            lines.append(f"no training example has the label {shortened(self.unused)}")
+        return lines
+
+
+def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[Finding]:
+    """Duplicates and conflicts inside each split, and texts of each split in those after it. Texts are compared with
+    white space made equal; memory is about 300 bytes an example."""
+    keys = {split: [text_key(one.content.encode()) for one in examples] for split, examples in splits.items()}
+    findings: list[Finding] = []
+    for split, examples in splits.items():
+        findings += _inside(split, examples, keys[split], task)
+    for earlier, later in combinations(splits, 2):
+        first: dict[bytes, Example] = {}
+        for key, one in zip(keys[earlier], splits[earlier], strict=True):
+            first.setdefault(key, one)
+        found = [(one, first[key]) for key, one in zip(keys[later], splits[later], strict=True) if key in first]
+        findings += _finding("leak", (earlier, later), found, task)
+    return findings
+
+
+def _inside(split: str, examples: Sequence[Example], keys: list[bytes], task: Task) -> Iterator[Finding]:
+    seen: dict[bytes, dict[str, Example]] = {}
+    same: list[tuple[Example, Example]] = []
+    other: list[tuple[Example, Example]] = []
+    for key, one in zip(keys, examples, strict=True):
+        known = seen.setdefault(key, {})
+        label = label_text(one, task)
+        if label in known:
+            same.append((one, known[label]))
+        elif known:
+            other.append((one, next(iter(known.values()))))
+        known.setdefault(label, one)
+    yield from _finding("duplicate", (split,), same, task)
+    yield from _finding("conflict", (split,), other, task)
+
+
+def _finding(
+    kind: Literal["duplicate", "conflict", "leak"],
+    splits: tuple[str, ...],
+    found: list[tuple[Example, Example]],
+    task: Task,
+) -> Iterator[Finding]:
+    if not found:
+        return
+    relabelled = [label_text(one, task) != label_text(first, task) for one, first in found]
+    places = []
+    for (one, first), differs in zip(found[:PLACES], relabelled, strict=False):
+        mine, theirs = (f" '{shortened([label_text(each, task)])}'" if differs else "" for each in (one, first))
+        earlier = f"line {first.line}" if first.file == one.file else first.where
+        places.append(f"{one.where}{mine} as {earlier}{theirs}")
+    yield Finding(kind, splits, len(found), sum(relabelled), tuple(places))
+
+
+def label_text(one: Example, task: Task) -> str:
+    """A label of any kind in words, equal for equal labels."""
+    if task.kind == "regression":
+        return f"{one.value:g}"
+    if task.kind == "question_answering":
+        return " | ".join(sorted({answer.text for answer in one.answers})) or "no answer"
+    names = sorted(one.labels) if task.kind == "multi_label_classification" else one.labels
+    return " ".join(names)
+
+
+def label_counts(examples: Sequence[Example], labels: Sequence[str]) -> dict[str, int]:
+    counts = Counter(name for one in examples for name in one.labels)
+    return {name: counts[name] for name in labels}

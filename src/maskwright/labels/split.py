@@ -1,0 +1,119 @@
+"""Shares of the training split: one held out for validation, and a smaller one to train on. Both are stratified.
+
+Which examples are taken depends on the seed and on the texts alone, by keyed random numbers over their hash: neither
+the order of lines nor the number of files matters, equal texts stay on one side (so no validation text is trained on),
+and a smaller share lies inside every larger one. Numbers over the index would promise none of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.errors import InputError
+from maskwright.data import bits
+from maskwright.labels.config import Task
+from maskwright.labels.example import Example
+from maskwright.text.dedup import text_key
+
+HOLD_OUT_PURPOSE, FRACTION_PURPOSE = 16, 17
+QUANTILES = 10
+"""Strata of a regression: tenths of the training labels."""
+
+
+def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -> tuple[list[Example], list[Example]]:
+    """(train, validation), both in the order of `examples`. Each label keeps a training example.
+
+    Raises `InputError` when the share is too small to hold any example.
+    """
+    units = _units(examples, task, seed, HOLD_OUT_PURPOSE)
+    taken = _chosen(units, share, from_the_end=True) & ~units.first_of_a_label
+    chosen = taken[units.of_example]
+    if not chosen.any():
+        raise InputError(
+            f"{len(examples)} training examples are too few to hold {share:g} of them out for validation",
+            where="data.validation_fraction",
+            fix="raise it, give more examples, or name a file under data.validation",
+        )
+    train = [one for one, out in zip(examples, chosen, strict=True) if not out]
+    return train, [one for one, out in zip(examples, chosen, strict=True) if out]
+
+
+def take_fraction(examples: Sequence[Example], task: Task, seed: int, fraction: float) -> list[Example]:
+    """A share of each label's examples, in the order of `examples`, with at least one of each label."""
+    if fraction == 1.0:
+        return list(examples)
+    units = _units(examples, task, seed, FRACTION_PURPOSE)
+    chosen = (_chosen(units, fraction) | units.first_of_a_label)[units.of_example]
+    return [one for one, taken in zip(examples, chosen, strict=True) if taken]
+
+
+@dataclass(frozen=True)
+class _Units:
+    """What is taken or left as a whole: all examples with one text, or with one context of questions."""
+
+    of_example: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    strata: NDArray[np.int64]
+    """The rarest label in each unit, so that rare labels get their share in multi-label and tagged texts too."""
+    order: NDArray[np.int64]
+    """The units in their random order."""
+    thresholds: dict[int, float]
+    """Per stratum a number in [0, 1) that rounds its share up or down: right on average, and growing with the share."""
+    first_of_a_label: NDArray[np.bool_]
+    """Whether the unit is the first in that order with some label."""
+
+
+def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> _Units:
+    hashes = np.array([_hash(one, task) for one in examples], np.uint64)
+    keys, of_example = np.unique(hashes, return_inverse=True)
+    marks: list[set[int]] = [set() for _ in keys]
+    for unit, own in zip(of_example, _marks(examples, task), strict=True):
+        marks[unit] |= own
+    frequency: dict[int, int] = {}
+    for own in marks:
+        for mark in own:
+            frequency[mark] = frequency.get(mark, 0) + 1
+    strata = np.array([min(own, key=lambda mark: (frequency[mark], mark), default=-1) for own in marks], np.int64)
+    order = np.argsort(bits.extend(bits.key(seed, purpose, 0), keys), kind="stable")
+    first, seen = np.zeros(len(keys), np.bool_), set[int]()
+    for unit in order:
+        first[unit] = not marks[unit] <= seen
+        seen |= marks[unit]
+    numbers = np.unique(strata)
+    drawn = bits.uniform(bits.extend(bits.key(seed, purpose, 1), (numbers + 1).astype(np.uint64)))
+    thresholds = dict(zip(numbers.tolist(), drawn.tolist(), strict=True))
+    return _Units(of_example, np.bincount(of_example), strata, order, thresholds, first)
+
+
+def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArray[np.bool_]:
+    """Units of each stratum in the random order, or in its reverse, until they hold its share of examples."""
+    chosen = np.zeros(len(units.sizes), np.bool_)
+    order = units.order[::-1] if from_the_end else units.order
+    for stratum, threshold in units.thresholds.items():
+        members = order[units.strata[order] == stratum]
+        sizes = units.sizes[members]
+        before = np.cumsum(sizes) - sizes
+        chosen[members] = before < np.floor(sizes.sum() * share + threshold)
+    return chosen
+
+
+def _hash(one: Example, task: Task) -> int:
+    """Questions about one context stay together: else the answer to one would be trained on for the other."""
+    content = " ".join((one.text_pair or "").split()) if task.kind == "question_answering" else one.content
+    return int.from_bytes(text_key(content.encode())[:8], "little")
+
+
+def _marks(examples: Sequence[Example], task: Task) -> list[set[int]]:
+    """What has to stay in proportion: labels, tenths of the values, whether there is an answer."""
+    if task.kind == "regression":
+        values = np.array([one.value for one in examples])
+        edges = np.quantile(values, np.arange(1, QUANTILES) / QUANTILES)
+        return [{int(tenth)} for tenth in np.searchsorted(edges, values)]
+    if task.kind == "question_answering":
+        return [{int(bool(one.answers))} for one in examples]
+    number = {name: place for place, name in enumerate(sorted({name for one in examples for name in one.labels}))}
+    return [{number[name] for name in one.labels} for one in examples]

@@ -1,0 +1,302 @@
+"""Examples to arrays: ids as `transformers` gives them, for RoBERTa's and ModernBERT's templates; targets of each kind
+against slow twins."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import transformers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from maskwright.core.errors import InputError, TokenizerError
+from maskwright.labels.answers import best_answers
+from maskwright.labels.config import Task
+from maskwright.labels.encode import Encoded, SpanTargets, WordTargets, encode
+from maskwright.labels.example import Answer, Example
+
+SINGLE, TOKENS = Task(), Task(kind="token_classification")
+TEXTS = [
+    "The fox saw the garden.",
+    " two  spaces\t\n and a <mask> or [MASK], </s> too ",
+    "Größe 東京 🙂 e\u0301",
+    "a long story of a fox and a garden " * 6,
+    "x",
+]
+
+
+@pytest.fixture(scope="module")
+def modernbert(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a tokenizer of ModernBERT's kind: byte-level BPE with BERT's special tokens and template."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train([str(corpus)], trainer)
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ids
+    )
+    folder = str(tmp_path_factory.mktemp("modernbert"))
+    names = dict(zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), specials, strict=True))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(params=["roberta", "modernbert"])
+def folder(request: pytest.FixtureRequest) -> str:
+    """Each of the two kinds of tokenizer."""
+    return str(request.getfixturevalue({"roberta": "tokenizer"}.get(request.param, request.param)))
+
+
+def classified(texts: list[str], pairs: list[str] | None = None) -> list[Example]:
+    seconds: list[Any] = pairs or [None] * len(texts)
+    return [
+        Example("a", n, one, other, labels=("x",)) for n, (one, other) in enumerate(zip(texts, seconds, strict=True))
+    ]
+
+
+def rows(encoded: Encoded) -> list[list[int]]:
+    return [encoded.row(number).tolist() for number in range(len(encoded))]
+
+
+@pytest.mark.parametrize("max_seq_len", [8, 31, 512])
+def test_ids_are_those_of_transformers(folder: str, max_seq_len: int) -> None:
+    auto = transformers.AutoTokenizer.from_pretrained(folder)
+    encoded = encode(classified(TEXTS), folder, SINGLE, ["x"], max_seq_len)
+    expected = auto(TEXTS, truncation=True, max_length=max_seq_len)["input_ids"]
+    assert rows(encoded) == expected and encoded.ids.dtype == np.int32
+    assert encoded.cut == sum(len(ids) > max_seq_len for ids in auto(TEXTS)["input_ids"])
+    seconds = TEXTS[::-1]
+    encoded = encode(classified(TEXTS, seconds), folder, SINGLE, ["x"], max_seq_len)
+    assert rows(encoded) == auto(TEXTS, seconds, truncation="longest_first", max_length=max_seq_len)["input_ids"]
+    assert encoded.cut == sum(len(ids) > max_seq_len for ids in auto(TEXTS, seconds)["input_ids"])
+
+
+def test_templates_are_the_models_own(tokenizer: str, modernbert: str) -> None:
+    for folder, first, between, last in (
+        (tokenizer, "<s>", ["</s>", "</s>"], "</s>"),
+        (modernbert, "[CLS]", ["[SEP]"], "[SEP]"),
+    ):
+        loaded = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
+        a, b = (loaded.encode(text, add_special_tokens=False).tokens for text in ("a fox", "the garden"))
+        (row,) = rows(encode(classified(["a fox"], ["the garden"]), folder, SINGLE, ["x"], 64))
+        assert [loaded.id_to_token(id) for id in row] == [first, *a, *between, *b, last]
+
+
+def test_a_folder_without_a_template_gets_its_models(folder: str, tmp_path: Path, capsys: Any) -> None:
+    content = json.loads(Path(folder, "tokenizer.json").read_text())
+    content["post_processor"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    examples = classified(TEXTS, TEXTS[::-1])
+    assert rows(encode(examples, str(tmp_path), SINGLE, ["x"], 31)) == rows(encode(examples, folder, SINGLE, ["x"], 31))
+    assert "has no template for special tokens: texts are put between" in capsys.readouterr().err
+
+
+def test_tokenizers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="has no tokenizer.json"):
+        encode(classified(["a"]), str(tmp_path), SINGLE, ["x"], 8)
+    tokenizers.Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TokenizerError, match=r"has neither <s> and </s> nor \[CLS\] and \[SEP\]"):
+        encode(classified(["a"]), str(tmp_path), SINGLE, ["x"], 8)
+    (tmp_path / "tokenizer.json").write_text('{"model": 3}')
+    with pytest.raises(TokenizerError, match="cannot be loaded"):
+        encode(classified(["a"]), str(tmp_path), SINGLE, ["x"], 8)
+
+
+def test_targets_of_texts(tokenizer: str) -> None:
+    examples = [
+        Example("a", 1, "one", labels=("x",), value=0.5),
+        Example("a", 2, "two", labels=("y", "x"), value=-2.0),
+        Example("a", 3, "three", labels=(), value=3.0),
+    ]
+    labels = ["y", "x"]
+    assert encode(examples[:2], tokenizer, SINGLE, labels, 16).targets.tolist() == [1, 0]  # type: ignore[union-attr]
+    hot = encode(examples, tokenizer, Task(kind="multi_label_classification"), labels, 16).targets
+    assert isinstance(hot, np.ndarray) and hot.dtype == np.uint8 and hot.tolist() == [[0, 1], [1, 1], [0, 0]]
+    values = encode(examples, tokenizer, Task(kind="regression"), [], 16).targets
+    assert isinstance(values, np.ndarray) and values.dtype == np.float32 and values.tolist() == [0.5, -2.0, 3.0]
+    unknown = encode(examples, tokenizer, SINGLE, labels, 16, labelled=False)
+    assert unknown.targets is None and len(unknown) == 3 and unknown.example.tolist() == [0, 1, 2]
+
+
+def test_no_examples_are_no_rows(folder: str) -> None:
+    for kind in ("single_label_classification", "token_classification", "question_answering"):
+        encoded = encode([], folder, Task(kind=kind, doc_stride=2), ["x"], 16)
+        assert len(encoded) == 0 and encoded.ids.size == 0 and encoded.ids.dtype == np.int32
+
+
+# ---- words -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_seq_len", [9, 64])
+def test_words_and_their_first_pieces_are_those_of_transformers(folder: str, max_seq_len: int) -> None:
+    """As run_ner.py aligns them: the first piece of a word has its tag, other pieces have none."""
+    sentences = [["R.H.", "Saunders", "(", "<mask>", "東京", ")"], ["The", "garden"], ["a\u00a0b", "x" * 30, "fox"]]
+    draw = random.Random(0)
+    labels = ["B-X", "I-X", "O"]
+    tags = [[draw.choice(labels) for _ in words] for words in sentences]
+    examples = [
+        Example("a", n, words=tuple(words), labels=tuple(own))
+        for n, (words, own) in enumerate(zip(sentences, tags, strict=True))
+    ]
+    encoded = encode(examples, folder, TOKENS, labels, max_seq_len)
+    targets = encoded.targets
+    assert isinstance(targets, WordTargets)
+    auto = transformers.AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
+    if not isinstance(auto, transformers.RobertaTokenizer):  # others do not heed add_prefix_space
+        auto.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    expected = auto(sentences, is_split_into_words=True, truncation=True, max_length=max_seq_len)
+    assert rows(encoded) == expected["input_ids"]
+    for row, own in enumerate(tags):
+        wanted, before = [], None
+        for position, word in enumerate(expected.word_ids(row)):
+            if word is not None and word != before:
+                wanted.append((position, word, labels.index(own[word])))
+            before = word
+        found = slice(targets.offsets[row], targets.offsets[row + 1])
+        assert [*zip(targets.position[found], targets.word[found], targets.tag[found], strict=True)] == wanted
+    assert encoded.cut == sum(map(len, sentences)) - len(targets.position)
+    assert (encoded.cut > 0) == (max_seq_len == 9)
+    unknown = encode([Example("a", 1, words=("The", "fox"))], folder, TOKENS, [], 64).targets
+    assert isinstance(unknown, WordTargets) and unknown.tag.tolist() == [-1, -1] and unknown.word.tolist() == [0, 1]
+
+
+# ---- questions ---------------------------------------------------------------------------------------------------
+
+
+def asked() -> list[Example]:
+    """Contexts of one window and of many, answers at every place, none, and in characters of several bytes."""
+    draw = random.Random(1)
+    words = ["The", "fox", "saw", "the", "東京", "garden", "and", "é🙂", "a", "brown,", "old", "bridge.", ""]
+    examples = []
+    for number in range(40):
+        context = " ".join(draw.choices(words, k=draw.choice([3, 12, 60])))
+        start = draw.randrange(len(context) - 2)
+        stop = min(len(context), start + draw.randint(1, 14))
+        text = context[start:stop].strip() or context[:1]
+        answers = () if number % 5 == 0 else (Answer(text, context.index(text)),)
+        examples.append(Example("a", number, f" Where is number {number}?", context, answers=answers))
+    return examples
+
+
+@pytest.mark.parametrize(("max_seq_len", "doc_stride"), [(40, 7), (48, 0), (384, 128)])
+def test_windows_and_answers_are_those_of_run_qa(folder: str, max_seq_len: int, doc_stride: int) -> None:
+    examples = asked()
+    encoded = encode(examples, folder, Task(kind="question_answering", doc_stride=doc_stride), [], max_seq_len)
+    targets = encoded.targets
+    assert isinstance(targets, SpanTargets)
+    auto = transformers.AutoTokenizer.from_pretrained(folder)
+    expected = auto(
+        [one.text.lstrip() for one in examples],
+        [one.text_pair for one in examples],
+        truncation="only_second",
+        max_length=max_seq_len,
+        stride=doc_stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    assert rows(encoded) == expected["input_ids"]
+    assert encoded.example.tolist() == expected["overflow_to_sample_mapping"]
+    assert (len(encoded) > len(examples)) == (max_seq_len < 384)
+    answered = 0
+    for row, sample in enumerate(expected["overflow_to_sample_mapping"]):
+        spans = expected["offset_mapping"][row]
+        wanted = slow_span(spans, expected.sequence_ids(row), examples[sample])
+        found = int(targets.start[row]), int(targets.end[row])
+        assert found == wanted
+        cut = targets.answer(encoded, row, *found, examples[sample].text_pair or "")
+        if found == (0, 0):
+            assert cut == ""
+        else:
+            answered += 1
+            assert examples[sample].answers[0].text in cut
+    assert answered >= 30
+
+
+def slow_span(spans: list[tuple[int, int]], parts: list[int | None], one: Example) -> tuple[int, int]:
+    """Walks inwards from both ends of the context, piece by piece."""
+    if not one.answers:
+        return 0, 0
+    begin, stop = one.answers[0].start, one.answers[0].start + len(one.answers[0].text)
+    first = min(place for place, part in enumerate(parts) if part == 1)
+    last = max(place for place, part in enumerate(parts) if part == 1)
+    if spans[first][0] > begin or spans[last][1] < stop:
+        return 0, 0
+    start, end = first, last
+    while start + 1 <= last and spans[start + 1][0] <= begin:
+        start += 1
+    while end - 1 >= first and spans[end - 1][1] >= stop:
+        end -= 1
+    return start, end
+
+
+def test_whole_words_come_back_as_they_were(folder: str) -> None:
+    context = "In 1888 the Éva bridge, near 東京, was closed."
+    answers = ["1888", "the Éva bridge", "東京", "In", "closed."]
+    examples = [Example("a", 1, "Which?", context, answers=(Answer(text, context.index(text)),)) for text in answers]
+    encoded = encode(examples, folder, Task(kind="question_answering", doc_stride=8), [], 200)
+    targets = encoded.targets
+    assert isinstance(targets, SpanTargets)
+    found = [
+        targets.answer(encoded, r, int(targets.start[r]), int(targets.end[r]), context) for r in range(len(answers))
+    ]
+    assert found == answers
+    assert targets.answer(encoded, 0, 0, 0, context) == targets.answer(encoded, 0, 1, 2, context) == ""
+
+
+def test_a_question_without_room_for_its_context_is_named(folder: str) -> None:
+    examples = [Example("dev.json", 1, "Who?", "fox"), Example("dev.json", 2, "Who " * 20, "fox")]
+    with pytest.raises(InputError, match=r"^dev.json:2: the question's \d+ tokens leave 0 for the context") as caught:
+        encode(examples, folder, Task(kind="question_answering", doc_stride=8), [], 24)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("may_be_none", [False, True])
+def test_best_answers_are_those_of_trying_every_span(tokenizer: str, may_be_none: bool) -> None:
+    examples = asked()
+    encoded = encode(examples, tokenizer, Task(kind="question_answering", doc_stride=7), [], 40)
+    targets = encoded.targets
+    assert isinstance(targets, SpanTargets)
+    draw = np.random.default_rng(0)
+    starts, ends = draw.normal(size=(2, len(encoded.ids))).astype(np.float32)
+    starts[encoded.offsets[:-1]] += 4.0  # so that some have no answer and some do
+    found = best_answers(encoded, examples, starts, ends, 5, may_be_none=may_be_none, null_score_diff_threshold=0.5)
+    for number, one in enumerate(examples):
+        spans, none = [], []
+        for row in np.flatnonzero(encoded.example == number):
+            first, stop = encoded.offsets[row], encoded.offsets[row + 1]
+            none.append(float(starts[first]) + float(ends[first]))
+            for start in range(first, stop):
+                for end in range(start, min(start + 5, stop)):
+                    if targets.characters[start, 0] >= 0 and targets.characters[end, 0] >= 0:
+                        begin, until = targets.characters[start, 0], targets.characters[end, 1]
+                        if begin == until:
+                            continue
+                        spans.append((float(starts[start]) + float(ends[end]), (one.text_pair or "")[begin:until]))
+        score, text = max(spans)
+        assert found[number] == ("" if may_be_none and min(none) - score > 0.5 else text.strip())
+    assert may_be_none == ("" in found) and any(found)
+
+
+def test_perfect_scores_give_the_answers_of_the_file(folder: str) -> None:
+    context = "In 1888 the Éva bridge, near 東京, was closed. " * 4
+    examples = [
+        Example("a", 1, "Where?", context, answers=(Answer("東京", context.rindex("東京")),)),
+        Example("a", 2, "Why?", context),
+    ]
+    encoded = encode(examples, folder, Task(kind="question_answering", doc_stride=8), [], 60)
+    targets = encoded.targets
+    assert isinstance(targets, SpanTargets) and len(encoded) > 4
+    starts, ends = np.zeros((2, len(encoded.ids)), np.float32)
+    starts[encoded.offsets[:-1] + targets.start] = ends[encoded.offsets[:-1] + targets.end] = 9.0
+    assert best_answers(encoded, examples, starts, ends, 30, may_be_none=True) == ["東京", ""]

@@ -1,0 +1,350 @@
+"""Labelled files of each kind to examples, and each mistake in them as one line with file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from pydantic import ValidationError
+
+from maskwright.core.errors import InputError
+from maskwright.labels.config import LabelledData, Task
+from maskwright.labels.example import Example, Reading
+from maskwright.labels.read import read_examples
+from maskwright.labels.tables import ending
+
+TOKENS = Task(kind="token_classification")
+QUESTIONS = Task(kind="question_answering")
+SEVERAL = Task(kind="multi_label_classification")
+NUMBERS = Task(kind="regression")
+
+
+def reading(path: Path, task: Task = Task(), labelled: bool = True, **data: Any) -> Reading:  # noqa: B008 - frozen
+    return Reading(LabelledData(train=str(path), **data), task, labelled)
+
+
+def read(path: Path, task: Task = Task(), **data: Any) -> list[Example]:  # noqa: B008 - frozen
+    return read_examples(str(path), reading(path, task, **data))
+
+
+def fails(path: Path, task: Task = Task(), **data: Any) -> str:  # noqa: B008 - frozen
+    with pytest.raises(InputError) as caught:
+        read(path, task, **data)
+    assert caught.value.exit_code == 2 and ". Fix: " in str(caught.value) and "\n" not in str(caught.value)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def seen(examples: list[Example]) -> list[tuple[str, str | None, tuple[str, ...], int]]:
+    return [(one.text, one.text_pair, one.labels, one.line) for one in examples]
+
+
+RECORDS = [
+    {"text": 'He said "no",\nthen left.', "label": "neg"},
+    {"text": "ünï, code", "label": "pos"},
+    {"text": "third", "label": "neg"},
+]
+
+
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet"])
+def test_tables_hold_the_same_examples(kind: str, compression: str, tmp_path: Path) -> None:
+    raw = {
+        "csv": (
+            '\ufeffid,text,label\r\n1,"He said ""no"",\r\nthen left.",neg\r\n2,"ünï, code",pos\r\n\r\n3,third, neg\r\n'
+        ).encode(),
+        "jsonl": b"".join(json.dumps(record).encode() + b"\n\n" for record in RECORDS),
+        "json": json.dumps(RECORDS).encode(),
+    }.get(kind)
+    path = tmp_path / f"a.{kind}{compression}"
+    if raw is None:
+        pq.write_table(pa.Table.from_pylist(RECORDS), tmp_path / "plain")
+        raw = (tmp_path / "plain").read_bytes()
+    path.write_bytes({"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[compression](raw))
+    lines = {"csv": [2, 4, 6], "jsonl": [1, 3, 5]}.get(kind, [1, 2, 3])
+    assert seen(read(path)) == [
+        (record["text"], None, (record["label"],), line) for record, line in zip(RECORDS, lines, strict=True)
+    ]
+
+
+def test_tsv_has_no_quotes_and_pairs_are_found_by_gluesnames(tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv"
+    path.write_text('index\tsentence1\tsentence2\tlabel\n0\t"open\tHe said "x"\tyes\n1\tb \tc\tno\n')
+    task = reading(path)
+    assert seen(read_examples(str(path), task)) == [
+        ('"open', 'He said "x"', ("yes",), 2),
+        ("b ", "c", ("no",), 3),
+    ]
+    assert list(task.notes) == ["the text is column 'sentence1', its pair 'sentence2'", "the label is column 'label'"]
+
+
+def test_columns_by_number_joined_texts_and_translated_labels(tmp_path: Path) -> None:
+    """As AG News lies: no header line, classes from 1, a title and a text."""
+    path = tmp_path / "a.csv"
+    path.write_text('"2","Title","Body, more"\n"1","T","B"\n')
+    task = Task(labels={1: "World", 2: "Sports"})
+    assert seen(read(path, task, text=[1, 2], label=0)) == [
+        ("Title Body, more", None, ("Sports",), 1),
+        ("T B", None, ("World",), 2),
+    ]
+    assert task.fixed_labels == ("World", "Sports")
+
+
+def test_several_labels_in_a_cell_a_list_and_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,labels,toxic,mild\na,x|y |x,1,0\nb,,0,0\nc,y,1,1\n")
+    task = Task(kind="multi_label_classification", separator="|")
+    assert [one.labels for one in read(path, task)] == [("x", "y"), (), ("y",)]
+    assert [one.labels for one in read(path, SEVERAL, text="text", label=["toxic", "mild"])] == [
+        ("toxic",),
+        (),
+        ("toxic", "mild"),
+    ]
+    assert "column 'text' is 'a', not 0 or 1" in fails(path, SEVERAL, text="text", label=["toxic", "text"])
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "labels": [3, 1]}\n{"text": "b", "labels": []}\n')
+    assert [one.labels for one in read(tmp_path / "a.jsonl", SEVERAL)] == [("3", "1"), ()]
+
+
+def test_numbers_and_booleans_are_names_as_they_look(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": 1}\n{"text": "b", "label": 1.0}\n{"text": "c", "label": true}\n')
+    assert [one.labels for one in read(path)] == [("1",), ("1",), ("true",)]
+
+
+def test_labels_of_the_configuration_are_words() -> None:
+    assert Task(labels=[True, False, 3, "x"]).fixed_labels == ("true", "false", "3", "x")
+    assert Task(labels={True: "yes", False: "no"}).translation == {"true": "yes", "false": "no"}
+
+
+def test_regression_labels_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("sentence1\tsentence2\tscore\na\tb\t3.25\nc\td\t-1e2\n")
+    assert [one.value for one in read(path, NUMBERS)] == [3.25, -100.0]
+    for wrong in ("high", "nan", ""):
+        path.write_text(f"sentence1\tsentence2\tscore\na\tb\t3.25\nc\td\t{wrong}\n")
+        assert fails(path, NUMBERS).startswith(f"FILE:3: label '{wrong}' in column 'score' is not a number")
+
+
+# ---- words and questions -----------------------------------------------------------------------------------------
+
+
+def test_conll_columns_with_documents_spaces_and_comments(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("-DOCSTART- -X- O O\n\nEU NNP I-NP B-ORG\nrejects VBZ I-VP O\n \n# POS # O\n. . O O\n")
+    assert [(one.words, one.labels, one.line) for one in read(path, TOKENS)] == [
+        (("EU", "rejects"), ("B-ORG", "O"), 3),
+        (("#", "."), ("O", "O"), 6),
+    ]
+    assert read(path, TOKENS, text=0, label=1)[0].labels == ("NNP", "VBZ")
+    path.write_text("# id 1\na b\tO\nc\tB-X\n")
+    assert [(one.words, one.line) for one in read(path, TOKENS)] == [(("a b", "c"), 2)]
+
+
+def test_wikianns_prefix_is_taken_off_where_every_word_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"en:R.H.\tB-PER\nen:a:b\tO\n\nen:(\tO\n"))
+    task = reading(path, TOKENS)
+    assert [one.words for one in read_examples(str(path), task)] == [("R.H.", "a:b"), ("(",)]
+    assert list(task.notes) == ["each word begins with 'en:', as in WikiANN: it is taken off"]
+    path.write_bytes(gzip.compress(b"en:R.H.\tB-PER\nde:x\tO\n"))
+    assert read(path, TOKENS)[0].words == ("en:R.H.", "de:x")
+
+
+def test_words_and_tags_in_lists(tmp_path: Path) -> None:
+    records = [{"tokens": ["A", "b"], "ner_tags": [3, 0]}, {"tokens": ["c"], "ner_tags": [0]}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
+    task = Task(kind="token_classification", labels={0: "O", 3: "B-X"})
+    for name in ("a.jsonl", "a.parquet"):
+        found = read(tmp_path / name, task)
+        assert [(one.words, one.labels) for one in found] == [(("A", "b"), ("B-X", "O")), (("c",), ("O",))]
+
+
+def squad(path: Path, **question: Any) -> Path:
+    asked = {"id": "q2", "question": "Who?", "answers": [{"text": "Éva", "answer_start": 3}], **question}
+    first = {"id": "q1", "question": "What?", "answers": [], "is_impossible": True}
+    paragraphs = [{"context": "As Éva says.", "qas": [first, asked]}]
+    path.write_text(json.dumps({"version": "v2.0", "data": [{"title": "T", "paragraphs": paragraphs}]}))
+    return path
+
+
+def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
+    found = read(squad(tmp_path / "dev.json"), QUESTIONS)
+    assert [(one.text, one.text_pair, one.answers, one.key, one.line) for one in found] == [
+        ("What?", "As Éva says.", (), "q1", 1),
+        ("Who?", "As Éva says.", (("Éva", 3),), "q2", 2),
+    ]
+    record = {
+        "id": "q2",
+        "question": "Who?",
+        "context": "As Éva says.",
+        "answers": {"text": ["Éva"], "answer_start": [3]},
+    }
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    (tmp_path / "lines.json").write_text(json.dumps(record) + "\n" + json.dumps(record) + "\n")
+    (tmp_path / "field.json").write_text(json.dumps({"data": [record]}, indent=1))
+    pq.write_table(pa.Table.from_pylist([record]), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "lines.json", "field.json", "a.parquet"):
+        one = read(tmp_path / name, QUESTIONS)[0]
+        assert (one.text, one.text_pair, one.answers, one.key) == ("Who?", "As Éva says.", (("Éva", 3),), "q2")
+
+
+def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
+    path = squad(tmp_path / "dev.json", answers=[{"text": "Éva", "answer_start": 4}])
+    assert fails(path, QUESTIONS).startswith(
+        "FILE:2: answer 'Éva' is not in its context at character 4, where 'va ' is. Fix: count answer_start"
+    )
+    skipping = reading(path, QUESTIONS, on_bad_input="skip")
+    assert len(read_examples(str(path), skipping)) == 1 and skipping.skipped[0].where == f"{path}:2"
+    path = squad(tmp_path / "dev.json", answers=[{"text": "Éva"}])
+    assert "FILE:2: answer 'Éva' is not in its context" in fails(path, QUESTIONS)
+    assert "FILE:2: column 'question': U+DC00 is half" in fails(
+        squad(tmp_path / "dev.json", question="\udc00"), QUESTIONS
+    )
+    assert "FILE:2: the question is empty" in fails(squad(tmp_path / "dev.json", question=" "), QUESTIONS)
+    path.write_text('{"data": [{"paragraphs": [{"context": "x"}]}]}')
+    assert "is not SQuAD's JSON: a part without the list 'qas'" in fails(path, QUESTIONS)
+    path.write_text('{"data": [\n{"paragraphs"\n')
+    assert fails(path, QUESTIONS).startswith("FILE:2: is not JSON")
+
+
+# ---- mistakes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "data", "message"),
+    [
+        (
+            "a.csv",
+            "body,label\nx,1\n",
+            {},
+            "FILE:1: has no column with a usual name for the text (columns: body, label)",
+        ),
+        ("a.csv", "text,kind\nx,1\n", {}, "FILE:1: has no column with a usual name for the labels"),
+        ("a.csv", "text,kind\nx,1\n", {"label": "sort"}, "FILE:1: has no column 'sort' (columns: text, kind)"),
+        ("a.csv", "x,1\n", {"text": 2, "label": 1}, "FILE:1: has no column 2 (columns: 0, 1)"),
+        ("a.csv", "text,label\nx,1\n  ,0\n", {}, "FILE:3: column 'text' is empty"),
+        ("a.csv", "text,label\nx,1\ny,\n", {}, "FILE:3: column 'label' has no label"),
+        ("a.csv", "text,label\nx,1\ny,1,2\n", {}, "FILE:3: has 3 columns, the first row has 2"),
+        ("a.csv", 'text,label\nx,1\n"y,1\n', {}, "FILE:3: is not CSV"),
+        ("a.csv", "text,label\n", {}, "FILE: holds no examples"),
+        ("a.csv", "", {}, "FILE: is empty"),
+        ("a.csv", b"text,label\nx\xe9,1\n", {}, "FILE:2:12: byte 0xe9 is not UTF-8"),
+        ("a.csv", "text,label\n".encode("utf-16"), {}, "FILE:1:0: is UTF-16"),
+        ("a.csv", b"\x80\x05\x95", {}, "FILE: is a pickle"),
+        ("a.xlsx", "x", {}, "FILE: is of a kind that cannot be read"),
+        ("a.csv.gz", gzip.compress(b"text,label\nx,1\n")[:-9], {}, "FILE:1: is cut short or damaged"),
+        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": \n', {}, "FILE:2: is not JSON"),
+        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "y"}\n', {}, "FILE:2: has no 'label' (keys: text)"),
+        ("a.jsonl", '{"text": "x", "label": 1}\n3\n', {}, "FILE:2: is not an object with keys"),
+        ("a.jsonl", '{"text": 5, "label": 1}\n', {}, "FILE:1: column 'text' is int, not text"),
+        ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', {}, "FILE:1: column 'text': U+D800 is half a surrogate"),
+        ("a.jsonl", '{"text": "x", "label": NaN}\n', {}, "FILE:1: column 'label' has no label"),
+        ("a.jsonl", '{"text": "x", "label": [1]}\n', {}, "FILE:1: column 'label' is list, not one label"),
+        ("a.parquet", b"PAR1 nonsense", {}, "FILE: is not Parquet"),
+    ],
+)
+def test_mistakes_in_tables(
+    name: str, content: str | bytes, data: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if "text" not in data and "label" in data:
+        data = {**data, "text": "text"}
+    assert fails(path, **data).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "data", "message"),
+    [
+        ("a.txt", "a\tO\nb\n\nc\tO\n", {}, "FILE:2: has 1 columns, the first word has 2"),
+        ("a.txt", "a\tO\n\t O\n", {}, "FILE:2: has no word"),
+        ("a.txt", "a\tO\nb\t\n", {}, "FILE:2: has no tag"),
+        ("a.txt", "a\n", {}, "FILE:1: has one column, no tags"),
+        ("a.txt", "a\tO\n", {"text": 2}, "FILE:1: has 2 columns, no column 2"),
+        ("a.txt", "a\tO\n", {"text": "word"}, "FILE:1: has columns without names, so none is 'word'"),
+        ("a.txt", "-DOCSTART- O\n\n", {}, "FILE: holds no sentence"),
+        ("a.csv", "a,O\n", {}, "FILE: is CSV, which holds no words and tags"),
+        ("a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}\n', {}, "FILE:1: has 1 words and 2 tags"),
+        ("a.jsonl", '{"words": "a", "tags": ["O"]}\n', {}, "FILE:1: column 'words' is str, not a list"),
+        ("a.jsonl", '{"words": [], "tags": []}\n', {}, "FILE:1: has no words"),
+        ("a.jsonl", '{"words": ["a", ""], "tags": [0, 1]}\n', {}, "FILE:1: word 2 of 2 is empty"),
+        ("a.jsonl", '{"words": ["a", "b"], "tags": [0, null]}\n', {}, "FILE:1: word 2 of 2 has no tag"),
+    ],
+)
+def test_mistakes_in_tagged_words(name: str, content: str, data: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    assert fails(tmp_path / name, TOKENS, **data).startswith(message)
+
+
+def test_a_pickle_is_refused_with_its_conversion(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        ending(f"{tmp_path}/df.pickle.gz")
+    assert f"pandas.read_pickle('{tmp_path}/df.pickle.gz').to_json('df.jsonl', orient='records'" in str(caught.value)
+
+
+def test_skipped_records_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\na\t1\nb\n\t0\nc\t0\n")
+    skipping = reading(path, on_bad_input="skip")
+    assert [one.text for one in read_examples(str(path), skipping)] == ["a", "c"]
+    assert [one.where for one in skipping.skipped] == [f"{path}:3", f"{path}:4"]
+
+
+def test_files_of_a_glob_in_order_and_texts_without_labels(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("label,text\n1,b\n")
+    (tmp_path / "a.csv").write_text("text\na\n")
+    pattern = tmp_path / "*.csv"
+    found = read_examples(str(pattern), reading(pattern, labelled=False))
+    assert [(one.text, one.labels, one.file) for one in found] == [
+        ("a", (), str(tmp_path / "a.csv")),
+        ("b", (), str(tmp_path / "b.csv")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "message"),
+    [
+        (Task, {"labels": ["a"]}, "nothing to tell apart"),
+        (Task, {"labels": ["a", "a"]}, "nothing to tell apart"),
+        (Task, {"labels": [1, 2, "1"]}, "names one label twice"),
+        (Task, {"kind": "regression", "labels": ["a", "b"]}, "has no labels"),
+        (LabelledData, {"train": "x", "text": 0, "label": "y"}, "partly by number and partly by name"),
+        (LabelledData, {"train": "x", "text_pair": "y"}, "text_pair is set without text"),
+        (LabelledData, {"train": "x", "fraction": 0.0}, "greater than 0"),
+        (LabelledData, {"train": "x", "text": True}, "True is no column"),
+        (LabelledData, {"train": "x", "label": [1, -1]}, r"\[1, -1\] is no column"),
+        (LabelledData, {"train": "x", "text": [], "label": []}, r"\[\] is no column"),
+        (Task, {"labels": "no, yes"}, "'no, yes' is no list of labels"),
+        (Task, {"labels": {"a": None, "b": 1}}, "is no list of labels"),
+    ],
+)
+def test_sections_refuse_what_contradicts_itself(section: type[Task], values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        section(**values)
+
+
+@pytest.mark.parametrize(
+    ("header", "text", "pair", "label"),
+    [
+        ("sentence label", "sentence", None, "label"),
+        ("index sentence1 sentence2 label", "sentence1", "sentence2", "label"),
+        ("index question sentence label", "question", "sentence", "label"),
+        ("id qid1 qid2 question1 question2 is_duplicate", "question1", "question2", "is_duplicate"),
+        ("index genre sentence1_parse sentence1 sentence2 label1 gold_label", "sentence1", "sentence2", "gold_label"),
+        ("index genre filename year source1 source2 sentence1 sentence2 score", "sentence1", "sentence2", "score"),
+    ],
+    ids=["sst-2", "rte and wnli", "qnli", "qqp", "mnli", "sts-b"],
+)
+def test_glues_columns_are_found(header: str, text: str, pair: str | None, label: str, tmp_path: Path) -> None:
+    """CoLA has no header line, and MRPC's names are its own: these two need data.text and data.label."""
+    columns = header.split()
+    path = tmp_path / "train.tsv"
+    path.write_text("\t".join(columns) + "\n" + "\t".join(f"in {name}" for name in columns) + "\n")
+    (one,) = read(path)
+    assert (one.text, one.text_pair, one.labels) == (f"in {text}", pair and f"in {pair}", (f"in {label}",))

@@ -1,0 +1,281 @@
+"""Labels in a stable order, stratified and nested shares, and what is said of duplicates and of splits that overlap."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.core.errors import InputError
+from maskwright.labels.config import LabelledData, Task
+from maskwright.labels.dataset import Dataset, read_dataset
+from maskwright.labels.example import Answer, Example
+from maskwright.labels.names import in_order, tag_scheme
+from maskwright.labels.report import examine
+from maskwright.labels.split import hold_out, take_fraction
+
+SINGLE, SEVERAL = Task(), Task(kind="multi_label_classification")
+TOKENS, NUMBERS = Task(kind="token_classification"), Task(kind="regression")
+QUESTIONS = Task(kind="question_answering")
+FRACTIONS = (0.003, 0.02, 0.1, 0.11, 0.2, 0.5, 0.77, 1.0)
+SIZES = {"often": 400, "half": 180, "rare": 12, "once": 1}
+
+
+def some(task: Task, *, repeats: bool = True) -> list[Example]:
+    """593 examples of classes of very different sizes; every 9th text comes twice."""
+    draw = random.Random(5)
+    classes = [name for name, size in SIZES.items() for _ in range(size)]
+    draw.shuffle(classes)
+    examples = []
+    for number, name in enumerate(classes):
+        text = f"text {number - (number % 9 // 8 if repeats else 0)}"
+        one = Example("a.csv", number + 2, text, labels=(name,), value=draw.gauss(0, 1))
+        if task.kind == "regression":
+            one = replace(one, labels=())
+        elif task.kind == "multi_label_classification":
+            one = replace(one, labels=tuple(n for n in SIZES if n == name or (n == "often" and draw.random() < 0.9)))
+        elif task.kind == "token_classification":
+            words = tuple(text.split())
+            one = replace(one, text="", words=words, labels=("O", name))
+        elif task.kind == "question_answering":
+            answers = (Answer("c", 0),) if name == "often" else ()
+            one = replace(one, text_pair=f"context {number // 4}", answers=answers, labels=())
+        examples.append(one)
+    return examples
+
+
+@pytest.mark.parametrize("task", [SINGLE, SEVERAL, TOKENS, NUMBERS, QUESTIONS], ids=lambda task: task.kind)
+@pytest.mark.parametrize("seed", [0, 2**62 + 1])
+def test_smaller_shares_lie_inside_larger_ones_and_every_label_stays(task: Task, seed: int) -> None:
+    examples = some(task)
+    labels = {name for one in examples for name in one.labels}
+    last: set[int] = set()
+    for fraction in FRACTIONS:
+        taken = take_fraction(examples, task, seed, fraction)
+        lines = [one.line for one in taken]
+        assert lines == sorted(lines) and last <= set(lines)
+        assert {name for one in taken for name in one.labels} == labels
+        assert abs(len(taken) - fraction * len(examples)) <= 12  # four labels, texts twice, four questions a context
+        last = set(lines)
+    assert len(last) == len(examples)
+
+
+def test_shares_are_stratified() -> None:
+    counts = Counter(one.labels[0] for one in take_fraction(some(SINGLE, repeats=False), SINGLE, 3, 0.5))
+    assert all(abs(counts[name] - size / 2) <= 1.5 for name, size in SIZES.items())
+    _, validation = hold_out(some(SINGLE, repeats=False), SINGLE, 3, 0.25)
+    counts = Counter(one.labels[0] for one in validation)
+    assert all(abs(counts[name] - size / 4) <= 2 for name, size in SIZES.items())
+    values = sorted(one.value for one in hold_out(some(NUMBERS), NUMBERS, 3, 0.25)[1])
+    assert -0.85 < values[len(values) // 4] < -0.5 and 0.5 < values[3 * len(values) // 4] < 0.85  # quartiles: ±0.67
+
+
+@pytest.mark.parametrize("task", [SINGLE, SEVERAL, TOKENS, NUMBERS, QUESTIONS], ids=lambda task: task.kind)
+def test_nothing_is_held_out_that_training_sees_or_needs(task: Task) -> None:
+    examples = some(task)
+    train, validation = hold_out(examples, task, 1, 0.1)
+    assert sorted([*train, *validation], key=lambda one: one.line) == examples
+    assert abs(len(validation) - len(examples) / 10) <= 12
+    same = (lambda one: one.text_pair) if task is QUESTIONS else (lambda one: one.content)
+    assert not set(map(same, train)) & set(map(same, validation))
+    assert {n for one in train for n in one.labels} == {n for one in examples for n in one.labels}
+    assert {one.line for one in hold_out(examples, task, 2, 0.1)[1]} != {one.line for one in validation}
+
+
+def test_splits_do_not_depend_on_the_order_of_lines() -> None:
+    examples = some(SINGLE)
+    shuffled = random.Random(0).sample(examples, len(examples))
+    for first, second in (
+        (hold_out(examples, SINGLE, 7, 0.2)[1], hold_out(shuffled, SINGLE, 7, 0.2)[1]),
+        (take_fraction(examples, SINGLE, 7, 0.2), take_fraction(shuffled, SINGLE, 7, 0.2)),
+    ):
+        assert {one.line for one in first} == {one.line for one in second}
+
+
+def test_the_same_seed_gives_these_very_examples() -> None:
+    """A change here would change the splits of every run that has been made."""
+    examples = [Example("a", n, f"t{n}", labels=(str(n % 2),)) for n in range(20)]
+    assert [one.line for one in hold_out(examples, SINGLE, 0, 0.2)[1]] == HELD_OUT
+    assert [one.line for one in take_fraction(examples, SINGLE, 0, 0.2)] == TAKEN
+
+
+HELD_OUT, TAKEN = [4, 9, 10, 11], [0, 9, 11, 14]
+
+
+def test_labels_are_ordered_by_number_or_code_point() -> None:
+    assert in_order(["10", "9", "-1"]) == ("-1", "9", "10")
+    assert in_order(["10", "9", "x"]) == ("10", "9", "x")
+    assert in_order(["O", "I-b", "B-b", "é", "a"]) == ("B-b", "I-b", "O", "a", "é")
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ("O B-X I-X O B-Y", "tags follow IOB2"),
+        ("O I-X B-X", "1 spans begin with I-, as in IOB1 and not in IOB2 (first: a:1 word 2)"),
+        ("O I-X I-X", "tags follow IO: "),
+        ("O B-X E-X S-Y", "tags follow IOBES"),
+        ("B-X L-X U-Y", "tags follow BILOU"),
+        ("NOUN VERB", "tag 'NOUN' has no prefix"),
+    ],
+)
+def test_schemes_of_tags_are_told_apart(tags: str, said: str) -> None:
+    assert tag_scheme([Example("a", 1, labels=tuple(tags.split()))]).startswith(said)
+
+
+# ---- whole data sets ---------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, **files: str) -> dict[str, str]:
+    """TSV files with the header `text label`; a text is all but the last word of its line."""
+    for name, rows in files.items():
+        lines = ["\t".join(row.strip().rsplit(" ", 1)) for row in rows.split(",")]
+        (folder / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+    return {name: str(folder / f"{name}.tsv") for name in files}
+
+
+def dataset(folder: Path, task: Task = SINGLE, data: dict[str, Any] | None = None, **files: str) -> Dataset:
+    return read_dataset(LabelledData(**write(folder, **files), **(data or {})), task, seed=0)
+
+
+def test_duplicates_conflicts_and_leaks_are_counted_and_placed(tmp_path: Path) -> None:
+    found = dataset(
+        tmp_path,
+        train="a x, b y, a x, a  y, c x, a z",
+        validation="d x, b x, b y",
+        test="e x, d x",
+    )
+    folder = str(tmp_path)
+    assert [str(one).replace(f"{folder}/", "") for one in found.report.findings] == [
+        "train: 1 example repeats an earlier one with its label (train.tsv:4 as line 2)",
+        "train: 2 examples repeat an earlier text with another label "
+        "(train.tsv:5 'y' as line 2 'x', train.tsv:7 'z' as line 2 'x')",
+        "validation: 1 example repeats an earlier text with another label (validation.tsv:4 'y' as line 3 'x')",
+        "validation: 2 examples repeat a text of the train split, 1 with another label "
+        "(validation.tsv:3 'x' as train.tsv:3 'y', validation.tsv:4 as train.tsv:3)",
+        "test: 1 example repeats a text of the validation split (test.tsv:3 as validation.tsv:2)",
+    ]
+    assert found.report.sizes == {"train": 6, "validation": 3, "test": 2}
+    assert found.report.counts["train"] == {"x": 3, "y": 2, "z": 1}
+    assert found.report.warnings() == list(map(str, found.report.findings))
+
+
+def test_only_the_first_places_are_named() -> None:
+    examples = [Example("a", n, "same", labels=("x",)) for n in range(1, 12)]
+    (finding,) = examine({"train": examples}, SINGLE)
+    assert finding.count == 10
+    assert str(finding).endswith("(a:2 as line 1, a:3 as line 1, a:4 as line 1, …)")
+
+
+def test_labels_of_other_kinds_are_compared_as_what_they_are() -> None:
+    a, b = Example("a", 1, "t", labels=("x", "y")), Example("a", 2, "t", labels=("y", "x"))
+    assert [one.kind for one in examine({"train": [a, b]}, SEVERAL)] == ["duplicate"]
+    assert [one.kind for one in examine({"train": [a, replace(b, value=0.5)]}, NUMBERS)] == ["conflict"]
+    words = [replace(one, text="", words=("p", "q")) for one in (a, b)]
+    assert [one.kind for one in examine({"train": words}, TOKENS)] == ["conflict"]
+    asked = [replace(a, text_pair="c", answers=answers) for answers in ((), (Answer("c", 0),))]
+    assert [one.kind for one in examine({"train": asked}, QUESTIONS)] == ["conflict"]
+
+
+def test_without_a_validation_file_a_share_is_held_out_of_training(tmp_path: Path) -> None:
+    rows = ", ".join(f"t{n} {n % 2}" for n in range(100))
+    found = dataset(tmp_path, data={"fraction": 0.5}, train=rows, test="u 0, v 1")
+    assert [len(split) for split in (found.train, found.validation, found.test)] == [44, 10, 2]
+    assert found.labels == ("0", "1")
+    assert found.report.notes[-2:] == (
+        "10 of 100 training examples are held out for validation (data.validation_fraction 0.1)",
+        "44 of 90 training examples are used (data.fraction 0.5)",
+    )
+    whole = dataset(tmp_path, train=rows, test="u 0, v 1")
+    assert found.validation == whole.validation and set(found.train) < set(whole.train)
+
+
+def test_fixed_labels_may_be_missing_from_training(tmp_path: Path) -> None:
+    task = Task(labels=["z", "y", "x"])
+    found = dataset(tmp_path, task, train="a x, b y, c x", validation="d z")
+    assert found.labels == ("z", "y", "x")
+    assert found.report.warnings() == ["no training example has the label z"]
+
+
+def test_columns_of_zero_and_one_keep_their_order(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,toxic,mild\na,1,0\nb,0,1\nc,1,1\nd,0,0\n")
+    data = LabelledData(train=str(tmp_path / "a.csv"), text="text", label=["toxic", "mild"], validation_fraction=0.4)
+    assert read_dataset(data, SEVERAL, 0).labels == ("toxic", "mild")
+
+
+@pytest.mark.parametrize(
+    ("task", "files", "message"),
+    [
+        (
+            SINGLE,
+            {"train": "a x, b y, c y", "test": "d x, e w"},
+            "test.tsv:3: label 'w' is in the test split, but no training example has it (x, y). Fix: ",
+        ),
+        (
+            SINGLE,
+            {"train": "a x, b y, c y", "validation": "d w"},
+            "validation.tsv:2: label 'w' is in the validation split, but no training example has it",
+        ),
+        (
+            Task(labels=["x", "y"]),
+            {"train": "a x, b y, c w", "validation": "d x"},
+            "train.tsv:4: label 'w' is not in task.labels (x, y). Fix: ",
+        ),
+        (SINGLE, {"train": "a x, b x"}, "train.tsv:2: has the label 'x' only, in all 2 examples. Fix: "),
+        (NUMBERS, {"train": "a 1, b 1.0"}, "train.tsv:2: has the label 1 only, in all 2 examples. Fix: "),
+        (SINGLE, {"train": "a 1.5, b 2.5, c 3"}, "train.tsv:2: has as many labels as the 3 examples"),
+        (Task(labels=list("xyz")), {"train": "a x, b y"}, "train.tsv:2: has more labels than the 2 examples (x, y, z)"),
+        (
+            SINGLE,
+            {"train": "a x, b y, c y", "test": " b  y, a x"},
+            "test.tsv: holds no text that is not in the train split as well (",
+        ),
+        (SINGLE, {"train": "a x, b y, c y"}, "data.validation_fraction: 3 training examples are too few to hold 0.1"),
+    ],
+)
+def test_data_sets_that_cannot_be_learnt_from(task: Task, files: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        dataset(tmp_path, task, **files)
+    text = str(caught.value).replace(f"{tmp_path}/", "")
+    assert text.startswith(message) and caught.value.exit_code == 2 and "Fix: " in text and "\n" not in text
+
+
+def test_one_file_is_not_two_splits(tmp_path: Path) -> None:
+    train = write(tmp_path, train="a x, b y")["train"]
+    (tmp_path / "link.tsv").symlink_to(train)
+    for data in (
+        LabelledData(train=train, test=str(tmp_path / "link.tsv")),
+        LabelledData(train=f"{tmp_path}/*.tsv", test=train),
+    ):
+        with pytest.raises(InputError, match=r"\.tsv: is in the train and in the test split"):
+            read_dataset(data, SINGLE, 0)
+
+
+def test_a_tag_that_training_lacks_names_its_word(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("a\tO\nb\tB-X\n")
+    (tmp_path / "dev.txt").write_text("a\tO\n\nb\tO\nc\tB-Y\n")
+    data = LabelledData(train=str(tmp_path / "train.txt"), validation=str(tmp_path / "dev.txt"))
+    with pytest.raises(InputError, match=r"dev\.txt:3: label 'B-Y' of word 2, 'c', is in the validation split"):
+        read_dataset(data, TOKENS, 0)
+
+
+def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+    (tmp_path / "moved").mkdir()
+    files = {"train": "a x, b y, c y", "validation": "d x"}
+    prints = [dataset(folder, **files).fingerprint for folder in (tmp_path, tmp_path / "moved")]
+    prints += [dataset(tmp_path, **{**files, "validation": text}).fingerprint for text in ("d y", "e x")]
+    assert prints[0] == prints[1] and len(set(prints)) == 3
+
+
+def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> None:
+    files = write(tmp_path, train="a x, b y, c y, d x", validation="d x")
+    data = LabelledData(**files, text=0, label=1)
+    with pytest.raises(InputError, match="validation.tsv: holds no text that is not in the train split"):
+        read_dataset(data, SINGLE, 0)
+    (tmp_path / "validation.tsv").write_text("e\tx\n")
+    notes = read_dataset(data, SINGLE, 0).report.notes
+    assert f"only {tmp_path}/train.tsv:1 has the label 'label': if it is a header line" in notes[-1]
