@@ -42,9 +42,11 @@ def resamples(random: np.random.Generator, size: int, draws: int) -> Iterator[ND
     """How often each of `size` examples is drawn, `draws` rows in all."""
     at_once = max(1, WEIGHTS_AT_ONCE // size)
     for start in range(0, draws, at_once):
-        rows = min(at_once, draws - start)
-        taken = random.integers(0, size, (rows, size), dtype=np.int64) + np.arange(rows)[:, None] * size
-        yield np.bincount(taken.ravel(), minlength=rows * size).reshape(rows, size).astype(np.float32)
+        taken = random.integers(0, size, (min(at_once, draws - start), size))
+        weights = np.empty(taken.shape, np.float32)
+        for row, own in zip(weights, taken, strict=True):  # one bincount of all rows takes twice as long
+            row[:] = np.bincount(own, minlength=size)
+        yield weights
 
 
 def scores_on_resamples(
