@@ -17,7 +17,7 @@ import numpy as np
 from maskwright.core.errors import InputError
 from maskwright.verdict import power, statistics
 from maskwright.verdict.metrics import ClassCounts, Floats, f1, scorer
-from maskwright.verdict.results import Arm, Results, Run, Task, check
+from maskwright.verdict.results import Arm, Results, Run, Task, check, labels_of
 
 Word = Literal["helped", "hurt", "no difference shown", "cannot conclude"]
 Question = Literal["checkpoints", "recipe"]
@@ -147,6 +147,7 @@ def judge(
     check(results)
     recipe = len(results.arms[0].pretraining_runs) > 1
     count = len(results.tasks) * (len(results.arms) - 1)
+    class_draws = min(draws, class_draws)
     plan = _Plan(count, draws, class_draws, random_seed)
     comparisons: list[Comparison] = []
     scores: list[Score] = []
@@ -271,7 +272,7 @@ def _score(task: Task, measured: _Measured) -> Score:
 def _changes(task: Task, base: _Measured, other: _Measured) -> tuple[ClassChange, ...]:
     if not len(base.classes):
         return ()
-    there = Counter(_labels(task.gold))
+    there = Counter(labels_of(task.gold))
     bounds = [statistics.interval(column) for column in (other.class_means - base.class_means).T]
     changes = [
         ClassChange(label, there[index], float(base.classes[index]), float(other.classes[index]), *bounds[index])
@@ -294,8 +295,8 @@ def degenerate_runs(results: Results, task: Task) -> list[Degenerate]:
 def _why_degenerate(task: Task, run: Run) -> str:
     """Several reasons are one sentence each; empty for a run that learned."""
     why = [run.fault.rstrip(".")] if run.fault else []
-    labels = Counter(_labels(run.predictions))
-    gold = Counter(_labels(task.gold))
+    labels = Counter(labels_of(run.predictions))
+    gold = Counter(labels_of(task.gold))
     if task.kind == "scores":
         if not any(run.predictions):
             why.append("it scores 0 on every example")
@@ -317,9 +318,3 @@ def chance_loss(task: Task) -> float:
     if task.kind in ("single_label", "tokens"):
         return math.log(len(task.labels))
     return math.log(2) if task.kind == "multi_label" else 0.0
-
-
-def _labels(outcomes: Any) -> list[Any]:
-    """Of all examples, words or spans."""
-    flat = [entry for many in outcomes for entry in (many if isinstance(many, tuple) else (many,))]
-    return [entry[2] if isinstance(entry, tuple) else entry for entry in flat]

@@ -62,8 +62,8 @@ class ClassCounts:
         np.add.at(self.gold, (gold[:, 0], gold[:, -1]), 1)
         for number, items in enumerate(found):
             hits = items[_among(items, gold)]
-            np.add.at(self.predicted, (items[:, 0], number, items[:, -1]), 1)
-            np.add.at(self.hits, (hits[:, 0], number, hits[:, -1]), 1)
+            np.add.at(self.predicted[:, number], (items[:, 0], items[:, -1]), 1)
+            np.add.at(self.hits[:, number], (hits[:, 0], hits[:, -1]), 1)
 
     def together(self) -> ClassCounts:
         """All classes as one."""

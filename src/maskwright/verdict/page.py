@@ -24,14 +24,15 @@ main { max-width: 50rem; margin: 0 auto; padding: 1rem; overflow-wrap: break-wor
 h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0; }
 h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; }
 h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
-small, .faint, caption, footer { color: var(--faint); }
+small, .faint, figcaption { color: var(--faint); }
 .answer { border-left: 4px solid var(--none); background: var(--box); padding: .6rem .9rem; margin: .8rem 0; }
 .answer p { margin: .2rem 0; }
 .answer .headline { font-size: 1.1rem; font-weight: 600; }
 .answer.helped { border-color: var(--good); } .answer.hurt { border-color: var(--bad); }
 .answer.cannot-conclude { border-left-style: dashed; }
 svg { display: block; width: 100%; overflow: visible; }
-svg text { fill: var(--faint); font-size: 13px; } svg text.name { fill: var(--text); }
+svg text { fill: var(--faint); font-size: 13px; paint-order: stroke; stroke: var(--back); stroke-width: 4px; }
+  svg text.name { fill: var(--text); }
 .zero { stroke: var(--faint); stroke-dasharray: 3 3; } .axis { stroke: var(--line); }
 .forest .row p { margin: .5rem 0 0; } .forest b { white-space: nowrap; font-weight: 600; }
 span.helped { color: var(--good); } span.hurt { color: var(--bad); }
@@ -42,12 +43,11 @@ circle.helped { fill: var(--good); } circle.hurt { fill: var(--bad); }
 .pair { stroke-width: 1.5; opacity: .7; } .rise { stroke: var(--good); } .same { stroke: var(--none); }
 .fall { stroke: var(--bad); stroke-dasharray: 5 3; }
 circle.seed { fill: var(--text); fill-opacity: .75; } .mean { stroke: var(--text); stroke-width: 2; }
-.table { overflow-x: auto; margin: .8rem 0; }
+figure { margin: 1rem 0; } figcaption { font-size: .9rem; } figure div { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding-bottom: .3rem; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line); }
-thead th { white-space: nowrap; } td.number { white-space: nowrap; }
-.word { text-align: left; font-weight: inherit; min-width: 5rem; }
+thead th, td.number { white-space: nowrap; }
+.word { text-align: left; min-width: 5rem; } td.word { min-width: 7rem; } tbody th { font-weight: inherit; }
 dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
 summary { cursor: pointer; } a { color: inherit; } li { margin: .3rem 0; }
 """
@@ -110,8 +110,8 @@ def _table(table: tables.Table | None) -> str:
     rows = "".join(f"<tr>{_row(row, table.words)}</tr>" for row in table.rows)
     label = _text(table.caption)
     return (
-        f'<div class="table" role="region" tabindex="0" aria-label="{label}"><table><caption>{label}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<figure><figcaption>{label}</figcaption><div role="region" tabindex="0" aria-label="{label}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></figure>"
     )
 
 

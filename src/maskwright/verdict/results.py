@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -172,10 +172,10 @@ def check(results: Results, *, where: str | None = None) -> None:
     """Raises `InputError` unless every arm has the same seeds in each task, and every run what its task needs."""
     arms, tasks = results.arms, {task.name: task for task in results.tasks}
     for what, names in (("arms", [arm.name for arm in arms]), ("tasks", [task.name for task in results.tasks])):
-        if twice := _twice(names):
+        if (twice := _twice(names)) is not None:
             raise InputError(f"two {what} are called {twice}", where=where, fix="give them different names")
     for arm in arms:
-        if twice := _twice(arm.pretraining_runs):
+        if (twice := _twice(arm.pretraining_runs)) is not None:
             fix = "name each pretraining run once: a copy is no further evidence"
             raise InputError(f"arm {arm.name} names {twice} twice", where=where, fix=fix)
     single = [arm.name for arm in arms if len(arm.pretraining_runs) == 1]
@@ -211,7 +211,7 @@ def _check_pairs(results: Results, where: str | None) -> None:
                     which = f"{arm.name} ({name})" if name != arm.name else name
                     what = f"{which} on {task.name} lacks the seeds {', '.join(map(str, lacking))}"
                     raise InputError(what, where=where, fix=MADE_AGAIN)
-                if twice := _twice(seeds):
+                if (twice := _twice(seeds)) is not None:
                     fix = "keep one run of each seed"
                     raise InputError(f"{arm.name} on {task.name} has seed {twice} twice", where=where, fix=fix)
 
@@ -239,15 +239,21 @@ def _check_outcomes(task: Task, outcomes: Outcomes, whose: str, where: str | Non
     lists = task.kind in ("multi_label", "tokens", "spans")
     if any(isinstance(entry, tuple) != lists for entry in outcomes):
         raise InputError(f"{task.name}, {whose}: entries of another kind", where=where, fix=fix)
-    if task.kind == "tokens" and any(len(a) != len(b) for a, b in zip(outcomes, task.gold, strict=True)):  # type: ignore[arg-type]
+    if task.kind == "tokens" and list(map(len, cast(Any, outcomes))) != list(map(len, cast(Any, task.gold))):
         raise InputError(f"{task.name}, {whose}: not one label for each word", where=where, fix=fix)
     if task.labels:
-        found = [entry for many in outcomes for entry in many] if lists else list(outcomes)  # type: ignore[union-attr]
-        indices = [entry[2] if isinstance(entry, tuple) else entry for entry in found]
-        if wrong := next((index for index in indices if not 0 <= index < len(task.labels)), None):
+        indices = labels_of(outcomes)
+        wrong = next((index for index in indices if not 0 <= index < len(task.labels)), None)
+        if wrong is not None:
             what = f"{task.name}, {whose}: {wrong} is no index of {len(task.labels)} labels"
             raise InputError(what, where=where, fix=fix)
 
 
-def _twice(names: Sequence[str] | Sequence[int]) -> str | int | None:
+def labels_of(outcomes: Outcomes) -> list[Any]:
+    """Of all examples, words or spans; of numbers, the numbers."""
+    flat = [entry for many in outcomes for entry in (many if isinstance(many, tuple) else (many,))]
+    return [entry[2] if isinstance(entry, tuple) else entry for entry in flat]
+
+
+def _twice(names: Sequence[Any]) -> Any:
     return next((name for name, count in Counter(names).items() if count > 1), None)

@@ -81,7 +81,9 @@ def classes(found: Comparison) -> Table | None:
     rest = len(found.classes) - len(rows)
     more = f"; {rest} with smaller changes are left out" if rest else ""
     header = ("class", "in the test set", found.base, found.other, "difference", "95 % interval")
-    return Table(f"F1 score by class on {found.task}, in points{more}", header, tuple(rows))
+    return Table(
+        f"F1 score by class on {found.task}, {found.other} against {found.base}, in points{more}", header, tuple(rows)
+    )
 
 
 def costs(results: Results) -> Table:

@@ -24,6 +24,8 @@ METRICS = {
     "mean": "mean score",
 }
 MINUS = "\N{MINUS SIGN}"
+FIXED = "\N{NO-BREAK SPACE}"
+"""Between a sign and its number, which stay on one line."""
 NOTHING = "\N{EN DASH}"
 """In a table, for what is not known or does not exist."""
 
@@ -54,8 +56,13 @@ def points(fraction: float, places: int, *, sign: bool = False) -> str:
 
 
 def places_of(found: Comparison) -> int:
-    """The decimals of a comparison's points."""
-    return decimals(50 * (found.high - found.low))
+    """The decimals of a comparison's points. An end of the interval that is not 0 does not become 0."""
+    places = decimals(50 * (found.high - found.low))
+    ends = [abs(end) for end in (found.low, found.high) if end]
+    excludes = found.low > 0 or found.high < 0
+    while excludes and places < 3 and not float(f"{100 * min(ends):.{places}f}"):
+        places += 1
+    return places
 
 
 def mean_and_deviation(mean: float, deviation: float | None) -> str:
@@ -66,11 +73,11 @@ def mean_and_deviation(mean: float, deviation: float | None) -> str:
 
 
 def p_value(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.2g}"
+    return f"<{FIXED}0.001" if p < 0.001 else f"{p:#.2g}" if p < 1 else "1"
 
 
 def with_p(p: float) -> str:
-    return f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
+    return f"p{FIXED}{'' if p < 0.001 else f'={FIXED}'}{p_value(p)}"
 
 
 def duration(seconds: float | None) -> str:
@@ -131,7 +138,7 @@ def explanation(found: Comparison, results: Results, report: Report) -> str:
     how = "rose" if found.difference > 0 else "fell"
     corrected = " after Holm's correction" if len(report.comparisons) > 1 else ""
     change = f"{points(found.difference, places, sign=True)} points"
-    certainty = f"95 % interval {interval(found)}; {with_p(found.p_holm)}{corrected}"
+    certainty = f"95{FIXED}% interval {interval(found)}; {with_p(found.p_holm)}{corrected}"
     start = f"Against {found.base}, the {metric_name(task)} {how} from {base} to {other}: {change} ({certainty})."
     return " ".join([start, *_reasons(found, report), *_failures(found, results, report)])
 
@@ -165,7 +172,7 @@ def _reasons(found: Comparison, report: Report) -> list[str]:
         reasons.append(f"The {what} agree, but the interval, which counts the test examples too, includes 0.")
     if found.smallest_difference:
         least = f"{smallest(found)} points"
-        reasons.append(f"A true difference of {least} would have been shown with a probability of 80 %.")
+        reasons.append(f"A true difference of {least} would have been shown with a probability of 80{FIXED}%.")
     return reasons
 
 
