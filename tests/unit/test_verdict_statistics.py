@@ -193,22 +193,22 @@ def test_equal_arms_show_no_difference_and_a_planted_one_is_found_at_its_power()
 @pytest.mark.long
 @pytest.mark.parametrize("world", [World(), World(examples=3_000), World(seed=0.1), World(seeds=12)], ids=repr)
 def test_error_and_power_over_many_experiments(world: World) -> None:
-    random, count = RANDOM(1), 400
+    random, count = RANDOM(1), 200
     equal = [one(world, random, 0.0, draws=1_000) for _ in range(count)]
-    assert sum(found.verdict != "no difference shown" for found in equal) <= 0.05 * count + 2 * 4.4
+    assert sum(found.verdict != "no difference shown" for found in equal) <= 0.05 * count + 2 * 3.1
     found = [one(world, random, before.smallest_difference or 0, draws=1_000) for before in equal]
-    assert 0.74 <= sum(one.verdict == "helped" for one in found) / count <= 0.9
+    assert 0.72 <= sum(one.verdict == "helped" for one in found) / count <= 0.9
 
 
 @pytest.mark.long
 def test_error_and_power_for_recipes() -> None:
-    random, world, count = RANDOM(1), World(seeds=4, run=0.06), 200
+    random, world, count = RANDOM(1), World(examples=500, seeds=3, run=0.06), 150
 
     def experiment(gain: float) -> Comparison:
         return judge(results_of(world.right(random, 0.0, gain, runs=5)), draws=1_000, class_draws=0).comparisons[0]
 
     equal = [experiment(0.0) for _ in range(count)]
-    assert sum(found.verdict != "no difference shown" for found in equal) <= 0.05 * count + 2 * 3.1
+    assert sum(found.verdict != "no difference shown" for found in equal) <= 0.05 * count + 2 * 2.7
     found = [experiment(before.smallest_difference or 0) for before in equal]
     assert 0.7 <= sum(one.verdict == "helped" for one in found) / count <= 0.9
 
