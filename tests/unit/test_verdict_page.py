@@ -152,7 +152,7 @@ def test_the_page_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
     write_page(str(tmp_path / "page.html"), results, report)
     text = (tmp_path / "page.html").read_text()
     assert text == html(results, judged(replace(results, runs=results.runs[::-1])))
-    assert [one["verdict"] for one in json.loads(json.dumps(report.to_json()))["comparisons"]][0] == "helped"
+    assert json.loads(json.dumps(report.to_json()))["comparisons"][0]["verdict"] == "helped"
     page = Page(text)
     assert not {"script", "img", "link", "iframe"} & {tag for tag, _ in page.elements}
     assert not re.findall(r"url\(|@import|src=", text)

@@ -176,18 +176,18 @@ def one(world: World, random: np.random.Generator, gain: float, **options: Any) 
 
 def test_ten_thousand_draws_take_seconds() -> None:
     results = results_of(World(examples=3_000).right(RANDOM(0), 0.0, 0.0))
-    start = time.perf_counter()
+    start = time.process_time()
     judge(results)
-    assert time.perf_counter() - start < 30  # 2 s on two idle cores
+    assert time.process_time() - start < 5  # 0.8 s
 
 
 def test_equal_arms_show_no_difference_and_a_planted_one_is_found_at_its_power() -> None:
     """The planted difference is the one that an experiment before it reported."""
-    random, world = RANDOM(2), World(examples=500)
-    equal = [one(world, random, 0.0, draws=300) for _ in range(100)]
+    random, world = RANDOM(2), World(examples=400)
+    equal = [one(world, random, 0.0, draws=200) for _ in range(100)]
     assert sum(found.verdict == "no difference shown" for found in equal) >= 95
-    found = [one(world, random, before.smallest_difference or 0, draws=300).verdict for before in equal[:50]]
-    assert 34 <= found.count("helped") <= 46 and "hurt" not in found
+    found = [one(world, random, before.smallest_difference or 0, draws=200).verdict for before in equal[:40]]
+    assert 26 <= found.count("helped") <= 38 and "hurt" not in found
 
 
 @pytest.mark.long

@@ -284,19 +284,18 @@ def _changes(task: Task, base: _Measured, other: _Measured) -> tuple[ClassChange
 def degenerate_runs(results: Results, task: Task) -> list[Degenerate]:
     """Runs that have a fault, give one answer to everything, do no better than the most frequent label, or whose
     training loss was never below that of guessing."""
-    found = []
+    found, gold = [], Counter(labels_of(task.gold))
     for arm in results.arms:
         for run in results.of(arm, task):
-            if why := _why_degenerate(task, run):
+            if why := _why_degenerate(task, gold, run):
                 found.append(Degenerate(task.name, arm.name, run.pretraining_run, run.seed, why))
     return found
 
 
-def _why_degenerate(task: Task, run: Run) -> str:
+def _why_degenerate(task: Task, gold: Counter[Any], run: Run) -> str:
     """Several reasons are one sentence each; empty for a run that learned."""
     why = [run.fault.rstrip(".")] if run.fault else []
     labels = Counter(labels_of(run.predictions))
-    gold = Counter(labels_of(task.gold))
     if task.kind == "scores":
         if not any(run.predictions):
             why.append("it scores 0 on every example")

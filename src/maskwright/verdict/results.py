@@ -251,8 +251,9 @@ def _check_outcomes(task: Task, outcomes: Outcomes, whose: str, where: str | Non
 
 def labels_of(outcomes: Outcomes) -> list[Any]:
     """Of all examples, words or spans; of numbers, the numbers."""
-    flat = [entry for many in outcomes for entry in (many if isinstance(many, tuple) else (many,))]
-    return [entry[2] if isinstance(entry, tuple) else entry for entry in flat]
+    if outcomes and not isinstance(outcomes[0], tuple):
+        return list(outcomes)
+    return [label[2] if isinstance(label, tuple) else label for labels in cast(Any, outcomes) for label in labels]
 
 
 def _twice(names: Sequence[Any]) -> Any:
