@@ -44,6 +44,7 @@ LAYERS = {
     "launch": {"core", "run"},
     "cloud": {"core", "run", "launch"},
     "monitor": {"core", "run"},
+    "verdict": {"core"},
     "tasks": {"core", "run", "text", "data", "model", "engines", "training"},
     "drills": {"core", "run", "text", "data", "model", "engines", "training", "tasks"},
 }

@@ -1,0 +1,319 @@
+"""From finished runs to a verdict for each task and pair of arms.
+
+*helped* and *hurt* need both: an interval that excludes 0, and p < 0.05 in the exact test after Holm's correction over
+all comparisons of the page. The interval asks about new seeds and new test examples; the exact test does not need the
+interval's large numbers. Where no outcome of the test could reach p < 0.05, the verdict is *cannot conclude*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from maskwright.core.errors import InputError
+from maskwright.verdict import power, statistics
+from maskwright.verdict.metrics import ClassCounts, Floats, f1, scorer
+from maskwright.verdict.results import Arm, Results, Run, Task, check, labels_of
+
+Word = Literal["helped", "hurt", "no difference shown", "cannot conclude"]
+Question = Literal["checkpoints", "recipe"]
+CLASS_DRAWS = 2_000
+"""Of the intervals of single classes."""
+CLASSES_AT_ONCE = 32
+AGREES = 1e-5
+"""How far a run's recorded score may be from that of its predictions."""
+NOT_BY_CLASS = ("regression", "scores")
+"""Kinds of tasks."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one arm reached on one task."""
+
+    arm: str
+    task: str
+    mean: float
+    deviation: float | None
+    """Standard deviation over seeds; for recipes, of the means of pretraining runs. None for a single one."""
+    runs: tuple[tuple[float, ...], ...]
+    """By pretraining run, then by seed."""
+
+
+@dataclass(frozen=True)
+class ClassChange:
+    """The F1 score of one class, mean over runs. The interval is not corrected for the number of classes."""
+
+    label: str
+    examples: int
+    """How often the label is there in the test set."""
+    base: float
+    other: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`other` less `base` on one task; differences as fractions of 1."""
+
+    task: str
+    base: str
+    other: str
+    difference: float
+    low: float
+    high: float
+    pairs: tuple[float, ...]
+    """The difference of each seed; for recipes, of each seed's mean over pretraining runs."""
+    p: float
+    p_holm: float
+    smallest_p: float
+    smallest_difference: float | None
+    same_answers: bool
+    """Every run of the one gave the same predictions as the other's."""
+    classes: tuple[ClassChange, ...]
+    """The largest change first; empty where a task has no classes."""
+    verdict: Word = "cannot conclude"
+
+
+@dataclass(frozen=True)
+class Degenerate:
+    """A run that learned nothing, or something else went wrong. It counts like any other."""
+
+    task: str
+    arm: str
+    pretraining_run: str
+    seed: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Report:
+    question: Question
+    comparisons: tuple[Comparison, ...]
+    scores: tuple[Score, ...]
+    degenerate: tuple[Degenerate, ...]
+    seeds: dict[str, int]
+    """By task."""
+    least: int
+    """How many seeds (for the recipe: pretraining runs of each arm) a verdict takes."""
+    draws: int
+    class_draws: int
+    random_seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What all tasks are judged with."""
+
+    comparisons: int
+    draws: int
+    class_draws: int
+    random_seed: int
+
+    def random(self, task: Task, *words: str) -> np.random.Generator:
+        return statistics.generator(self.random_seed, task.name, *words)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One arm on one task. P pretraining runs, k seeds, B draws, C classes."""
+
+    arm: Arm
+    runs: list[Run]
+    table: Floats
+    """P × k: the scores."""
+    resampled: Floats
+    """B × P × k: the scores on resampled examples."""
+    means: Floats
+    """B: the mean over resampled runs and seeds on resampled examples."""
+    classes: Floats
+    """C: the F1 score of each class, mean over runs and seeds."""
+    class_means: Floats
+    """Draws of classes × C: as `means`."""
+
+
+def judge(
+    results: Results, *, draws: int = statistics.DRAWS, class_draws: int = CLASS_DRAWS, random_seed: int = 0
+) -> Report:
+    """Raises `InputError` when the results do not agree with themselves. The same results and random seed give the same
+    report, in whatever order the runs were made."""
+    check(results)
+    recipe = len(results.arms[0].pretraining_runs) > 1
+    count = len(results.tasks) * (len(results.arms) - 1)
+    class_draws = min(draws, class_draws)
+    plan = _Plan(count, draws, class_draws, random_seed)
+    comparisons: list[Comparison] = []
+    scores: list[Score] = []
+    for task in results.tasks:
+        base, *others = _measure(results, task, plan)
+        comparisons += [_compare(task, base, other, plan) for other in others]
+        scores += [_score(task, one) for one in (base, *others)]
+    adjusted = statistics.holm([one.p for one in comparisons])
+    judged = [_with_verdict(replace(one, p_holm=p), count) for one, p in zip(comparisons, adjusted, strict=True)]
+    return Report(
+        question="recipe" if recipe else "checkpoints",
+        comparisons=tuple(judged),
+        scores=tuple(scores),
+        degenerate=tuple(one for task in results.tasks for one in degenerate_runs(results, task)),
+        seeds={task.name: len(results.seeds(task)) for task in results.tasks},
+        least=(statistics.least_pretraining_runs if recipe else statistics.least_seeds)(count),
+        draws=draws,
+        class_draws=class_draws,
+        random_seed=random_seed,
+    )
+
+
+def _measure(results: Results, task: Task, plan: _Plan) -> list[_Measured]:
+    """All arms on the same resampled examples and seeds."""
+    seeds = len(results.seeds(task))
+    runs = [results.of(arm, task) for arm in results.arms]
+    scorers = [scorer(task, [run.predictions for run in own]) for own in runs]
+    random = plan.random(task, "examples")
+    resampled = statistics.scores_on_resamples(scorers, random, task.test_examples, plan.draws)
+    by_seed = statistics.shares(plan.random(task, "seeds"), seeds, plan.draws)
+    measured = []
+    for arm, own, score, drawn in zip(results.arms, runs, scorers, resampled, strict=True):
+        shape = (len(arm.pretraining_runs), seeds)
+        by_run = statistics.shares(plan.random(task, "pretraining runs", arm.name), shape[0], plan.draws)
+        table = score(np.ones((1, task.test_examples), np.float32))[0]
+        _require_agreement(task, own, table)
+        draws = drawn.reshape(-1, *shape)
+        means = np.einsum("bpk,bp,bk->b", draws, by_run, by_seed)
+        classes = _by_class(task, own, by_run[: plan.class_draws], by_seed[: plan.class_draws], plan)
+        measured.append(_Measured(arm, own, table.reshape(shape), draws, means, *classes))
+    return measured
+
+
+def _require_agreement(task: Task, runs: list[Run], scores: Floats) -> None:
+    for run, score in zip(runs, scores.tolist(), strict=True):
+        if abs(run.score - score) > AGREES:
+            what = f"{run.arm}, seed {run.seed}: a score of {run.score:.5f}, but its predictions have {score:.5f}"
+            raise InputError(f"{task.name}: {what} ({task.metric})", fix="score these predictions with that metric")
+
+
+def _by_class(task: Task, runs: list[Run], by_run: Floats, by_seed: Floats, plan: _Plan) -> tuple[Floats, Floats]:
+    """The F1 score of each class, and the same on resamples (draws × classes)."""
+    if task.kind in NOT_BY_CLASS or not plan.class_draws:
+        return np.zeros(0), np.zeros((0, 0))
+    shape = (by_run.shape[1], by_seed.shape[1])
+    observed, drawn = [], []
+    for start in range(0, len(task.labels), CLASSES_AT_ONCE):
+        classes = range(start, min(start + CLASSES_AT_ONCE, len(task.labels)))
+        counts = ClassCounts(task, [run.predictions for run in runs], classes)
+        observed.append(f1(*counts.sums(np.ones((1, task.test_examples), np.float32)))[0].mean(0))
+        random = plan.random(task, "examples")  # the same resamples for each block of classes
+        weights = statistics.resamples(random, task.test_examples, len(by_run))
+        own = np.concatenate([f1(*counts.sums(part)) for part in weights])
+        drawn.append(np.einsum("bpkc,bp,bk->bc", own.reshape(len(own), *shape, -1), by_run, by_seed))
+    return np.concatenate(observed), np.concatenate(drawn, 1)
+
+
+def _compare(task: Task, base: _Measured, other: _Measured, plan: _Plan) -> Comparison:
+    theta = other.means - base.means
+    pairs = other.table.mean(0) - base.table.mean(0)
+    recipe = len(base.table) > 1
+    sizes = (len(base.table), len(other.table)) if recipe else (len(pairs),)
+    if recipe:
+        p = statistics.permutation_p(base.table.mean(1), other.table.mean(1))
+    else:
+        p = statistics.sign_flip_p(pairs)
+    smallest_p, smallest = power.smallest_p(sizes), None
+    if smallest_p * plan.comparisons < statistics.ALPHA:
+        if recipe:
+            tables, resampled = (base.table, other.table), (base.resampled, other.resampled)
+            spread = power.of_recipes(theta, resampled, tables)
+        else:
+            spread = power.of_pairs(theta, other.resampled[:, 0] - base.resampled[:, 0], pairs)
+        random = plan.random(task, "smallest difference", other.arm.name)
+        smallest = power.smallest_difference(spread, plan.comparisons, random)
+    low, high = statistics.interval(theta)
+    return Comparison(
+        task=task.name,
+        base=base.arm.name,
+        other=other.arm.name,
+        difference=float(pairs.mean()),
+        low=low,
+        high=high,
+        pairs=tuple(pairs.tolist()),
+        p=p,
+        p_holm=p,
+        smallest_p=smallest_p,
+        smallest_difference=smallest,
+        same_answers=[run.predictions for run in base.runs] == [run.predictions for run in other.runs],
+        classes=_changes(task, base, other),
+    )
+
+
+def _with_verdict(found: Comparison, comparisons: int) -> Comparison:
+    word: Word = "no difference shown"
+    if found.smallest_p * comparisons >= statistics.ALPHA:
+        word = "cannot conclude"
+    elif found.p_holm < statistics.ALPHA and found.low > 0:
+        word = "helped"
+    elif found.p_holm < statistics.ALPHA and found.high < 0:
+        word = "hurt"
+    return replace(found, verdict=word)
+
+
+def _score(task: Task, measured: _Measured) -> Score:
+    units = measured.table.mean(1) if len(measured.table) > 1 else measured.table[0]
+    deviation = float(units.std(ddof=1)) if len(units) > 1 else None
+    rows = tuple(tuple(row) for row in measured.table.tolist())
+    return Score(measured.arm.name, task.name, float(measured.table.mean()), deviation, rows)
+
+
+def _changes(task: Task, base: _Measured, other: _Measured) -> tuple[ClassChange, ...]:
+    if not len(base.classes):
+        return ()
+    there = Counter(labels_of(task.gold))
+    bounds = [statistics.interval(column) for column in (other.class_means - base.class_means).T]
+    changes = [
+        ClassChange(label, there[index], float(base.classes[index]), float(other.classes[index]), *bounds[index])
+        for index, label in enumerate(task.labels)
+    ]
+    return tuple(sorted(changes, key=lambda one: -abs(one.other - one.base)))
+
+
+def degenerate_runs(results: Results, task: Task) -> list[Degenerate]:
+    """Runs that have a fault, give one answer to everything, do no better than the most frequent label, or whose
+    training loss was never below that of guessing."""
+    found, gold = [], Counter(labels_of(task.gold))
+    for arm in results.arms:
+        for run in results.of(arm, task):
+            if why := _why_degenerate(task, gold, run):
+                found.append(Degenerate(task.name, arm.name, run.pretraining_run, run.seed, why))
+    return found
+
+
+def _why_degenerate(task: Task, gold: Counter[Any], run: Run) -> str:
+    """Several reasons are one sentence each; empty for a run that learned."""
+    why = [run.fault.rstrip(".")] if run.fault else []
+    labels = Counter(labels_of(run.predictions))
+    if task.kind == "scores":
+        if not any(run.predictions):
+            why.append("it scores 0 on every example")
+    elif not labels:
+        why.append("it predicts nothing at all")
+    elif len(labels) == 1 and len(gold) > 1:
+        named = f"the label {task.labels[next(iter(labels))]}" if task.labels else f"{next(iter(labels)):.3g}"
+        why.append(f"it gives one answer to everything, {named}")
+    elif task.metric == "accuracy" and gold and run.score <= max(gold.values()) / gold.total():
+        why.append("its score is no better than that of the most frequent label")
+    if run.lowest_loss is not None and (chance := chance_loss(task)) and run.lowest_loss >= chance:
+        why.append(f"its training loss was never below {chance:.3f}, that of guessing")
+    return "; ".join(why)
+
+
+def chance_loss(task: Task) -> float:
+    """The loss of a model that gives every label the same probability: ln C, and ln 2 where each label is a question of
+    its own. 0 where guessing has no such loss."""
+    if task.kind in ("single_label", "tokens"):
+        return math.log(len(task.labels))
+    return math.log(2) if task.kind == "multi_label" else 0.0

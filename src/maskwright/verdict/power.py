@@ -1,0 +1,134 @@
+"""The smallest difference that a comparison could have shown, so that "no difference shown" says something.
+
+It is the true difference that the same experiment, made again with new seeds and new test examples, would call
+*helped* with a probability of 80 %: a minimum detectable effect (Bloom 1995, doi 10.1177/0193841X9501900504), here of
+the very rule that decides, interval and exact test, found by simulation. What goes in is the spread that was seen. A
+standard deviation from eight seeds is uncertain by a quarter, and a power that takes it for the truth is too high on
+average; so each simulated experiment draws it anew from what the data leave open (σ² = s²·(k-1)/χ², as in the
+assurance of O'Hagan et al. 2005, doi 10.1002/pst.175).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from maskwright.verdict import statistics
+from maskwright.verdict.metrics import Floats
+
+POWER = 0.8
+EXPERIMENTS = 1_000
+ARRANGEMENTS = 1_024
+"""Signs or divisions that a simulated experiment looks at, at least; where there are more, so many are drawn."""
+NORMAL_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What the differences of one comparison vary by; standard deviations, as fractions of 1 (0.01 is a point)."""
+
+    sizes: tuple[int, ...]
+    """How many pairs of seeds; or how many pretraining runs of each of the two arms."""
+    units: float
+    """From pair to pair; or from one pretraining run of an arm to another."""
+    shared: float
+    """What all pairs or runs have in common and a new experiment would not: the choice of the test examples."""
+    interval: float
+    """The part of the interval's standard deviation that does not come from `units`."""
+
+
+def smallest_p(sizes: tuple[int, ...]) -> float:
+    """That the exact test can give; `sizes` as in `Spread`."""
+    if len(sizes) == 1:
+        return statistics.smallest_sign_flip_p(sizes[0])
+    return statistics.smallest_permutation_p(*sizes)
+
+
+def smallest_difference(spread: Spread, comparisons: int, random: np.random.Generator) -> float | None:
+    """As a fraction of 1. None where no difference could be shown, however large. Of the `comparisons` that Holm's
+    correction counts, this one alone is taken to differ."""
+    if smallest_p(spread.sizes) * comparisons >= statistics.ALPHA:
+        return None
+    count = sum(spread.sizes)
+    rows, effect = _arrangements(spread.sizes, max(ARRANGEMENTS, 40 * comparisons), random)
+    freedom = count - len(spread.sizes)
+    sigma = spread.units * np.sqrt(freedom / random.chisquare(freedom, EXPERIMENTS))
+    noise = random.standard_normal((EXPERIMENTS, count)) * sigma[:, None]
+    shared = random.standard_normal(EXPERIMENTS) * spread.shared
+    groups = np.split(noise, np.cumsum(spread.sizes)[:-1], axis=1)
+    of_units = sum(group.var(1) / group.shape[1] for group in groups)
+    half = NORMAL_95 * np.sqrt(of_units + spread.interval**2)
+    gain = rows @ effect
+    start = noise @ rows.T + shared[:, None] * gain
+    # Each experiment is followed while the difference grows. An arrangement is as far from 0 as what was done until its
+    # mean, which grows by `gain` of the difference, is left behind; the test is passed when few enough are left.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        behind = np.fmax((start - start[:, :1]) / (1 - gain), (-start - start[:, :1]) / (1 + gain))
+    behind[:, np.abs(gain) > 1 - statistics.ROUNDING] = np.inf  # what was done, and its opposite, always are
+    allowed = math.ceil(statistics.ALPHA * len(rows) / comparisons) - 1
+    passed = -np.partition(-behind, allowed, axis=1)[:, allowed]
+    return float(np.quantile(np.maximum(passed, half - start[:, 0]), POWER).clip(0))
+
+
+def _arrangements(sizes: tuple[int, ...], most: int, random: np.random.Generator) -> tuple[Floats, Floats]:
+    """Rows that give the mean difference under each arrangement, what was done first; and which units an effect moves.
+    The opposite of each choice of signs is as far from 0 and left out."""
+    count = sum(sizes)
+    if len(sizes) == 1:
+        every = 2 ** (count - 1)
+        bits = np.arange(every) if every <= most else np.append(0, random.integers(1, every, most - 1))
+        return (1.0 - 2.0 * (bits[:, None] >> np.arange(count) & 1)) / count, np.ones(count)
+    first, second = sizes
+    if math.comb(count, first) <= most:
+        taken = np.array(list(combinations(range(count), first)))
+    else:
+        taken = np.argsort(random.random((most, count)), axis=1)[:, :first]
+        taken[0] = np.arange(first)
+    rows = np.full((len(taken), count), 1 / second)
+    np.put_along_axis(rows, taken, -1 / first, axis=1)
+    return rows, (np.arange(count) >= first).astype(np.float64)
+
+
+def of_pairs(draws: Floats, resampled: Floats, differences: Floats) -> Spread:
+    """`draws`: the Multi-Bootstrap's; `resampled`: each seed's difference on resampled examples (draws × seeds);
+    `differences`: each seed's, as measured."""
+    seeds = len(differences)
+    shared = resampled.mean(1).var() - _interplay(resampled)
+    own = draws.var() - differences.var() / seeds
+    return Spread((seeds,), _root(differences.var(ddof=1)), _root(shared), _root(own))
+
+
+def of_recipes(draws: Floats, resampled: tuple[Floats, Floats], scores: tuple[Floats, Floats]) -> Spread:
+    """The same of two arms with several pretraining runs. `resampled`: draws × runs × seeds; `scores`: runs × seeds, as
+    measured. What the fine-tuning seeds do to all runs of an arm is shared as well."""
+    means = [own.mean(1) for own in scores]
+    sizes = tuple(map(len, means))
+    first, second = (own.mean(2) for own in resampled)
+    shared = (second.mean(1) - first.mean(1)).var() - _interplay(first) - _interplay(second)
+    by_seed = scores[1].mean(0) - scores[0].mean(0)
+    if len(by_seed) > 1:
+        residual = sum(_residual(own) / len(own) for own in scores)
+        shared = max(shared, 0) + max(by_seed.var(ddof=1) - residual, 0) / len(by_seed)
+    pooled = sum(float(((own - own.mean()) ** 2).sum()) for own in means) / (sum(sizes) - 2)
+    own = draws.var() - sum(mean.var() / len(mean) for mean in means)
+    return Spread(sizes, _root(pooled), _root(shared), _root(own))
+
+
+def _interplay(resampled: Floats) -> float:
+    """The part of the variance of the mean over units (draws × units) that is noise of single units on single examples,
+    and as such already in the spread of the units."""
+    units = resampled.shape[1]
+    return float((resampled.var(0).mean() - resampled.mean(1).var()) / (units - 1))
+
+
+def _residual(scores: Floats) -> float:
+    """Variance of runs × seeds that is neither the run's nor the seed's."""
+    rest = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
+    return float((rest**2).sum() / ((scores.shape[0] - 1) * (scores.shape[1] - 1)))
+
+
+def _root(variance: float) -> float:
+    return float(np.sqrt(max(variance, 0.0)))

@@ -1,0 +1,260 @@
+"""What a comparison is judged from: arms, tasks and finished runs, in one JSON file.
+
+Predictions are kept for every test example, so that any metric can be computed again on resampled examples. Their form
+follows the task's kind:
+
+    kind             gold and predictions, for each test example          metrics
+    single_label     the label's index                                    accuracy, matthews_corrcoef, f1, f1_macro
+    multi_label      the indices of its labels                            f1_micro, f1_macro
+    tokens           the label's index of each word                       accuracy, f1_micro, f1_macro
+    spans            (start, end, label) of each span                     f1_micro, f1_macro
+    regression       a number                                             pearson, spearman
+    scores           the example's own score; no gold                     mean
+
+Names of metrics are scikit-learn's, whose values they have. `scores` is for what is a mean over examples, such as the
+exact match and the F1 of answers. A higher score is better in all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+
+FORMAT = 1
+METRICS = {
+    "single_label": ("accuracy", "matthews_corrcoef", "f1", "f1_macro"),
+    "multi_label": ("f1_micro", "f1_macro"),
+    "tokens": ("accuracy", "f1_micro", "f1_macro"),
+    "spans": ("f1_micro", "f1_macro"),
+    "regression": ("pearson", "spearman"),
+    "scores": ("mean",),
+}
+"""The metrics that each kind of task can be judged by."""
+Kind = Literal["single_label", "multi_label", "tokens", "spans", "regression", "scores"]
+Metric = Literal["accuracy", "matthews_corrcoef", "f1", "f1_macro", "f1_micro", "pearson", "spearman", "mean"]
+Name = Annotated[str, Field(min_length=1)]
+Outcomes = (
+    tuple[int, ...] | tuple[float, ...] | tuple[tuple[int, ...], ...] | tuple[tuple[tuple[int, int, int], ...], ...]
+)
+"""One entry for each test example; the module's text has the forms."""
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+MADE_AGAIN = "run the same `maskwright compare` again: it makes what is missing"
+
+
+@dataclass(frozen=True, config=STRICT)
+class Arm:
+    name: Name
+    description: str
+    """What it is: the run, the exported folder or the random weights that fine-tuning starts from."""
+    pretraining_runs: Annotated[tuple[Name, ...], Field(min_length=1)]
+    """One for the question about this checkpoint, several for the question about the recipe."""
+    seconds: float | None = None
+    """What its pretraining took, all runs together; None when nobody wrote it down."""
+    tokens: int | None = None
+    """What its pretraining read, all runs together."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Task:
+    name: Name
+    kind: Kind
+    metric: Metric
+    labels: tuple[str, ...]
+    """Names by index; empty for `regression` and `scores`."""
+    gold: Outcomes
+    """Of the test examples; empty for `scores`."""
+    test_examples: Annotated[int, Field(ge=1)]
+    train_examples: int
+    validation_examples: int
+    positive: int = 1
+    """The label that the metric `f1` is about."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Search:
+    """How one arm's learning rate for one task was chosen."""
+
+    arm: Name
+    task: Name
+    rates: tuple[tuple[float, float], ...]
+    """(learning rate, score on validation) of every rate of the grid."""
+    chosen: float
+
+
+@dataclass(frozen=True, config=STRICT)
+class Run:
+    """One fine-tuning, with its answers on the test set."""
+
+    arm: Name
+    pretraining_run: Name
+    task: Name
+    seed: int
+    score: float
+    """The task's metric on the test set, between 0 and 1 (correlations: -1 and 1)."""
+    predictions: Outcomes
+    final_loss: float | None = None
+    """On the training examples, as the last line of the log has it."""
+    lowest_loss: float | None = None
+    """The lowest training loss of the log, whose lines are means over several steps."""
+    seconds: float | None = None
+    """What this fine-tuning took."""
+    fault: str = ""
+    """What went wrong, such as a stop by the health check; empty for nothing."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Protocol:
+    """What all arms had in common. Each is a sentence for the page, or empty."""
+
+    budget: str = ""
+    """Epochs or steps, batch size, schedule."""
+    validation: str = ""
+    """Where the validation examples are from."""
+    test: str = ""
+    """How the test set was used."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Results:
+    """The first arm is the one that the others are compared with."""
+
+    arms: Annotated[tuple[Arm, ...], Field(min_length=2)]
+    tasks: Annotated[tuple[Task, ...], Field(min_length=1)]
+    runs: tuple[Run, ...]
+    searches: tuple[Search, ...] = ()
+    protocol: Protocol = Protocol()
+    format: int = FORMAT
+
+    def of(self, arm: Arm, task: Task) -> list[Run]:
+        """By pretraining run as the arm names them, then by seed. The order of `runs` does not matter."""
+        place = {name: number for number, name in enumerate(arm.pretraining_runs)}
+        found = [run for run in self.runs if (run.arm, run.task) == (arm.name, task.name)]
+        return sorted(found, key=lambda run: (place[run.pretraining_run], run.seed))
+
+    def seeds(self, task: Task) -> list[int]:
+        return sorted({run.seed for run in self.runs if run.task == task.name})
+
+
+def write_results(path: str, results: Results) -> None:
+    with storage.atomic_writer(path) as file:
+        file.write(TypeAdapter(Results).dump_json(results) + b"\n")
+
+
+def read_results(path: str) -> Results:
+    """Raises `InputError` when the file is not one, has another format, or does not agree with itself."""
+    content = storage.read_json(path)
+    given = content.get("format") if isinstance(content, dict) else None
+    if given != FORMAT:
+        what = (
+            f"has format {str(given)[:20]}, this version reads {FORMAT}" if given else "holds no comparison's results"
+        )
+        raise InputError(what, where=path, fix="use the maskwright that wrote it, or give the file `results.json`")
+    with storage.open_binary(path) as file:
+        text = file.read()
+    try:
+        results = TypeAdapter(Results).validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        dotted = ".".join(str(part) for part in first["loc"]) or "it"
+        raise InputError(f"{dotted}: {first['msg']}", where=path, fix="restore the file") from None
+    check(results, where=path)
+    return results
+
+
+def check(results: Results, *, where: str | None = None) -> None:
+    """Raises `InputError` unless every arm has the same seeds in each task, and every run what its task needs."""
+    arms, tasks = results.arms, {task.name: task for task in results.tasks}
+    for what, names in (("arms", [arm.name for arm in arms]), ("tasks", [task.name for task in results.tasks])):
+        if (twice := _twice(names)) is not None:
+            raise InputError(f"two {what} are called {twice}", where=where, fix="give them different names")
+    for arm in arms:
+        if (twice := _twice(arm.pretraining_runs)) is not None:
+            fix = "name each pretraining run once: a copy is no further evidence"
+            raise InputError(f"arm {arm.name} names {twice} twice", where=where, fix=fix)
+    single = [arm.name for arm in arms if len(arm.pretraining_runs) == 1]
+    if single and len(single) < len(arms):
+        what = f"{single[0]} has one pretraining run where another arm has several"
+        fix = "give every arm several, to ask about the recipe, or every arm one, to ask about these checkpoints"
+        raise InputError(what, where=where, fix=fix)
+    for task in results.tasks:
+        _check_task(task, where)
+    known = {(arm.name, run) for arm in arms for run in arm.pretraining_runs}
+    for run in results.runs:
+        if run.task not in tasks or (run.arm, run.pretraining_run) not in known:
+            what = f"a run is of {run.arm} ({run.pretraining_run}) on {run.task}, which the file does not name"
+            raise InputError(what, where=where, fix="name every arm, pretraining run and task that has runs")
+        _check_outcomes(tasks[run.task], run.predictions, f"{run.arm}, seed {run.seed}, predictions", where)
+    for search in results.searches:
+        if search.chosen not in [rate for rate, _ in search.rates]:
+            what = f"the rate chosen for {search.arm} on {search.task} is not in its grid"
+            raise InputError(what, where=where, fix="choose among the rates that were tried")
+    _check_pairs(results, where)
+
+
+def _check_pairs(results: Results, where: str | None) -> None:
+    """That no seed of a task is missing in an arm or there twice."""
+    for task in results.tasks:
+        wanted = results.seeds(task)
+        if not wanted:
+            raise InputError(f"{task.name} has no runs", where=where, fix=MADE_AGAIN)
+        for arm in results.arms:
+            for name in arm.pretraining_runs:
+                seeds = [run.seed for run in results.of(arm, task) if run.pretraining_run == name]
+                if lacking := sorted(set(wanted) - set(seeds)):
+                    which = f"{arm.name} ({name})" if name != arm.name else name
+                    what = f"{which} on {task.name} lacks the seeds {', '.join(map(str, lacking))}"
+                    raise InputError(what, where=where, fix=MADE_AGAIN)
+                if (twice := _twice(seeds)) is not None:
+                    fix = "keep one run of each seed"
+                    raise InputError(f"{arm.name} on {task.name} has seed {twice} twice", where=where, fix=fix)
+
+
+def _check_task(task: Task, where: str | None) -> None:
+    if task.metric not in METRICS[task.kind]:
+        fix = f"choose one of {', '.join(METRICS[task.kind])}"
+        raise InputError(f"{task.name}: {task.metric} is no metric of {task.kind}", where=where, fix=fix)
+    if task.metric == "f1" and (len(task.labels) != 2 or task.positive not in (0, 1)):
+        what = f"{task.name}: f1 is about one of two labels, not of {len(task.labels)}"
+        raise InputError(what, where=where, fix="use f1_macro, or set `positive` to 0 or 1")
+    least = {"regression": 0, "scores": 0, "spans": 1, "multi_label": 1}.get(task.kind, 2)
+    if len(task.labels) < least or (not least and task.labels):
+        fix = "name the labels of a task that has some, and none for regression and scores"
+        raise InputError(f"{task.name}: {len(task.labels)} labels for {task.kind}", where=where, fix=fix)
+    if task.kind != "scores":
+        _check_outcomes(task, task.gold, "gold", where)
+
+
+def _check_outcomes(task: Task, outcomes: Outcomes, whose: str, where: str | None) -> None:
+    fix = f"write one entry for each test example, as the kind {task.kind} has them"
+    if len(outcomes) != task.test_examples:
+        what = f"{task.name}, {whose}: {len(outcomes):,} entries for {task.test_examples:,} test examples"
+        raise InputError(what, where=where, fix=fix)
+    lists = task.kind in ("multi_label", "tokens", "spans")
+    if any(isinstance(entry, tuple) != lists for entry in outcomes):
+        raise InputError(f"{task.name}, {whose}: entries of another kind", where=where, fix=fix)
+    if task.kind == "tokens" and list(map(len, cast(Any, outcomes))) != list(map(len, cast(Any, task.gold))):
+        raise InputError(f"{task.name}, {whose}: not one label for each word", where=where, fix=fix)
+    if task.labels:
+        indices = labels_of(outcomes)
+        wrong = next((index for index in indices if not 0 <= index < len(task.labels)), None)
+        if wrong is not None:
+            what = f"{task.name}, {whose}: {wrong} is no index of {len(task.labels)} labels"
+            raise InputError(what, where=where, fix=fix)
+
+
+def labels_of(outcomes: Outcomes) -> list[Any]:
+    """Of all examples, words or spans; of numbers, the numbers."""
+    if outcomes and not isinstance(outcomes[0], tuple):
+        return list(outcomes)
+    return [label[2] if isinstance(label, tuple) else label for labels in cast(Any, outcomes) for label in labels]
+
+
+def _twice(names: Sequence[Any]) -> Any:
+    return next((name for name, count in Counter(names).items() if count > 1), None)

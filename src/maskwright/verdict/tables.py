@@ -1,0 +1,150 @@
+"""The tables of a verdict's page, as text: `page.py` and `markdown.py` only draw them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maskwright.verdict import wording
+from maskwright.verdict.judge import Comparison, Report, Score
+from maskwright.verdict.results import Arm, Results, Task
+
+CLASSES_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Table:
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1
+    """How many columns on the left are words; the others are numbers."""
+
+
+def differences(report: Report) -> Table:
+    corrected = len(report.comparisons) > 1
+    header = ("task", "arms", "verdict", "difference", "95 % interval", "p", *(["p (Holm)"] if corrected else []))
+    rows = []
+    for found in report.comparisons:
+        places = wording.places_of(found)
+        p = [wording.p_value(one) for one in ((found.p, found.p_holm) if corrected else (found.p,))]
+        difference = wording.points(found.difference, places, sign=True)
+        arms = f"{found.other} against {found.base}"
+        rows.append((found.task, arms, found.verdict, difference, wording.interval(found), *p, wording.smallest(found)))
+    caption = (
+        "Differences in points; the last column is the smallest that would have been shown with a probability of 80 %"
+    )
+    return Table(caption, (*header, "smallest"), tuple(rows), words=3)
+
+
+def scores(results: Results, report: Report) -> Table:
+    rows = []
+    for arm in results.arms:
+        own = {score.task: score for score in report.scores if score.arm == arm.name}
+        cells = [wording.mean_and_deviation(own[task.name].mean, own[task.name].deviation) for task in results.tasks]
+        rows.append((arm.name, *cells))
+    header = ("arm", *(f"{task.name} ({wording.metric_name(task)})" for task in results.tasks))
+    return Table("Mean ± standard deviation, in points", header, tuple(rows))
+
+
+def every_seed(results: Results, report: Report, task: Task) -> Table:
+    """One row for each seed of a pretraining run, one column for each arm."""
+    own = {score.arm: score for score in report.scores if score.task == task.name}
+    seeds = results.seeds(task)
+    places = _places(own[results.arms[0].name], task)
+    rows = []
+    for number in range(max(len(arm.pretraining_runs) for arm in results.arms)):
+        for place, seed in enumerate(seeds):
+            label = f"{seed}" if report.question == "checkpoints" else f"run {number + 1}, seed {seed}"
+            rows.append((label, *(_cell(own[arm.name], number, place, places) for arm in results.arms)))
+    return Table(f"Every seed on {task.name}, in points", ("seed", *(arm.name for arm in results.arms)), tuple(rows))
+
+
+def _cell(score: Score, number: int, place: int, places: int) -> str:
+    return wording.points(score.runs[number][place], places) if number < len(score.runs) else wording.NOTHING
+
+
+def _places(score: Score, task: Task) -> int:
+    """A single score has no finer steps than one test example."""
+    return wording.decimals(max(100 / task.test_examples, 10 * (score.deviation or 0)))
+
+
+def classes(found: Comparison) -> Table | None:
+    """The largest changes; None where the task has no classes or nothing changed."""
+    if not found.classes or found.same_answers:
+        return None
+    rows = []
+    for one in found.classes[:CLASSES_SHOWN]:
+        places = wording.decimals(50 * (one.high - one.low))
+        base, other, low, high = (wording.points(value, places) for value in (one.base, one.other, one.low, one.high))
+        difference = wording.points(one.other - one.base, places, sign=True)
+        rows.append((one.label, f"{one.examples:,}", base, other, difference, f"{low} to {high}"))
+    rest = len(found.classes) - len(rows)
+    more = f"; {rest} with smaller changes are left out" if rest else ""
+    header = ("class", "in the test set", found.base, found.other, "difference", "95 % interval")
+    return Table(
+        f"F1 score by class on {found.task}, {found.other} against {found.base}, in points{more}", header, tuple(rows)
+    )
+
+
+def costs(results: Results) -> Table:
+    rows = tuple(
+        (
+            arm.name,
+            arm.description,
+            wording.duration(arm.seconds),
+            wording.tokens(arm.tokens),
+            _finetuning(results, arm),
+        )
+        for arm in results.arms
+    )
+    header = ("arm", "what it is", "pretraining", "pretraining tokens", "fine-tuning, all runs")
+    return Table("What each arm has cost", header, rows, words=2)
+
+
+def _finetuning(results: Results, arm: Arm) -> str:
+    seconds = [run.seconds for run in results.runs if run.arm == arm.name]
+    known = [one for one in seconds if one is not None]
+    return wording.duration(sum(known)) if len(known) == len(seconds) else wording.NOTHING
+
+
+def rates(results: Results) -> Table | None:
+    if not results.searches:
+        return None
+    rows = []
+    for search in results.searches:
+        tried = ", ".join(f"{wording.rate(rate)}: {wording.points(score, 1)}" for rate, score in sorted(search.rates))
+        rows.append((search.task, search.arm, wording.rate(search.chosen), tried))
+    header = ("task", "arm", "chosen", "score on validation by rate")
+    return Table("Learning rates, chosen on validation and then kept", header, tuple(rows), words=4)
+
+
+def degenerate(report: Report) -> Table | None:
+    if not report.degenerate:
+        return None
+    rows = tuple((one.task, one.arm, f"{one.seed}", one.why) for one in report.degenerate)
+    if report.question == "recipe":
+        rows = tuple(
+            (one.task, f"{one.arm} ({one.pretraining_run})", f"{one.seed}", one.why) for one in report.degenerate
+        )
+    header = ("task", "arm", "seed", "why")
+    return Table("Runs that learned nothing, or in which something went wrong", header, rows, words=4)
+
+
+def protocol(results: Results, report: Report) -> list[tuple[str, str]]:
+    """Terms and what they were."""
+    given = results.protocol
+    rows = []
+    for task in results.tasks:
+        seeds = wording.several(report.seeds[task.name], "seed")
+        counts = (
+            f"{task.train_examples:,} training, {task.validation_examples:,} validation and "
+            f"{task.test_examples:,} test examples"
+        )
+        rows.append((task.name, f"{counts}; {wording.metric_name(task)}; {seeds} for each arm, paired"))
+    if report.question == "recipe":
+        runs = "; ".join(f"{arm.name}: {', '.join(arm.pretraining_runs)}" for arm in results.arms)
+        rows.append(("Pretraining runs", runs))
+    for term, text in (("Budget", given.budget), ("Validation", given.validation), ("Test set", given.test)):
+        if text:
+            rows.append((term, text))
+    return rows

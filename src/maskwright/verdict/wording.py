@@ -1,0 +1,283 @@
+"""The sentences and numbers of a verdict's page, which its HTML and its Markdown share.
+
+No number has more digits than it has meaning. Differences and their intervals are rounded where the interval's half
+width has its last meaningful digit, and means where their standard deviation has it, by the rule of the Particle Data
+Group: of the three leading digits of an uncertainty, 100 to 354 keep two, 355 to 949 keep one, 950 to 999 become 1000.
+"""
+
+from __future__ import annotations
+
+import math
+
+from maskwright.core.console import human_count
+from maskwright.verdict.judge import Comparison, Report
+from maskwright.verdict.results import Results, Task
+
+METRICS = {
+    "accuracy": "accuracy",
+    "matthews_corrcoef": "Matthews correlation",
+    "f1": "F1 score",
+    "f1_macro": "macro F1 score",
+    "f1_micro": "micro F1 score",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+    "mean": "mean score",
+}
+MINUS = "\N{MINUS SIGN}"
+FIXED = "\N{NO-BREAK SPACE}"
+"""Between a sign and its number, which stay on one line."""
+NOTHING = "\N{EN DASH}"
+"""In a table, for what is not known or does not exist."""
+
+
+def metric_name(task: Task) -> str:
+    return "span F1 score" if (task.kind, task.metric) == ("spans", "f1_micro") else METRICS[task.metric]
+
+
+def decimals(uncertainty: float) -> int:
+    """How many decimals a number with this uncertainty has; 1 where the uncertainty is 0."""
+    if uncertainty <= 0 or not math.isfinite(uncertainty):
+        return 1
+    exponent = math.floor(math.log10(uncertainty))
+    leading = round(uncertainty / 10**exponent * 100)
+    digits = 1 - exponent if leading <= 354 or leading >= 950 else -exponent
+    return min(3, max(0, digits - (leading >= 950)))
+
+
+def number(value: float, places: int, *, sign: bool = False) -> str:
+    """With a real minus sign, and none before a zero."""
+    text = f"{abs(value):.{places}f}"
+    zero = not float(text)
+    return ("" if zero else MINUS if value < 0 else "+" if sign else "") + text
+
+
+def points(fraction: float, places: int, *, sign: bool = False) -> str:
+    return number(100 * fraction, places, sign=sign)
+
+
+def places_of(found: Comparison) -> int:
+    """The decimals of a comparison's points. An end of the interval that is not 0 does not become 0."""
+    places = decimals(50 * (found.high - found.low))
+    ends = [abs(end) for end in (found.low, found.high) if end]
+    excludes = found.low > 0 or found.high < 0
+    while excludes and places < 3 and not float(f"{100 * min(ends):.{places}f}"):
+        places += 1
+    return places
+
+
+def mean_and_deviation(mean: float, deviation: float | None) -> str:
+    if deviation is None:
+        return points(mean, 1)
+    places = decimals(100 * deviation)
+    return f"{points(mean, places)} ± {points(deviation, places)}"
+
+
+def p_value(p: float) -> str:
+    return f"<{FIXED}0.001" if p < 0.001 else f"{p:#.2g}" if p < 1 else "1"
+
+
+def with_p(p: float) -> str:
+    return f"p{FIXED}{'' if p < 0.001 else f'={FIXED}'}{p_value(p)}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return NOTHING
+    if not seconds:
+        return "0 s"
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 1 else "< 1 s"
+
+
+def tokens(count: int | None) -> str:
+    return NOTHING if count is None else human_count(count)
+
+
+def rate(value: float) -> str:
+    """A learning rate, as recipes write it: 3e-5, 1.5e-3, 0.01."""
+    text = f"{value:.3g}" if 1e-2 <= value < 1e3 else f"{value:.2e}"
+    mantissa, _, exponent = text.partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}" if exponent else text
+
+
+def several(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def interval(found: Comparison) -> str:
+    places = places_of(found)
+    return f"{points(found.low, places)} to {points(found.high, places)}"
+
+
+def smallest(found: Comparison) -> str:
+    if not found.smallest_difference:
+        return NOTHING
+    return points(found.smallest_difference, places_of(found))
+
+
+def headline(found: Comparison) -> str:
+    both = f"{found.other} and {found.base}"
+    return {
+        "helped": f"{found.other} helped on {found.task}.",
+        "hurt": f"{found.other} hurt on {found.task}.",
+        "no difference shown": f"No difference shown between {both} on {found.task}.",
+        "cannot conclude": f"Cannot conclude whether {found.other} helped on {found.task}.",
+    }[found.verdict]
+
+
+def explanation(found: Comparison, results: Results, report: Report) -> str:
+    """What stands below the headline."""
+    if found.same_answers:
+        return f"In every run, {found.other} gave the same answers as {found.base}."
+    task = next(task for task in results.tasks if task.name == found.task)
+    means = {score.arm: score.mean for score in report.scores if score.task == found.task}
+    places = places_of(found)
+    base, other = (points(means[arm], places) for arm in (found.base, found.other))
+    how = "rose" if found.difference > 0 else "fell"
+    corrected = " after Holm's correction" if len(report.comparisons) > 1 else ""
+    change = f"{points(found.difference, places, sign=True)} points"
+    certainty = f"95{FIXED}% interval {interval(found)}; {with_p(found.p_holm)}{corrected}"
+    start = f"Against {found.base}, the {metric_name(task)} {how} from {base} to {other}: {change} ({certainty})."
+    return " ".join([start, *_reasons(found, report), *_failures(found, results, report)])
+
+
+def _failures(found: Comparison, results: Results, report: Report) -> list[str]:
+    arms = (found.base, found.other)
+    count = sum(one.task == found.task and one.arm in arms for one in report.degenerate)
+    if not count:
+        return []
+    runs = sum(run.task == found.task and run.arm in arms for run in results.runs)
+    counts = "It counts" if count == 1 else "They count"
+    return [f"{count} of the {runs} runs learned nothing or had a fault. {counts} like the others."]
+
+
+def _reasons(found: Comparison, report: Report) -> list[str]:
+    if found.verdict == "cannot conclude":
+        unit = "pretraining runs of each arm" if report.question == "recipe" else "seeds"
+        count = len(report.comparisons)
+        given = _units_given(found, report)
+        what = "one comparison" if count == 1 else f"{count} comparisons"
+        least = f"{what} {'takes' if count == 1 else 'take'} at least {report.least} {unit}"
+        return [f"This may be noise: with {given}, the smallest possible p is {p_value(found.smallest_p)}; {least}."]
+    if found.verdict != "no difference shown":
+        return []
+    reasons = []
+    outside = found.low > 0 or found.high < 0
+    if outside:
+        reasons.append("The interval excludes 0, but the exact test does not reach p < 0.05.")
+    elif found.p_holm < 0.05:
+        what = "pretraining runs" if report.question == "recipe" else "seeds"
+        reasons.append(f"The {what} agree, but the interval, which counts the test examples too, includes 0.")
+    if found.smallest_difference:
+        least = f"{smallest(found)} points"
+        reasons.append(f"A true difference of {least} would have been shown with a probability of 80{FIXED}%.")
+    return reasons
+
+
+def _units_given(found: Comparison, report: Report) -> str:
+    if report.question == "checkpoints":
+        return several(report.seeds[found.task], "seed")
+    runs = {len(score.runs) for score in report.scores if score.arm in (found.base, found.other)}
+    return f"{' and '.join(map(str, sorted(runs)))} pretraining runs"
+
+
+def question(report: Report) -> str:
+    if report.question == "recipe":
+        return (
+            "This page is about the recipes: would pretraining again with each recipe, then fine-tuning with other "
+            "seeds and testing on other examples of the same kind, show the same difference? Each arm has several "
+            "pretraining runs, and the interval and the test count their spread."
+        )
+    return (
+        "This page is about these checkpoints: would fine-tuning the same weights with other seeds, and testing on "
+        "other examples of the same kind, show the same difference? Whether the recipe would help again, in another "
+        "pretraining run, is another question; it takes several pretraining runs of each arm "
+        "(--pretraining-runs A1,A2,…)."
+    )
+
+
+def warnings(results: Results) -> list[str]:
+    """What a reader should know about how the learning rates were chosen."""
+    found = []
+    grids: dict[str, set[tuple[float, ...]]] = {}
+    for search in results.searches:
+        rates = sorted(rate for rate, _ in search.rates)
+        grids.setdefault(search.task, set()).add(tuple(rates))
+        if len(rates) > 1 and search.chosen in (rates[0], rates[-1]):
+            end = "lowest" if search.chosen == rates[0] else "highest"
+            found.append(
+                f"On {search.task}, {search.arm} did best with the {end} rate of the grid, {rate(search.chosen)}. "
+                "A wider grid might serve it better."
+            )
+    for task, own in grids.items():
+        if len(own) > 1:
+            found.append(f"On {task}, the arms were given different grids: their budgets were not equal.")
+    return found
+
+
+def degenerate_summary(results: Results, report: Report) -> str:
+    count = len(report.degenerate)
+    total = several(len(results.runs), "run")
+    if not count:
+        return f"None of the {total}."
+    which = f"{count:,} of the {total}. {'It counts' if count == 1 else 'They count'}"
+    return f"{which} in every number of this page like the others."
+
+
+def method(results: Results, report: Report) -> list[tuple[str, str, str]]:
+    """Footnotes: what was done, the source, and its address."""
+    recipe = report.question == "recipe"
+    resampled = "pretraining runs, seeds and test examples" if recipe else "seeds and test examples"
+    test = "all ways to divide the pretraining runs between the two arms" if recipe else "all choices of signs"
+    count = len(report.comparisons)
+    notes = [
+        (
+            f"Intervals are percentile intervals at 95 % from {report.draws:,} draws of the Multi-Bootstrap: each draw "
+            f"takes {resampled} with replacement, the same seeds and examples for both arms. Random seed "
+            f"{report.random_seed}.",
+            "Sellam et al. (2022), The MultiBERTs: BERT Reproductions for Robustness Analysis, ICLR",
+            "https://arxiv.org/abs/2106.16163",
+        ),
+        (
+            f"p-values are exact and two-sided: the share of {test} that give a difference at least as large.",
+            "Fisher (1935), The Design of Experiments, section 21",
+            "",
+        ),
+        (
+            f"The p-values of {several(count, 'comparison')} are corrected together. A verdict of helped or hurt needs "
+            "both an interval that excludes 0 and a corrected p < 0.05.",
+            "Holm (1979), A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian Journal of Statistics",
+            "https://www.jstor.org/stable/4615733",
+        ),
+        (
+            "The smallest difference is the true difference that the same experiment with new seeds and new test "
+            "examples would call helped with a probability of 80 %, given the spread seen here and how uncertain that "
+            "spread is.",
+            "Bloom (1995), Minimum Detectable Effects, Evaluation Review",
+            "https://doi.org/10.1177/0193841X9501900504",
+        ),
+        (
+            "A point is one hundredth of the metric. Differences are taken before rounding. ± is the standard "
+            f"deviation over {'pretraining runs' if recipe else 'seeds'}. Seeds alone can move a small task by "
+            "several points.",
+            "Dodge et al. (2020), Fine-Tuning Pretrained Language Models",
+            "https://arxiv.org/abs/2002.06305",
+        ),
+    ]
+    if any(found.classes for found in report.comparisons):
+        notes.append(
+            (
+                f"Changes of single classes are F1 scores with intervals from {report.class_draws:,} draws. They are "
+                "not corrected for their number: with many classes, some exclude 0 by chance.",
+                "",
+                "",
+            )
+        )
+    return notes
+
+
+def listed(names: list[str]) -> str:
+    """a; a and b; a, b and c."""
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -1,0 +1,302 @@
+"""The results' file, and the page that is made from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from verdict_arms import World, results_from, results_of
+
+from maskwright.core.errors import InputError
+from maskwright.verdict import plots, tables, wording
+from maskwright.verdict.judge import Report, judge
+from maskwright.verdict.markdown import markdown, write_markdown
+from maskwright.verdict.page import html, write_page
+from maskwright.verdict.results import Protocol, Results, Search, check, read_results, write_results
+
+VOID = {"meta", "line", "circle"}
+
+
+class Page(HTMLParser):
+    """Raises when elements are not closed in order. SVG's empty elements close themselves."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def small(*gains: float, **options: Any) -> Results:
+    runs = options.pop("runs", 1)
+    world = World(**{"examples": 300, "seeds": 8, **options})
+    return results_of(world.right(np.random.default_rng(0), 0.0, *gains, runs=runs))
+
+
+def judged(results: Results) -> Report:
+    return judge(results, draws=300, class_draws=100)
+
+
+def renamed(results: Results, **names: str) -> Results:
+    """With other words for the arms, the task and its labels."""
+    base, *others = results.arms
+    task = results.tasks[0]
+    return replace(
+        results,
+        arms=(replace(base, name=names["arm"], description=names["arm"], pretraining_runs=(names["arm"],)), *others),
+        tasks=(replace(task, name=names["task"], labels=(names["arm"], "b")),),
+        runs=tuple(
+            replace(
+                run,
+                task=names["task"],
+                **({"arm": names["arm"], "pretraining_run": names["arm"]} if run.arm == base.name else {}),
+                fault=names["arm"],
+            )
+            for run in results.runs
+        ),
+        protocol=Protocol(names["arm"], names["arm"], names["arm"]),
+        searches=(Search(names["arm"], names["task"], ((0.1, 0.5),), 0.1),),
+    )
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = str(tmp_path / "results.json")
+    random = np.random.default_rng(0)
+    spans = [[[((0, 1, 0), (3, 3, 1)), (), ((2, 5, 1),)], [(), (), ((2, 5, 0),)]]]
+    numbers = [random.random((2, 4)).tolist()]
+    several = [[[(0,), (), (0, 1)], [(1,), (0,), ()]]]
+    forms: list[tuple[Any, Any, dict[str, Any]]] = [
+        (spans, tuple(spans[0][0]), {"kind": "spans", "labels": ("x", "y"), "metric": "f1_micro"}),
+        (numbers, (0.5, 1.0, 2.0, 0.0), {"kind": "regression", "labels": (), "metric": "spearman"}),
+        (numbers, (), {"kind": "scores", "labels": (), "metric": "mean", "test_examples": 4}),
+        (several, ((0,), (), (1,)), {"kind": "multi_label", "labels": ("x", "y"), "metric": "f1_macro"}),
+    ]
+    made = [results_from({"a": arm, "b": arm}, gold, **task) for arm, gold, task in forms]
+    for results in (small(0.1), *made):
+        write_results(path, results)
+        assert read_results(path) == results
+        assert judged(read_results(path)) == judged(results)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("format", 7, "has format 7, this version reads 1"),
+        ("runs.0.score", 0.25, "a score of 0.25000, but its predictions have"),
+        ("runs.0.score", "0.9", "runs.0.score: Input should be a valid number"),
+        ("runs.0.seed", 99, "lacks the seeds"),
+        ("runs.0.seed", 1, "lacks the seeds 0"),
+        ("runs.0.task", "other", "on other, which the file does not name"),
+        ("runs.0.predictions", [0, 1], "2 entries for 300 test examples"),
+        ("runs.0.predictions.0", 2, "2 is no index of 2 labels"),
+        ("runs.0.colour", "red", "runs.0.colour: Unexpected keyword argument"),
+        ("tasks.0.metric", "pearson", "pearson is no metric of single_label; fix"),
+        ("tasks.0.labels", ["no"], "1 labels for single_label"),
+        ("arms.1.name", "arm 0", "two arms are called arm 0"),
+        ("arms.0.pretraining_runs", ["x", "x"], "names x twice"),
+        ("arms.0.pretraining_runs", ["arm 0 0", "x"], "arm 1 has one pretraining run where another arm has several"),
+        ("searches", [{"arm": "arm 0", "task": "task", "rates": [[0.1, 0.5]], "chosen": 0.2}], "is not in its grid"),
+    ],
+)
+def test_results_that_do_not_agree_are_refused(tmp_path: Path, path: str, value: Any, said: str) -> None:
+    file = tmp_path / "results.json"
+    write_results(str(file), small(0.1))
+    content = json.loads(file.read_text())
+    place = content
+    *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    file.write_text(json.dumps(content))
+    with pytest.raises(InputError) as caught:
+        judged(read_results(str(file)))
+    assert said.removesuffix("; fix") in str(caught.value) and "Fix: " in str(caught.value)
+
+
+def test_a_seed_made_twice_is_refused() -> None:
+    results = small(0.1)
+    with pytest.raises(InputError, match="has seed 0 twice"):
+        check(replace(results, runs=(*results.runs, results.runs[0])))
+
+
+def test_the_page_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
+    results = small(0.08, -0.08, 0.0, seed=0.02)
+    report = judged(results)
+    write_page(str(tmp_path / "page.html"), results, report)
+    text = (tmp_path / "page.html").read_text()
+    assert text == html(results, judged(replace(results, runs=results.runs[::-1])))
+    assert json.loads(json.dumps(report.to_json()))["comparisons"][0]["verdict"] == "helped"
+    page = Page(text)
+    assert not {"script", "img", "link", "iframe"} & {tag for tag, _ in page.elements}
+    assert not re.findall(r"url\(|@import|src=", text)
+    assert "prefers-color-scheme: dark" in text and "default-src 'none'" in text
+    assert [one.verdict for one in report.comparisons] == ["helped", "hurt", "no difference shown"]
+    for found in report.comparisons:
+        assert wording.headline(found) in page.text
+        assert wording.explanation(found, results, report) in page.text
+    # Every plot is described or left out for those who listen; each has a table with its numbers.
+    assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in page.all("svg"))
+    assert all(box.get("aria-label") for box in page.all("div") if box.get("role") == "region")
+    assert len(page.all("figcaption")) == len(page.all("table")) >= 5
+    # Everything stays on the canvas.
+    places = [float(place) for place in re.findall(r'(?:c?x\d?)="([\d.-]+)%"', text)]
+    assert len(places) > 50 and min(places) >= 0 and max(places) <= 100
+
+
+EVIL = "<script>alert('x')</script> \"&amp;\" | *b* [l](u) `c` $x$"
+
+
+def test_names_are_escaped() -> None:
+    results = renamed(small(0.1), arm=EVIL, task=EVIL + " t")
+    report = judged(results)
+    page = Page(html(results, report))
+    assert not page.all("script") and page.text.count(EVIL) > 10
+    text = markdown(results, report)
+    assert re.search(r"(?<!\\)<(?!https://)", text) is None
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows and all(re.search(r"(?<!\\)[*`$\[]", row) is None for row in rows)
+    widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows[:3]}
+    assert len(widths) == 1, "a name with a bar would make another column"
+
+
+def test_markdown_says_what_the_page_says(tmp_path: Path) -> None:
+    results = small(0.08, seed=0.02)
+    report = judged(results)
+    write_markdown(str(tmp_path / "page.md"), results, report)
+    text = (tmp_path / "page.md").read_text().replace("\\", "")
+    page = Page(html(results, report))
+    for table in (tables.differences(report), tables.scores(results, report), tables.costs(results)):
+        for row in table.rows:
+            assert f"| {' | '.join(row)} |" in text
+            assert all(cell in page.text for cell in row)
+    assert wording.question(report) in text and "arXiv" not in text and "https://arxiv.org/abs/2106.16163" in text
+
+
+def test_each_question_is_said_on_its_page() -> None:
+    checkpoints, recipe = (small(0.1, seeds=6, runs=runs, run=0.02) for runs in (1, 4))
+    assert "about these checkpoints" in html(checkpoints, judged(checkpoints))
+    text = html(recipe, judged(recipe))
+    assert "about the recipes" in text and "pretraining runs, seeds and test examples" in text
+    assert judged(recipe).comparisons[0].verdict == "helped"
+    few = small(0.1, seeds=8, runs=3)
+    answer = wording.explanation(judged(few).comparisons[0], few, judged(few))
+    assert "with 3 pretraining runs, the smallest possible p is 0.10; " in answer
+    assert answer.endswith("one comparison takes at least 4 pretraining runs of each arm.")
+
+
+def test_too_few_seeds_cannot_conclude_and_say_why() -> None:
+    results = small(0.1, seeds=3)
+    report = judged(results)
+    assert wording.headline(report.comparisons[0]) == "Cannot conclude whether arm 1 helped on task."
+    answer = wording.explanation(report.comparisons[0], results, report)
+    assert "with 3 seeds, the smallest possible p is 0.25; one comparison takes at least 6 seeds." in answer
+
+
+def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked() -> None:
+    results = small(0.0)
+    report = judged(results)
+    found = report.comparisons[0]
+    answer = wording.explanation(found, results, report)
+    assert (
+        f"difference of {wording.smallest(found)} points would have been shown with a probability of 80\xa0%" in answer
+    )
+    assert wording.interval(replace(found, low=-0.21, high=-0.0004)) == "−21.00 to −0.04"
+    assert wording.interval(replace(found, low=-0.21, high=0.0004)) == "−21 to 0"
+    interval = replace(found, low=0.01, high=0.05, p_holm=0.2)
+    assert "exact test does not reach" in wording.explanation(interval, results, report)
+    test = replace(found, low=-0.01, high=0.05, p_holm=0.01)
+    assert "The seeds agree, but the interval" in wording.explanation(test, results, report)
+
+
+def test_runs_that_learned_nothing_are_counted_and_named() -> None:
+    results = small(0.05)
+    gold = results.tasks[0].gold
+    lazy = replace(results.runs[0], predictions=(1,) * 300, score=sum(map(bool, gold)) / 300)
+    stuck = replace(results.runs[1], lowest_loss=0.7)
+    broken = replace(results.runs[9], fault="stopped by the health check at step 120.", lowest_loss=0.3)
+    worse = replace(
+        results.runs[10], predictions=tuple(1 - label for label in gold), score=0.0, final_loss=0.1, lowest_loss=0.1
+    )
+    changed = replace(results, runs=(lazy, stuck, *results.runs[2:9], broken, worse, *results.runs[11:]))
+    report = judged(changed)
+    assert [(one.arm, one.seed) for one in report.degenerate] == [
+        ("arm 0", 0),
+        ("arm 0", 1),
+        ("arm 1", 1),
+        ("arm 1", 2),
+    ]
+    assert [one.why for one in report.degenerate] == [
+        "it gives one answer to everything, the label yes",
+        "its training loss was never below 0.693, that of guessing",
+        "stopped by the health check at step 120",
+        "its score is no better than that of the most frequent label",
+    ]
+    assert report.scores[0].runs[0][0] == 0.5, "it counts"
+    text = Page(html(changed, report)).text
+    assert "4 of the 16 runs. They count" in text and all(one.why in text for one in report.degenerate)
+    assert "None of the 16 runs." in Page(html(results, judged(results))).text
+
+
+def test_numbers_have_no_more_digits_than_meaning() -> None:
+    # The Particle Data Group's own examples: 0.827 ± 0.119 is 0.83 ± 0.12, and ± 0.367 is 0.8 ± 0.4.
+    assert [wording.decimals(one) for one in (0.119, 0.367, 0.96, 1.4, 5.0, 12.0, 0.0)] == [2, 1, 1, 1, 0, 0, 1]
+    assert wording.mean_and_deviation(0.00827, 0.00119) == "0.83 ± 0.12"
+    assert wording.mean_and_deviation(0.00827, 0.00367) == "0.8 ± 0.4"
+    assert [wording.number(one, 1, sign=True) for one in (-1.26, 0.04, -0.04, 2.0)] == ["−1.3", "0.0", "0.0", "+2.0"]
+    assert [wording.p_value(one) for one in (1.0, 2 / 2**8, 0.04, 2 / 2**16)] == ["1", "0.0078", "0.040", "<\xa00.001"]
+    assert [wording.rate(one) for one in (3e-5, 1.5e-3, 0.01)] == ["3e-5", "1.5e-3", "0.01"]
+    seconds = (None, 0, 0.4, 59, 150, 3_000, 40_000, 400_000)
+    assert [wording.duration(one) for one in seconds] == [
+        "–", "0 s", "< 1 s", "59 s", "2.5 min", "50 min", "11 h", "4.6 days"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [(0.0,), (-3.2, 4.1), (0.0, 0.03), (84.2, 91.7), (-250.0, 3.0), (1e-4, 2e-4)])
+def test_scales_hold_their_values_between_few_round_marks(values: tuple[float, ...]) -> None:
+    made = plots.scale(values)
+    assert made.low <= min(values) and made.high >= max(values)
+    assert 2 <= len(made.ticks()) <= 8
+    labels = [made.label(tick) for tick in made.ticks()]
+    assert len(set(labels)) == len(labels)
+
+
+def test_rates_at_the_edge_and_unequal_grids_are_named() -> None:
+    results = small(0.1)
+    searches = (
+        Search("arm 0", "task", ((1e-4, 0.7), (3e-4, 0.8), (1e-3, 0.75)), 3e-4),
+        Search("arm 1", "task", ((1e-4, 0.7), (1e-3, 0.9)), 1e-3),
+    )
+    results = replace(results, searches=searches)
+    edge, unequal = wording.warnings(results)
+    assert (
+        edge == "On task, arm 1 did best with the highest rate of the grid, 1e-3. A wider grid might serve it better."
+    )
+    assert unequal == "On task, the arms were given different grids: their budgets were not equal."
+    assert "1e-4: 70.0, 3e-4: 80.0, 1e-3: 75.0" in Page(html(results, judged(results))).text
