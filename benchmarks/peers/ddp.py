@@ -30,7 +30,8 @@ from maskwright.engines.torch.prepare import choose_dtype
 from maskwright.engines.torch.processes import connect
 from maskwright.model.config import NEVER_PREDICTED, model_config
 from maskwright.model.initial import initial_parameters
-from maskwright.model.torch.networks import assign, make_network, masked_lm_loss
+from maskwright.model.torch.heads import loss_sum
+from maskwright.model.torch.networks import assign, make_network
 
 
 def main() -> None:
@@ -79,7 +80,7 @@ def main() -> None:
             with model.no_sync() if several and not last else nullcontext():
                 with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
                     logits = model(*map(tensor, (batch.input_ids, batch.position_ids)), *rest(batch))
-                    loss = masked_lm_loss(logits, tensor(batch.labels).long(), tensor(batch.weights))
+                    loss = loss_sum("masked_lm", logits, tensor(batch.labels).long(), tensor(batch.weights))
                 # DistributedDataParallel takes the mean over processes; this is a sum over all, divided once
                 (loss * (processes.world_size / weight)).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), options_.max_grad_norm or float("inf"))

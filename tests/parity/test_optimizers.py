@@ -19,7 +19,8 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.optimizers import orthogonalize
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
-from maskwright.model.torch.networks import assign, build, extract, masked_lm_loss
+from maskwright.model.torch.heads import loss_sum
+from maskwright.model.torch.networks import assign, build, extract
 
 RATES = [1e-3, 3e-3, 2e-3]
 
@@ -30,7 +31,7 @@ def backward(plain: torch.nn.Module, batches: list[Batch]) -> None:
     for batch in batches:
         tensors = [torch.from_numpy(a) for a in (batch.input_ids, batch.position_ids, batch.segment_ids)]
         logits = plain(*tensors, torch.from_numpy(batch.predict_index))
-        loss = masked_lm_loss(logits, torch.from_numpy(batch.labels).long(), torch.from_numpy(batch.weights))
+        loss = loss_sum("masked_lm", logits, torch.from_numpy(batch.labels).long(), torch.from_numpy(batch.weights))
         (loss / total).backward()
 
 

@@ -25,7 +25,8 @@ from maskwright.model.hf.config import (
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters, count_parameters, pieces
 from maskwright.model.initial import initial_parameters
-from maskwright.model.torch.networks import build, extract, masked_lm_loss
+from maskwright.model.torch.heads import loss_sum
+from maskwright.model.torch.networks import build, extract
 
 ROBERTA = ModelConfig(
     vocab_size=203,  # not a multiple of 64
@@ -112,7 +113,7 @@ def test_loss_and_every_gradient_agree_with_transformers(
     flat = labels.reshape(-1)
     index = (flat != -100).nonzero()[:, 0]
     weights = torch.ones(len(index))
-    loss = masked_lm_loss(ours_forward(model, ids, real, index), flat[index], weights) / weights.sum()
+    loss = loss_sum("masked_lm", ours_forward(model, ids, real, index), flat[index], weights) / weights.sum()
     loss.backward()
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
     gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
@@ -131,7 +132,7 @@ def test_padded_vocabulary_gets_no_probability_and_no_gradient(kind: str) -> Non
     logits = ours_forward(model, ids, real, index)
     assert logits.shape[1] == 256
     assert torch.softmax(logits, -1)[:, ROBERTA.vocab_size :].abs().max() == 0
-    masked_lm_loss(logits, labels.reshape(-1)[index], torch.ones(len(index))).backward()
+    loss_sum("masked_lm", logits, labels.reshape(-1)[index], torch.ones(len(index))).backward()
     assert model.word.weight.grad[ROBERTA.vocab_size :].abs().max() == 0
     assert model.head.bias.grad[ROBERTA.vocab_size :].abs().max() == 0
 
@@ -142,11 +143,11 @@ def test_fillers_change_nothing(kind: str) -> None:
     model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
     flat = labels.reshape(-1)
     index = (flat != -100).nonzero()[:, 0]
-    exact = masked_lm_loss(ours_forward(model, ids, real, index), flat[index], torch.ones(len(index)))
+    exact = loss_sum("masked_lm", ours_forward(model, ids, real, index), flat[index], torch.ones(len(index)))
     filled = torch.cat([index, torch.zeros(7, dtype=index.dtype)])
     truth = torch.cat([flat[index], torch.zeros(7, dtype=flat.dtype)])
     weights = torch.cat([torch.ones(len(index)), torch.zeros(7)])
-    with_fillers = masked_lm_loss(ours_forward(model, ids, real, filled), truth, weights)
+    with_fillers = loss_sum("masked_lm", ours_forward(model, ids, real, filled), truth, weights)
     assert float(with_fillers.detach()) == pytest.approx(float(exact.detach()), rel=1e-6)
 
 

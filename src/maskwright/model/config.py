@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
 from maskwright.core import config as run
@@ -15,6 +15,18 @@ VOCABULARY_MULTIPLE = 64
 it."""
 NEVER_PREDICTED = -1e9
 """Bias of the padded ids: exp(-1e9) is exactly 0, so they have neither probability nor gradient."""
+
+TaskKind = Literal[
+    "masked_lm",
+    "single_label_classification",
+    "multi_label_classification",
+    "regression",
+    "token_classification",
+    "question_answering",
+]
+"""What a model is trained to say. The first is pretraining's; the others are Hugging Face's problem types and tasks."""
+SEQUENCE_TASKS = ("single_label_classification", "multi_label_classification", "regression")
+"""These read a text's first token."""
 
 #        layers, width, heads
 SIZES = {
@@ -47,6 +59,12 @@ class ModelConfig:
     architecture: Literal["roberta", "modernbert"] = "roberta"
     rope_theta: float = 10_000.0
     """Only for modernbert: the base of its rotary positions."""
+    task: TaskKind = "masked_lm"
+    """It decides the head and the loss."""
+    num_labels: int = 0
+    """Outputs of the head; 0 for masked_lm, whose head has the vocabulary."""
+    classifier_dropout_prob: float = 0.0
+    """Dropout before a classifier's matrices."""
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -78,11 +96,14 @@ class ModelConfig:
         return self.num_hidden_layers * (4 * width * width + inner_matrices * width * inner)
 
 
+REQUIRED = {name for name, field in ModelConfig.__dataclass_fields__.items() if field.default is MISSING}
+
+
 def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
     """The shape in a run's own record. Raises `InputError` if it is none."""
     fields = ModelConfig.__dataclass_fields__
-    whole = set(values) == set(fields) and all(
-        isinstance(value, str if name == "architecture" else int | float) for name, value in values.items()
+    whole = REQUIRED <= set(values) <= set(fields) and all(
+        isinstance(value, str if name in ("architecture", "task") else int | float) for name, value in values.items()
     )
     if not whole:
         raise InputError("its `model` is no shape of a model", where=where, fix="restore the file, or start a new run")

@@ -79,7 +79,9 @@ class Program:
 
         def loss_of(weights: Weights, batch: dict[str, Array], number: Array) -> tuple[Array, Array]:
             found = self._logits(weights, batch, self._key(step, number))
-            loss = jnp.sum(losses(found, batch["labels"]) * batch["weights"])  # not a product: those may be in bf16
+            loss = jnp.sum(
+                losses(self.model.task, found, batch["labels"]) * batch["weights"]
+            )  # not a product: those may be in bf16
             return loss / jnp.maximum(weight, 1.0), loss
 
         def add(before: tuple[Weights, Array], here: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
@@ -124,7 +126,7 @@ class Program:
             right = (found.argmax(-1) == batch["labels"]).astype(jnp.float32)
             weights = batch["weights"]
             return {
-                "loss_sum": jnp.sum(losses(found, batch["labels"]) * weights),
+                "loss_sum": jnp.sum(losses(self.model.task, found, batch["labels"]) * weights),
                 "weight": weights.sum(),
                 "correct": jnp.sum(right * weights),
             }

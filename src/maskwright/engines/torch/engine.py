@@ -47,7 +47,7 @@ from maskwright.engines.torch.processes import Peers, connect, gather_into
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, takes_cu_seqlens
-from maskwright.model.torch.networks import masked_lm_loss
+from maskwright.model.torch.heads import loss_sum
 
 T = TypeVar("T")
 
@@ -278,7 +278,7 @@ class TorchEngine:
         parts = self._parts(batch)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            loss = masked_lm_loss(*self._predict(part))
+            loss = loss_sum(self.config.task, *self._predict(part))
             self.weights.expect(first=number == 0, last=last, final=final and last)
             loss.backward()
             self.weights.take()
@@ -286,7 +286,7 @@ class TorchEngine:
         return total
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [K, V], labels [K] and weights [K] on the device."""
+        """Logits [K, V], labels and weights on the device, as `heads.loss_sum` takes them."""
 
         def put(array: np.ndarray) -> Tensor:
             tensor = torch.from_numpy(array)
@@ -300,7 +300,8 @@ class TorchEngine:
         if takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
             segments = CuSeqlens(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
         logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
-        return logits, put(batch.labels).long(), put(batch.weights)
+        labels = put(batch.labels)
+        return logits, labels if labels.is_floating_point() else labels.long(), put(batch.weights)
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
         if not isinstance(self.processes, Peers):
@@ -319,7 +320,7 @@ class TorchEngine:
 
     def _score(self, batch: Batch) -> EvalStats:
         logits, labels, weights = self._predict(batch)
-        loss = masked_lm_loss(logits, labels, weights)
+        loss = loss_sum(self.config.task, logits, labels, weights)
         correct = ((logits.argmax(-1) == labels) * weights).sum()
         return EvalStats(float(loss), float(weights.sum()), float(correct))
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
-from maskwright.model.config import POSITION_OFFSET, ModelConfig
+from maskwright.model.config import POSITION_OFFSET, SEQUENCE_TASKS, ModelConfig
 
 FOR_MASKED_LM = {"roberta": "RobertaForMaskedLM", "modernbert": "ModernBertForMaskedLM"}
+CLASS_ENDS: dict[str, str] = {
+    "masked_lm": "ForMaskedLM",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    **dict.fromkeys(SEQUENCE_TASKS, "ForSequenceClassification"),
+}
+"""How the names of a task's classes in `transformers` end."""
 # Defaults of `RobertaConfig` for keys that config.json leaves out.
 ROBERTA_DEFAULTS: dict[str, Any] = {
     "layer_norm_eps": 1e-12,
@@ -52,13 +60,35 @@ SAME_KEYS = (
     *("max_position_embeddings", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id"),
 )
 """Keys that have the same name for both architectures, there and here."""
+HEAD_FIELDS = ("task", "num_labels", "classifier_dropout_prob")
 ROBERTA_KEYS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size")
 
 
-def to_hf_config(config: ModelConfig) -> dict[str, Any]:
-    """`config.json` of a Hugging Face folder."""
+def to_hf_config(config: ModelConfig, labels: Sequence[str] = ()) -> dict[str, Any]:
+    """`config.json` of a Hugging Face folder; `labels`: the names of a classifier's outputs, in order."""
+    return _encoder_config(config) | _task_config(config, labels)
+
+
+def _task_config(config: ModelConfig, labels: Sequence[str]) -> dict[str, Any]:
+    name = {"roberta": "Roberta", "modernbert": "ModernBert"}[config.architecture]
+    values: dict[str, Any] = {"architectures": [name + CLASS_ENDS[config.task]]}
+    if config.task == "masked_lm":
+        return values
+    names = list(labels) or [f"LABEL_{number}" for number in range(config.num_labels)]
+    values |= {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {n: i for i, n in enumerate(names)},
+    }
+    values["classifier_dropout"] = config.classifier_dropout_prob
+    if config.architecture == "modernbert":
+        values["classifier_pooling"] = "cls"
+    if config.task in SEQUENCE_TASKS:
+        values["problem_type"] = config.task
+    return values
+
+
+def _encoder_config(config: ModelConfig) -> dict[str, Any]:
     common = {
-        "architectures": [FOR_MASKED_LM[config.architecture]],
         "model_type": config.architecture,
         "tie_word_embeddings": True,
         "dtype": "float32",
@@ -100,7 +130,7 @@ def read_hf_config(folder: str) -> ModelConfig:
                 fix="only models with this setting can be read",
             )
     named = values if kind == "roberta" else _modernbert_names(values, path)
-    names = set(ModelConfig.__dataclass_fields__) - {"architecture"}
+    names = set(ModelConfig.__dataclass_fields__) - {"architecture", *HEAD_FIELDS}
     defaults = ROBERTA_DEFAULTS if kind == "roberta" else MODERNBERT_DEFAULTS
     shape = defaults | {key: named[key] for key in sorted(names) if named.get(key) is not None}
     for key in ModelConfig.__dataclass_fields__:

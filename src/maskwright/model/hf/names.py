@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 
 Parameters = dict[str, NDArray[np.float32]]
 
@@ -31,7 +31,7 @@ class Piece:
 
 
 def pieces(config: ModelConfig) -> Iterator[Piece]:
-    """Every trainable parameter of the architecture's `…ForMaskedLM`; tied weights come once."""
+    """Every trainable parameter of the architecture's class for `config.task`; tied weights come once."""
     return _roberta(config) if config.architecture == "roberta" else _modernbert(config)
 
 
@@ -71,9 +71,16 @@ def _roberta(config: ModelConfig) -> Iterator[Piece]:
         yield from linear(f"{theirs}.intermediate.dense", f"{ours}.up", F, D)
         yield from linear(f"{theirs}.output.dense", f"{ours}.down", D, F)
         yield from norm(f"{theirs}.output.LayerNorm", f"{ours}.norm2")
-    yield from linear("lm_head.dense", "head.dense", D, D)
-    yield from norm("lm_head.layer_norm", "head.norm")
-    yield _all_rows("lm_head.bias", "head.bias", V)
+    if config.task == "masked_lm":
+        yield from linear("lm_head.dense", "head.dense", D, D)
+        yield from norm("lm_head.layer_norm", "head.norm")
+        yield _all_rows("lm_head.bias", "head.bias", V)
+    elif config.task in SEQUENCE_TASKS:
+        yield from linear("classifier.dense", "head.dense", D, D)
+        yield from linear("classifier.out_proj", "classifier", config.num_labels, D)
+    else:
+        name = "qa_outputs" if config.task == "question_answering" else "classifier"
+        yield from linear(name, "classifier", config.num_labels, D)
 
 
 def _modernbert(config: ModelConfig) -> Iterator[Piece]:
@@ -92,4 +99,8 @@ def _modernbert(config: ModelConfig) -> Iterator[Piece]:
     yield _all_rows("model.final_norm.weight", "final_norm.weight", D)
     yield _all_rows("head.dense.weight", "head.dense.weight", D, D)
     yield _all_rows("head.norm.weight", "head.norm.weight", D)
-    yield _all_rows("decoder.bias", "head.bias", V)
+    if config.task == "masked_lm":
+        yield _all_rows("decoder.bias", "head.bias", V)
+    else:
+        yield _all_rows("classifier.weight", "classifier.weight", config.num_labels, D)
+        yield _all_rows("classifier.bias", "classifier.bias", config.num_labels)

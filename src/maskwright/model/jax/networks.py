@@ -1,4 +1,4 @@
-"""What every architecture shares in JAX: parameters in and out, head, loss.
+"""What every architecture shares in JAX: parameters in and out, heads, losses.
 
 Parameters are a dictionary of fp32 arrays under the torch network's inner names, with all layers stacked in one array:
 `layers.0.qkv.weight`, `layers.1.qkv.weight`, … [3D, D] are `layers.qkv.weight` [L, 3D, D]. So only one layer is traced
@@ -17,10 +17,10 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.names import Parameters, Piece, pieces
 from maskwright.model.jax import modernbert, roberta
-from maskwright.model.jax.parts import LAYERS, Gather, Weights, gelu, linear, norm
+from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, site
 
 Stacked = dict[str, NDArray[np.float32]]
 
@@ -82,18 +82,42 @@ def logits(
     way: str,
     key: Array | None = None,
 ) -> Array:
-    """[K, V] at `predict_index` int32 [K] of the flattened rows; the other arguments as in `roberta.encode`."""
+    """[K, V], or [K, num_labels], at `predict_index` int32 [K] of the flattened rows; the other arguments as in
+    `roberta.encode`."""
     module = roberta if config.architecture == "roberta" else modernbert
     weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
     x = module.encode(weights, config, input_ids, position_ids, segment_ids, gather=gather, way=way, key=key)
     x_KD = x.reshape(-1, x.shape[-1])[predict_index]
-    head = {name: gather(name, weights[name]) for name in weights if name.startswith("head.")}
-    x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
-    return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
+    heads = ("head.", "classifier.")
+    head = {name: gather(name, array) for name, array in weights.items() if name.startswith(heads)}
+    if config.task == "masked_lm":
+        x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
+        return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
+    rate, place = config.classifier_dropout_prob, config.num_hidden_layers + 1
+    if config.architecture == "modernbert":
+        x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
+    elif config.task in SEQUENCE_TASKS:
+        x_KD = dropout(x_KD, rate, site(key, place))
+        x_KD = jnp.tanh(linear(x_KD, head, "head.dense").astype(jnp.float32)).astype(x_KD.dtype)
+    return linear(dropout(x_KD, rate, site(key, place + 1)), head, "classifier")
 
 
-def losses(logits_KV: Array, labels: Array) -> Array:
-    """Cross-entropy at each position [K], in fp32."""
-    logits_KV = logits_KV.astype(jnp.float32)
-    right = jnp.take_along_axis(logits_KV, labels[:, None], -1)[:, 0]
-    return jax.nn.logsumexp(logits_KV, axis=-1) - right
+def losses(task: TaskKind, logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
+    """The loss of each example or position in fp32: the twin of `torch.heads.loss_sum`, before its weights."""
+    logits = logits.astype(jnp.float32)
+    if task == "multi_label_classification":
+        binary = jnp.maximum(logits, 0.0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+        return binary.mean(-1)
+    if task == "regression":
+        return jnp.square(logits - labels).mean(-1)
+    if task == "question_answering":
+        both = jnp.swapaxes(logits.reshape(len(labels), -1, 2), 1, 2)  # [M, 2, T]
+        return _cross_entropy(both, labels, 0.0).mean(-1)
+    return _cross_entropy(logits, labels, smoothing)
+
+
+def _cross_entropy(logits: Array, labels: Array, smoothing: float) -> Array:
+    """[..., C] and [...] -> [...]."""
+    total = jax.nn.logsumexp(logits, axis=-1)
+    loss = total - jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    return loss if not smoothing else (1.0 - smoothing) * loss + smoothing * (total - logits.mean(-1))

@@ -1,8 +1,8 @@
-"""ModernBERT for masked-language modelling (Warner et al. 2024) in torch, on one page.
+"""ModernBERT (Warner et al. 2024) in torch, on one page.
 
 Rotary positions (Su et al. 2021), LayerNorm before each sub-layer, a gated inner layer (GeGLU, Shazeer 2020), no biases
-except the head's. The head is tied to the embeddings and runs on the predicted positions only. Every layer attends to
-the full segment: ModernBERT's local layers are for rows of thousands of tokens.
+except the head's (`heads.py`), which runs on the predicted positions only. Every layer attends to the full segment:
+ModernBERT's local layers are for rows of thousands of tokens.
 
 M rows, T tokens, D width, H heads, h width of a head, F inner width, K predicted positions, V vocabulary (padded).
 """
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.embedding import look_up, unset_table
+from maskwright.model.torch.heads import add_head, head_logits
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each [M, 1, T, h / 2]."""
@@ -53,17 +54,6 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     return torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
 
 
-class Head(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps, bias=False)
-        self.bias = nn.Parameter(torch.zeros(config.padded_vocab_size))
-
-    def forward(self, x_KD: Tensor, word_VD: Tensor) -> Tensor:
-        return F.linear(self.norm(F.gelu(self.dense(x_KD))), word_VD, self.bias)
-
-
 class ModernBert(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -73,7 +63,7 @@ class ModernBert(nn.Module):
         self.norm = nn.LayerNorm(D, eps, bias=False)
         self.layers = nn.ModuleList(Layer(config, first=i == 0) for i in range(config.num_hidden_layers))
         self.final_norm = nn.LayerNorm(D, eps, bias=False)
-        self.head = Head(config)
+        add_head(self, config)
 
     def rotation(self, position_ids: Tensor, dtype: torch.dtype) -> Rotation:
         h = self.config.hidden_size // self.config.num_attention_heads
@@ -98,6 +88,6 @@ class ModernBert(nn.Module):
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens, predict_index: Tensor
     ) -> Tensor:
-        """Logits [K, V] at `predict_index` [K] of the flattened rows."""
+        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows."""
         x_MTD = self.encode(input_ids, position_ids, segments)
-        return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)
+        return head_logits(self, x_MTD.flatten(0, 1)[predict_index])

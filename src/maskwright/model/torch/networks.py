@@ -1,10 +1,9 @@
-"""What every architecture shares in torch: making a network, its parameters in and out, the loss."""
+"""What every architecture shares in torch: making a network, its parameters in and out."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -12,12 +11,6 @@ from maskwright.model.config import NEVER_PREDICTED, ModelConfig
 from maskwright.model.hf.names import Parameters, pieces
 from maskwright.model.torch.modernbert import ModernBert
 from maskwright.model.torch.roberta import Roberta
-
-
-def masked_lm_loss(logits_KV: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Sum of cross-entropies over the predicted positions, in fp32. The caller divides it once, by the global
-    weight."""
-    return (F.cross_entropy(logits_KV.float(), labels, reduction="none") * weights).sum()
 
 
 @torch.no_grad()

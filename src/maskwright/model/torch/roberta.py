@@ -1,21 +1,20 @@
-"""RoBERTa for masked-language modelling (Liu et al. 2019) in torch, on one page.
+"""RoBERTa (Liu et al. 2019) in torch, on one page.
 
-Learned positions from 2, post-LayerNorm, exact GELU, head tied to the embeddings. Query, key and value are one
-matrix. The head runs on the predicted positions only. This file is architecture only: precision, device and parallelism
-come from outside.
+Learned positions from 2, post-LayerNorm, exact GELU. Query, key and value are one matrix. The head (`heads.py`) runs on
+the predicted positions only. This file is architecture only: precision, device and parallelism come from outside.
 
 M rows, T tokens, D width, H heads, h width of a head, K predicted positions, V vocabulary (padded to a multiple of 64).
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.embedding import look_up, unset_table
+from maskwright.model.torch.heads import add_head, head_logits
 
 
 class Layer(nn.Module):
@@ -38,17 +37,6 @@ class Layer(nn.Module):
         return self.norm2(x_MTD + F.dropout(inner_MTD, self.dropout, self.training))
 
 
-class Head(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.padded_vocab_size))
-
-    def forward(self, x_KD: Tensor, word_VD: Tensor) -> Tensor:
-        return F.linear(self.norm(F.gelu(self.dense(x_KD))), word_VD, self.bias)
-
-
 class Roberta(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -59,7 +47,7 @@ class Roberta(nn.Module):
         self.token_type = unset_table(config.type_vocab_size, D)
         self.norm = nn.LayerNorm(D, config.layer_norm_eps)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.head = Head(config)
+        add_head(self, config)
 
     def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens) -> Tensor:
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their
@@ -75,6 +63,6 @@ class Roberta(nn.Module):
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens, predict_index: Tensor
     ) -> Tensor:
-        """Logits [K, V] at `predict_index` [K] of the flattened rows."""
+        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows."""
         x_MTD = self.encode(input_ids, position_ids, segments)
-        return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)
+        return head_logits(self, x_MTD.flatten(0, 1)[predict_index])

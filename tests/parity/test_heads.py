@@ -1,0 +1,207 @@
+"""The heads of fine-tuning beside the classes of `transformers`: logits, loss and gradients, in torch and in JAX."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.hf.names import count_parameters, pieces
+from maskwright.model.initial import initial_parameters
+from maskwright.model.torch.heads import loss_sum
+from maskwright.model.torch.networks import build, extract
+
+TASKS = [task for task in get_args(TaskKind) if task != "masked_lm"]
+ROBERTA = ModelConfig(
+    vocab_size=199,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=34,
+)
+SHAPES = {
+    "roberta": ROBERTA,
+    "modernbert": replace(ROBERTA, architecture="modernbert", max_position_embeddings=32, rope_theta=160_000.0),
+}
+every = pytest.mark.parametrize("task", TASKS)
+both = pytest.mark.parametrize("kind", list(SHAPES))
+
+
+def shape(kind: str, task: TaskKind) -> ModelConfig:
+    return replace(SHAPES[kind], task=task, num_labels=2 if task == "question_answering" else 3)
+
+
+def random_parameters(config: ModelConfig) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(5)
+    return {
+        name: (value + 0.2 * generator.standard_normal(value.shape)).astype(np.float32)
+        for name, value in initial_parameters(config, 1).items()
+    }
+
+
+def theirs_of(config: ModelConfig, parameters: dict[str, np.ndarray]) -> Any:
+    """The class that the exported `config.json` names, with our parameters."""
+    values = to_hf_config(config)
+    kind = getattr(transformers, values["architectures"][0])
+    made = kind(kind.config_class(**values, attn_implementation="eager")).eval()
+    missing, unexpected = made.load_state_dict({k: torch.from_numpy(v) for k, v in parameters.items()}, strict=False)
+    assert not unexpected and all("position_ids" in name or "rotary" in name for name in missing), (missing, unexpected)
+    return made
+
+
+def batch(config: ModelConfig) -> dict[str, torch.Tensor]:
+    """Three texts, the last two shorter, and what each task says of them."""
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(5, config.vocab_size, (3, 12), generator=generator)
+    lengths = torch.tensor([12, 7, 4])
+    real = (torch.arange(12) < lengths[:, None]).long()
+    ids[real == 0] = config.pad_token_id
+    labels = {
+        "single_label_classification": torch.tensor([2, 0, 1]),
+        "multi_label_classification": torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]),
+        "regression": torch.tensor([[0.5, -1.0, 2.0], [0.0, 3.0, 1.0], [-0.5, 0.25, 1.5]]),
+        "token_classification": torch.where(real.bool() & (torch.arange(12) % 2 == 1), ids % 3, -100),
+        "question_answering": torch.tensor([[2, 5], [0, 0], [3, 3]]),
+    }
+    return {"ids": ids, "real": real, "labels": labels[config.task]}
+
+
+def ours_inputs(config: ModelConfig, given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """(predict_index, labels, weights) as a `Batch` has them."""
+    rows, length = given["ids"].shape
+    if config.task in SEQUENCE_TASKS:
+        return torch.arange(rows) * length, given["labels"], torch.ones(rows)
+    if config.task == "question_answering":
+        return torch.arange(rows * length), given["labels"], torch.ones(rows)
+    flat = given["labels"].flatten()
+    index = (flat != -100).nonzero()[:, 0]
+    return index, flat[index], torch.ones(len(index))
+
+
+@both
+@every
+def test_logits_loss_and_every_gradient_agree_with_transformers(kind: str, task: TaskKind) -> None:
+    config = shape(kind, task)
+    parameters, given = random_parameters(config), batch(config)
+    theirs, model = theirs_of(config, parameters), build(config, parameters)
+    assert sum(p.numel() for p in theirs.parameters() if p.requires_grad) == count_parameters(config)
+    index, labels, weights = ours_inputs(config, given)
+    positions = torch.arange(12).expand(3, 12)
+    logits = model(given["ids"], positions, given["real"], index)
+    if task == "question_answering":
+        # transformers' softmax takes in the padding too, so both get rows without any.
+        given["real"] = torch.ones_like(given["real"])
+        given["ids"][given["ids"] == config.pad_token_id] = 7
+        logits = model(given["ids"], positions, given["real"], index)
+        found = theirs(
+            given["ids"], attention_mask=given["real"], start_positions=labels[:, 0], end_positions=labels[:, 1]
+        )
+        expected = torch.stack([found.start_logits, found.end_logits], -1).flatten(0, 1)
+    else:
+        found = theirs(given["ids"], attention_mask=given["real"], labels=given["labels"])
+        expected = found.logits.reshape(-1, config.num_labels)
+        expected = expected if task in SEQUENCE_TASKS else expected[index]
+    assert (logits - expected).abs().max() < 1e-5
+    loss = loss_sum(task, logits, labels, weights) / weights.sum()
+    assert float(loss.detach()) == pytest.approx(float(found.loss.detach()), rel=1e-5)
+    loss.backward()
+    found.loss.backward()
+    gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
+    wanted = {name: p.grad.numpy() for name, p in theirs.named_parameters() if p.grad is not None}
+    assert set(gradients) == set(wanted)
+    for name, gradient in gradients.items():
+        assert np.abs(gradient - wanted[name]).max() <= 2e-5 * max(1.0, np.abs(wanted[name]).max()), name
+
+
+@both
+@pytest.mark.parametrize("task", ["single_label_classification", "token_classification"])
+def test_packed_texts_give_the_numbers_and_gradients_of_one_text_a_row(kind: str, task: TaskKind) -> None:
+    """Three texts in one row of 24, each its own segment, against three rows with padding."""
+    config = shape(kind, task)
+    parameters, given = random_parameters(config), batch(config)
+    index, labels, weights = ours_inputs(config, given)
+    apart, together = build(config, parameters), build(config, parameters)
+    positions = torch.arange(12).expand(3, 12)
+    one = loss_sum(task, apart(given["ids"], positions, given["real"], index), labels, weights, 0.1)
+    real = given["real"].flatten().bool()
+    packed_ids = torch.full((1, 24), config.pad_token_id)
+    packed_positions, segments = torch.zeros(1, 24, dtype=torch.long), torch.zeros(1, 24, dtype=torch.long)
+    count = int(real.sum())
+    packed_ids[0, :count] = given["ids"].flatten()[real]
+    packed_positions[0, :count] = positions.flatten()[real]
+    segments[0, :count] = (given["real"] * torch.arange(1, 4)[:, None]).flatten()[real]
+    place = real.cumsum(0) - 1
+    two = loss_sum(task, together(packed_ids, packed_positions, segments, place[index]), labels, weights, 0.1)
+    assert float(one.detach()) == pytest.approx(float(two.detach()), rel=1e-6)
+    one.backward()
+    two.backward()
+    for (name, a), (_, b) in zip(apart.named_parameters(), together.named_parameters(), strict=True):
+        assert a.grad is not None and b.grad is not None
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+COMPILED = [("roberta", "single_label_classification"), ("modernbert", "token_classification")]
+"""Each other pair takes a compilation of its own too, so it is among the long tests."""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
+@every
+def test_losses_of_jax_are_those_of_torch(task: TaskKind) -> None:
+    from maskwright.model.jax import networks
+
+    config, generator = shape("roberta", task), np.random.default_rng(3)
+    index, labels, weights = ours_inputs(config, batch(config))
+    logits = generator.standard_normal((len(index), config.num_labels)).astype(np.float32) * 4.0
+    truth = labels.numpy() if labels.is_floating_point() else labels.numpy().astype(np.int32)
+    ours = np.asarray(networks.losses(task, logits, truth, 0.1))
+    assert ours.shape == weights.shape
+    expected = loss_sum(task, torch.from_numpy(logits), labels, weights, 0.1)
+    assert float(ours.sum()) == pytest.approx(float(expected), rel=1e-6)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        pytest.param(kind, task, marks=[] if (kind, task) in COMPILED else [pytest.mark.long])
+        for kind in SHAPES
+        for task in TASKS
+    ],
+)
+def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    from maskwright.model.jax import networks
+
+    config, smoothing = shape(kind, task), 0.1
+    parameters, given = random_parameters(config), batch(config)
+    index, labels, weights = ours_inputs(config, given)
+    positions = torch.arange(12).expand(3, 12)
+    model = build(config, parameters)
+    loss = loss_sum(task, model(given["ids"], positions, given["real"], index), labels, weights, smoothing)
+    loss.backward()
+    wanted = extract({name: p.grad for name, p in model.named_parameters()}, config)
+
+    def value(stacked: Any) -> Any:
+        arrays = [jnp.asarray(a.numpy().astype(np.int32)) for a in (given["ids"], positions, given["real"], index)]
+        found = networks.logits(stacked, config, *arrays, gather=lambda name, array: array, way="dense")
+        theirs = labels.numpy() if labels.is_floating_point() else labels.numpy().astype(np.int32)
+        return jnp.sum(networks.losses(task, found, jnp.asarray(theirs), smoothing) * weights.numpy())
+
+    stacked = {name: jnp.asarray(array) for name, array in networks.stack(parameters, config).items()}
+    with jax.default_matmul_precision("highest"):
+        found, gradient = jax.value_and_grad(value)(stacked)
+    assert float(found) == pytest.approx(float(loss.detach()), rel=1e-5)
+    ours = networks.unstack({name: np.asarray(array) for name, array in gradient.items()}, config)
+    assert set(ours) == {piece.hf_name for piece in pieces(config)} == set(wanted)
+    for name, array in ours.items():
+        assert np.abs(array - wanted[name]).max() <= 3e-5 * max(1.0, np.abs(wanted[name]).max()), name
