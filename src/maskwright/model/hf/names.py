@@ -77,10 +77,10 @@ def _roberta(config: ModelConfig) -> Iterator[Piece]:
         yield _all_rows("lm_head.bias", "head.bias", V)
     elif config.task in SEQUENCE_TASKS:
         yield from linear("classifier.dense", "head.dense", D, D)
-        yield from linear("classifier.out_proj", "classifier", config.num_labels, D)
+        yield from linear("classifier.out_proj", "head.classifier", config.num_labels, D)
     else:
         name = "qa_outputs" if config.task == "question_answering" else "classifier"
-        yield from linear(name, "classifier", config.num_labels, D)
+        yield from linear(name, "head.classifier", config.num_labels, D)
 
 
 def _modernbert(config: ModelConfig) -> Iterator[Piece]:
@@ -102,5 +102,5 @@ def _modernbert(config: ModelConfig) -> Iterator[Piece]:
     if config.task == "masked_lm":
         yield _all_rows("decoder.bias", "head.bias", V)
     else:
-        yield _all_rows("classifier.weight", "classifier.weight", config.num_labels, D)
-        yield _all_rows("classifier.bias", "classifier.bias", config.num_labels)
+        yield _all_rows("classifier.weight", "head.classifier.weight", config.num_labels, D)
+        yield _all_rows("classifier.bias", "head.classifier.bias", config.num_labels)

@@ -88,8 +88,7 @@ def logits(
     weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
     x = module.encode(weights, config, input_ids, position_ids, segment_ids, gather=gather, way=way, key=key)
     x_KD = x.reshape(-1, x.shape[-1])[predict_index]
-    heads = ("head.", "classifier.")
-    head = {name: gather(name, array) for name, array in weights.items() if name.startswith(heads)}
+    head = {name: gather(name, array) for name, array in weights.items() if name.startswith("head.")}
     if config.task == "masked_lm":
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
         return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
@@ -99,7 +98,7 @@ def logits(
     elif config.task in SEQUENCE_TASKS:
         x_KD = dropout(x_KD, rate, site(key, place))
         x_KD = jnp.tanh(linear(x_KD, head, "head.dense").astype(jnp.float32)).astype(x_KD.dtype)
-    return linear(dropout(x_KD, rate, site(key, place + 1)), head, "classifier")
+    return linear(dropout(x_KD, rate, site(key, place + 1)), head, "head.classifier")
 
 
 def losses(task: TaskKind, logits: Array, labels: Array, smoothing: float = 0.0) -> Array:

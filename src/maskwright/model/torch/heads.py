@@ -5,8 +5,6 @@ K predicted positions, D width, V vocabulary (padded), C labels.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,37 +13,32 @@ from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 
 
 class Head(nn.Module):
-    """Parameters before the output matrix, which is the embeddings for masked_lm and `classifier` for other tasks."""
+    """The output matrix is the embeddings for masked_lm, and `classifier` for other tasks. RoBERTa's classifiers of
+    tokens and of answers have nothing before it."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.config = config
         D, roberta, masked_lm = config.hidden_size, config.architecture == "roberta", config.task == "masked_lm"
-        self.dense = nn.Linear(D, D, bias=roberta)
+        if masked_lm or not roberta or config.task in SEQUENCE_TASKS:
+            self.dense = nn.Linear(D, D, bias=roberta)
         if masked_lm or not roberta:
             self.norm = nn.LayerNorm(D, config.layer_norm_eps, bias=roberta)
         if masked_lm:
             self.bias = nn.Parameter(torch.zeros(config.padded_vocab_size))
+        else:
+            self.classifier = nn.Linear(D, config.num_labels)
 
-
-def add_head(network: nn.Module, config: ModelConfig) -> None:
-    """RoBERTa's classifiers of tokens and of answers are one matrix alone."""
-    if config.task in ("masked_lm", *SEQUENCE_TASKS) or config.architecture == "modernbert":
-        network.head = Head(config)
-    if config.task != "masked_lm":
-        network.classifier = nn.Linear(config.hidden_size, config.num_labels)
-
-
-def head_logits(network: Any, x_KD: Tensor) -> Tensor:
-    """[K, D] hidden states -> [K, V] or [K, C]."""
-    config = network.config
-    if config.task == "masked_lm":
-        return F.linear(network.head.norm(F.gelu(network.head.dense(x_KD))), network.word.weight, network.head.bias)
-    rate, training = config.classifier_dropout_prob, network.training
-    if config.architecture == "modernbert":
-        x_KD = network.head.norm(F.gelu(network.head.dense(x_KD)))
-    elif config.task in SEQUENCE_TASKS:
-        x_KD = torch.tanh(network.head.dense(F.dropout(x_KD, rate, training)))
-    return network.classifier(F.dropout(x_KD, rate, training))
+    def forward(self, x_KD: Tensor, word_VD: Tensor) -> Tensor:
+        """[K, D] hidden states -> [K, V] or [K, C]."""
+        if self.config.task == "masked_lm":
+            return F.linear(self.norm(F.gelu(self.dense(x_KD))), word_VD, self.bias)
+        rate = self.config.classifier_dropout_prob
+        if self.config.architecture == "modernbert":
+            x_KD = self.norm(F.gelu(self.dense(x_KD)))
+        elif self.config.task in SEQUENCE_TASKS:
+            x_KD = torch.tanh(self.dense(F.dropout(x_KD, rate, self.training)))
+        return self.classifier(F.dropout(x_KD, rate, self.training))
 
 
 def loss_sum(task: TaskKind, logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.embedding import look_up, unset_table
-from maskwright.model.torch.heads import add_head, head_logits
+from maskwright.model.torch.heads import Head
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each [M, 1, T, h / 2]."""
@@ -63,7 +63,7 @@ class ModernBert(nn.Module):
         self.norm = nn.LayerNorm(D, eps, bias=False)
         self.layers = nn.ModuleList(Layer(config, first=i == 0) for i in range(config.num_hidden_layers))
         self.final_norm = nn.LayerNorm(D, eps, bias=False)
-        add_head(self, config)
+        self.head = Head(config)
 
     def rotation(self, position_ids: Tensor, dtype: torch.dtype) -> Rotation:
         h = self.config.hidden_size // self.config.num_attention_heads
@@ -90,4 +90,4 @@ class ModernBert(nn.Module):
     ) -> Tensor:
         """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows."""
         x_MTD = self.encode(input_ids, position_ids, segments)
-        return head_logits(self, x_MTD.flatten(0, 1)[predict_index])
+        return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)

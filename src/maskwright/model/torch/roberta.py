@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.embedding import look_up, unset_table
-from maskwright.model.torch.heads import add_head, head_logits
+from maskwright.model.torch.heads import Head
 
 
 class Layer(nn.Module):
@@ -47,7 +47,7 @@ class Roberta(nn.Module):
         self.token_type = unset_table(config.type_vocab_size, D)
         self.norm = nn.LayerNorm(D, config.layer_norm_eps)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        add_head(self, config)
+        self.head = Head(config)
 
     def encode(self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens) -> Tensor:
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their
@@ -65,4 +65,4 @@ class Roberta(nn.Module):
     ) -> Tensor:
         """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows."""
         x_MTD = self.encode(input_ids, position_ids, segments)
-        return head_logits(self, x_MTD.flatten(0, 1)[predict_index])
+        return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)
