@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -70,6 +71,9 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
             "plan CONFIG --on h100",
             "'h100' is no slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
         ),
+        ("pretrain CONFIG --run gs:/b/run", "gs:/b/run: a run directory must be a local folder"),
+        ("data prepare CONFIG --tokenizer t --to gs:/b/store", "gs:/b/store: what --to names must be a local folder"),
+        ("export CONFIG --to gs://b/model", "gs://b/model: what --to names must be a local folder"),
         ("plan CONFIG --on v6:2x4", "Fix: did you mean v6e:2x4? Kinds: v4"),
         ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),
     ],
@@ -119,3 +123,16 @@ def test_a_host_that_is_not_there_is_one_line_and_soon(
             assert "127.0.0.1 cannot be reached: Connection refused. Fix: check the network" in result.error
         result = cli("text", "audit", f"{address}/a.txt")
     assert (result.code, "Fix: check the network and the address" in result.error) == (1, True)
+
+
+def test_a_signal_during_the_imports_is_told_in_one_line() -> None:
+    program = """if True:
+        import os, sys
+        from maskwright.__main__ import main
+        class Finder:
+            def find_spec(self, name, *_):
+                name == "maskwright.cli.env" and os.kill(os.getpid(), 2)
+        sys.meta_path.insert(0, Finder())
+        main()"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (75, "stopped: before the command began; run it again\n")

@@ -8,12 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import typer
 from typer.core import TyperArgument, TyperGroup
 
+from maskwright.core import storage
 from maskwright.core.console import say, warn
 
 PANELS = {
     "Start": ["quickstart", "schema"],
     "Data": ["text", "tokenizer", "data"],
-    "Train": ["plan", "pretrain"],
+    "Train": ["pretrain", "plan"],
     "Judge": ["evaluate", "fill", "export", "verify-resume", "drill", "replay"],
     "Watch": ["status", "logs", "stop"],
     "Elsewhere": ["submit", "list", "agent", "env"],
@@ -41,7 +42,7 @@ class Main(Commands):
 plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False, "cls": Commands}
 app = typer.Typer(
     name="maskwright",
-    help="Train text encoders from raw text, on any hardware, and prove every export.",
+    help="Train text encoders from raw text, and prove every export. With --debug, any command shows an error's traceback.",
     pretty_exceptions_enable=False,
     **plain | {"add_completion": True, "cls": Main},
 )
@@ -69,8 +70,15 @@ OnBadInput = Annotated[
     Literal["error", "replace", "skip"],
     typer.Option(help="Bytes that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."),
 ]
+
+
+def _local(path: str) -> str:
+    storage.require_local(path, "what --to names", "give a local folder, and copy it when the command is done")
+    return path
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.")]
+To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
 Config = Annotated[
@@ -81,12 +89,12 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of CONFIG, as in --set schedule.steps=100."),
 ]
 StopAfterHours = Annotated[
-    float | None, typer.Option(metavar="N", help="Save and stop after so many hours (exit 75).", min=0.0)
+    float | None, typer.Option(metavar="N", help="Save and stop after this many hours (exit 75).", min=0.0)
 ]
 StopAfterSteps = Annotated[
-    int | None, typer.Option(metavar="N", help="Save and stop after so many steps (exit 75).", min=1)
+    int | None, typer.Option(metavar="N", help="Save and stop after this many steps (exit 75).", min=1)
 ]
-ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace so many early steps into RUN/profile.", min=0)]
+ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace this many early steps into RUN/profile.", min=0)]
 SimulatedGpus = Annotated[int | None, typer.Option("--simulated-gpus", "--simulated_gpus", hidden=True, min=1)]
 BSize = Annotated[int | None, typer.Option("--b-size", "--b_size", hidden=True, min=1)]
 Datapath = Annotated[str | None, typer.Option("--datapath", hidden=True)]

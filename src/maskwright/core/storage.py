@@ -38,6 +38,12 @@ def is_url(location: str) -> bool:
     return "://" in location
 
 
+def require_local(location: str, what: str, fix: str) -> None:
+    """Raises `InputError` for a URL, also for one that lacks a slash: gs:/b would be the folder `gs:` here."""
+    if re.match(r"[\w+.-]+:/", location):
+        raise InputError(f"{what} must be a local folder", where=location, fix=fix)
+
+
 def without_query(location: str) -> str:
     """A signed web address ends in its signature, behind a ? that is no wildcard."""
     return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location

@@ -63,9 +63,8 @@ class RunDirectory:
     """Names and small records of one run folder. Locations are local paths."""
 
     def __init__(self, location: str) -> None:
-        if storage.is_url(location):
-            fix = "give --run a local folder, and copy it when the run is done"
-            raise InputError("a run directory must be a local folder", where=location, fix=fix)
+        fix = "give --run a local folder; checkpoint.copy_to=gs://BUCKET/FOLDER copies its checkpoints"
+        storage.require_local(location, "a run directory", fix)
         self.location = os.path.abspath(location)
 
     def path(self, *parts: str) -> str:
