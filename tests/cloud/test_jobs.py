@@ -101,7 +101,7 @@ def test_secrets_and_addresses_are_refused(cloud: Cloud, say: Say) -> None:
     for wrong in ("gs://bucket/runs/one", "a b", "/mnt/x/"):
         expected = 0 if wrong == "/mnt/x/" else 2
         said = say(*words, wrong, "--dry-run", code=expected)
-        assert ("is no run directory on a host" in said) == (expected == 2)
+        assert ("is not a run directory on a host" in said) == (expected == 2)
 
 
 def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:

@@ -283,13 +283,13 @@ def test_command_writes_a_yaml_and_a_row_for_each_variable(
 ) -> None:
     auto, out = tmp_path / "values.env.auto", tmp_path / "lab.yaml"
     auto.write_text("".join(f"{name}={value}\n" for name, value in AUTO.items()) + "STRANGE=1\n")
-    assert run(["env", "import", str(values), str(auto), "--out", str(out)]) == 0
+    assert run(["env", "import", str(values), str(auto), "--to", str(out)]) == 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == len(DEFAULTS) + len(AUTO) + 1
     assert "warning: STRANGE: no variable of values.env, left out" in shown.err
     assert "warning: slice is null until you choose: slice: {accelerator: v6e" in shown.err
     assert read_environment(str(out)).name == "env-20200430"
-    assert run(["env", "import", str(values), "--out", str(out)]) == 2  # never over what a user has written since
+    assert run(["env", "import", str(values), "--to", str(out)]) == 2  # never over what a user has written since
     assert "is there already" in capsys.readouterr().err
 
 

@@ -88,7 +88,7 @@ def _misused(error: Any, words: list[str]) -> int:
     path = error.ctx.command_path if error.ctx else f"maskwright {words[0]}"
     what, _, near = error.message.rstrip(".?").partition(". Did you mean ")
     fix = f"did you mean {near}?" if near else f"`{path} --help` says what it takes"
-    if "\n" in error.message:
+    if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
     if hasattr(error, "possibilities"):

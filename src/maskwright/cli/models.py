@@ -38,7 +38,11 @@ def pretrain(
     run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
     set_: Set = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, say what would happen, and stop.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check all but the device, the network and the store's checksums; say what would happen, and stop.",
+        ),
     ] = False,
     stop_after_hours: StopAfterHours = None,
     stop_after_steps: StopAfterSteps = None,
@@ -52,7 +56,7 @@ def pretrain(
     ] = None,
     num_nodes: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Number of machines that train together; a Ray job chooses by itself.", min=1),
+        typer.Option(metavar="N", help="Number of machines that train together; a Ray job finds it by itself.", min=1),
     ] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option(metavar="N", help="GPUs of each machine of a Ray job; 0 trains on the CPU.", min=0)
@@ -157,7 +161,11 @@ def export(
     from maskwright.tasks import export as task
     from maskwright.tasks.models import load_model
 
-    task.announce(task.export(load_model(run), to), to)
+    model = load_model(run)
+    steps = (model.run or {"config": {}})["config"].get("schedule.steps")
+    if steps and model.step is not None and model.step < steps:
+        warn(f"{run}: the run has not ended; this exports its step {model.step:,} of {steps:,}")
+    task.announce(task.export(model, to), to)
 
 
 @app.command("fill")
@@ -191,7 +199,7 @@ def fill(
 def verify_resume(
     config: Config,
     steps: Annotated[int, typer.Option(metavar="N", help="Steps of the short copy that is run twice.")] = 60,
-    kills: Annotated[int, typer.Option(metavar="N", help="How often the second run is killed.")] = 5,
+    kills: Annotated[int, typer.Option(metavar="N", help="How many times the second run is killed.")] = 5,
     seed: Annotated[int, typer.Option(metavar="N", help="Random seed for the moments of the kills.")] = 0,
     work: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder for both runs; a temporary one when not given.")

@@ -42,7 +42,7 @@ class Main(Commands):
 plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False, "cls": Commands}
 app = typer.Typer(
     name="maskwright",
-    help="Train text encoders from raw text, and prove every export. With --debug, any command shows an error's traceback.",
+    help="Train text encoders from raw text, and prove every export. --debug shows the traceback of any error.",
     pretty_exceptions_enable=False,
     **plain | {"add_completion": True, "cls": Main},
 )

@@ -349,7 +349,11 @@ def region_of(zone: str) -> str:
 
 def read_environment(location: str) -> Environment:
     """Raises `ConfigError` (exit 2). Refuses a YAML that holds a secret, since all of it ends in Terraform's state."""
-    return build_environment(read_yaml(location, "start with `name:`, `project:` and `zone:`"), location)
+    values = read_yaml(location, "start with `name:`, `project:` and `zone:`")
+    if "data" in values and "schedule" in values and "project" not in values:
+        fix = "give an environment's YAML; docs/google-cloud.md has one to begin with"
+        raise ConfigError("is the YAML of a run, not of an environment", where=location, fix=fix)
+    return build_environment(values, location)
 
 
 def build_environment(values: dict[str, Any], where: str) -> Environment:

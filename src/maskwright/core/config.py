@@ -126,9 +126,10 @@ class Schedule(Section):
         if self.decay_steps is not None and self.kind != "wsd":
             raise Refused(f"kind {self.kind} has no decay_steps", fix="take kind: wsd, or leave decay_steps out")
         if self.warmup_steps + (self.decay_steps or 0) >= self.steps:
+            decay = f" --set schedule.decay_steps={max(1, self.steps // 5)}" if self.decay_steps else ""
             raise Refused(
                 f"warm-up and decay leave no other step of the {self.steps}: the run would never peak",
-                fix="raise steps, or lower warmup_steps or decay_steps",
+                fix=f"raise schedule.steps, or --set schedule.warmup_steps={self.steps // 10}{decay}",
             )
         return self
 

@@ -94,7 +94,7 @@ class RunDirectory:
         foreign = sorted(name for name in found - known if not storage.is_temporary(name))
         if foreign:
             fix = "give --run a new folder"
-            raise InputError(f"is no run directory, but holds {foreign[0]}", where=self.location, fix=fix)
+            raise InputError(f"is not a run directory, but holds {foreign[0]}", where=self.location, fix=fix)
 
     def require(self) -> None:
         if not self.exists():

@@ -23,6 +23,7 @@ from maskwright.model.hf.names import count_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
+from maskwright.training.copies import Copies
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def dry_run(config: RunConfig, run: str) -> Prepared:
     directory = RunDirectory(run)
     before = directory.read_config() if directory.exists() else None
     ready = prepare_run(config, before)
+    if config.checkpoint.copy_to is not None:
+        Copies(config.checkpoint.copy_to, reach=False)
     if before is not None:
         refuse_changes(before["config"], flat(config), directory.location)
         return ready

@@ -26,7 +26,7 @@ LOG_POLL_SECONDS = 2.0
 
 
 MaxCost = Annotated[
-    float | None, Option("Money in USD after which the run saves and the hosts go (exit 75).", "N", min=0.0)
+    float | None, Option("Money in USD after which the run saves and the hosts are deleted (exit 75).", "N", min=0.0)
 ]
 DownWhenDone = Annotated[bool, Option("Take the hosts away when the job is over.")]
 Prices = Annotated[str | None, Option("YAML with your prices, for --max-cost; `env prices` prints ours.", "PATH")]

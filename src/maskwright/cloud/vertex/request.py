@@ -63,7 +63,7 @@ class Vertex(Place):
         Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT ones can be taken away.")
     ] = "STANDARD"
     wait_hours: Annotated[
-        float | None, Option("Longest wait for machines with FLEX_START; 0 waits for ever.", "N", min=0.0)
+        float | None, Option("Longest wait for machines with FLEX_START; 0 waits without a limit.", "N", min=0.0)
     ] = None
     nfs: Annotated[tuple[str, ...], Option("NFS share to mount, SERVER:/path:/mnt/nfs/NAME.", "SERVER:PATH:PATH")] = ()
     network: Annotated[
@@ -88,7 +88,7 @@ class Vertex(Place):
             fix = "--network projects/NUMBER/global/networks/NAME, one that is peered with Vertex AI"
             raise InputError("needs the network that the server is in", where="--nfs", fix=fix)
         if (self.strategy == "FLEX_START") != (self.wait_hours is not None):
-            fix = "--strategy FLEX_START --wait-hours 24, both or neither; 0 waits for ever"
+            fix = "--strategy FLEX_START --wait-hours 24, both or neither; 0 waits without a limit"
             raise InputError("goes with FLEX_START, and it with --wait-hours", where="--wait-hours", fix=fix)
 
     def submit(self, command: Pretrain, *, dry_run: bool) -> None:
