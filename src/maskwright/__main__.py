@@ -2,21 +2,14 @@
 
 import os
 import signal
-from typing import NoReturn
 
 
-def main() -> NoReturn:
-    """A signal during the imports, which take half a second, ends in one line too; `cli.main` replaces the handler."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+def main() -> None:
+    """Tells a Ctrl-C during the imports, which take half a second, in one line; `cli.main` replaces the handler."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(75 if os.write(2, b"stopped: run the command again\n") else 1))
     from maskwright.cli.main import main as run
 
     run()
-
-
-def _stop(*_: object) -> NoReturn:
-    os.write(2, b"stopped: before the command began; run it again\n")
-    os._exit(75)
 
 
 if __name__ == "__main__":

@@ -71,13 +71,13 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
             "plan CONFIG --on h100",
             "'h100' is no slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
         ),
-        ("pretrain CONFIG --run gs:/b/run", "gs:/b/run: a run directory must be a local folder"),
-        ("data prepare CONFIG --tokenizer t --to gs:/b/store", "gs:/b/store: what --to names must be a local folder"),
-        ("export CONFIG --to gs://b/model", "gs://b/model: what --to names must be a local folder"),
+        ("pretrain CONFIG --run gs:/b/run", "gs:/b/run: must be a local folder"),
+        ("data prepare CONFIG --tokenizer t --to gs:/b/store", "gs:/b/store: must be a local folder"),
+        ("export CONFIG --to gs://b/model", "gs://b/model: must be a local folder"),
         ("pretrain recipes/nano.yaml --run out", "no such file. Fix: did you mean the recipe nano?"),
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c", "gs:/b/c names no folder"),
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c", "http://b/c names no folder"),
-        ("env plan CONFIG", "is the YAML of a run, not of an environment. Fix: give an environment's YAML"),
+        ("env plan CONFIG", "is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md"),
         ("plan CONFIG --on v6:2x4", "Fix: did you mean v6e:2x4? Kinds: v4"),
         ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),
     ],
@@ -139,4 +139,4 @@ def test_a_signal_during_the_imports_is_told_in_one_line() -> None:
         sys.meta_path.insert(0, Finder())
         main()"""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stderr) == (75, "stopped: before the command began; run it again\n")
+    assert (ended.returncode, ended.stderr) == (75, "stopped: run the command again\n")

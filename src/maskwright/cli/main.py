@@ -111,11 +111,8 @@ def _meant(error: Any, words: list[str]) -> str:
     option, command = error.option_name, error.ctx.command
     known = [name for parameter in command.params for name in parameter.opts]
     name = option.lstrip("-").replace("-", "_")
-    if OPTIONS.get(name) in known:
-        near = [OPTIONS[name]]
-    else:
-        is_key = name in ALL_KEYS or ("--set" in known and any(key.endswith(f".{name}") for key in ALL_KEYS))
-        near = [] if name in FOREIGN or is_key else error.possibilities
+    is_key = name in {*FOREIGN, *ALL_KEYS} or ("--set" in known and any(key.endswith(f".{name}") for key in ALL_KEYS))
+    near = [OPTIONS[name]] if OPTIONS.get(name) in known else [] if is_key else error.possibilities
     if "--set" in known and not near and (advice := GUIDE.nearest(name)):
         pairs = zip(words, [*words[1:], ""], strict=True)
         value = next(w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)

@@ -38,11 +38,7 @@ def pretrain(
     run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
     set_: Set = None,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check all but the device, the network and the store's checksums; say what would happen, and stop.",
-        ),
+        bool, typer.Option("--dry-run", help="Check all but device, network and checksums; say what would happen.")
     ] = False,
     stop_after_hours: StopAfterHours = None,
     stop_after_steps: StopAfterSteps = None,
@@ -56,7 +52,7 @@ def pretrain(
     ] = None,
     num_nodes: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Number of machines that train together; a Ray job finds it by itself.", min=1),
+        typer.Option(metavar="N", help="Number of machines that train together; a Ray job finds it.", min=1),
     ] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option(metavar="N", help="GPUs of each machine of a Ray job; 0 trains on the CPU.", min=0)

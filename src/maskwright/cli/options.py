@@ -70,15 +70,8 @@ OnBadInput = Annotated[
     Literal["error", "replace", "skip"],
     typer.Option(help="Bytes that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."),
 ]
-
-
-def _local(path: str) -> str:
-    storage.require_local(path, "what --to names", "give a local folder, and copy it when the command is done")
-    return path
-
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=_local)]
+To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
 Config = Annotated[

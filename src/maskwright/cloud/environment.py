@@ -351,8 +351,7 @@ def read_environment(location: str) -> Environment:
     """Raises `ConfigError` (exit 2). Refuses a YAML that holds a secret, since all of it ends in Terraform's state."""
     values = read_yaml(location, "start with `name:`, `project:` and `zone:`")
     if "data" in values and "schedule" in values and "project" not in values:
-        fix = "give an environment's YAML; docs/google-cloud.md has one to begin with"
-        raise ConfigError("is the YAML of a run, not of an environment", where=location, fix=fix)
+        raise ConfigError("is the YAML of a run, not of an environment", where=location, fix="see docs/google-cloud.md")
     return build_environment(values, location)
 
 

@@ -72,11 +72,9 @@ def parse_yaml(text: str, where: str) -> Any:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", error)
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
         began = getattr(error, "context_mark", None)
-        fix = "correct the indentation, which is made of spaces, or the missing space behind a colon"
+        fix = "correct it; each key stands once, behind spaces and no tabs, and before a colon and a space"
         if began and text[began.index : began.index + 1] in ("[", "{"):
             fix = f"close the {text[began.index]} of line {began.line + 1}"
-        elif not isinstance(error, yaml.scanner.ScannerError | yaml.parser.ParserError):
-            fix = "give each key once, as a word"
         raise ConfigError(f"is not YAML: {problem}", where=place, fix=fix) from None
 
 
@@ -228,8 +226,7 @@ class Guide(NamedTuple):
         where = f"--set {dotted}" if dotted in overrides else ""
         if isinstance(refused := error.get("ctx", {}).get("error"), ValueError):
             fix = refused.fix if isinstance(refused, Refused) else self.known
-            typed = [f"--set {key}" for key in overrides if dotted and key.startswith(f"{dotted}.")]
-            where = where or ", ".join(typed)
+            where = where or ", ".join(f"--set {key}" for key in overrides if dotted and key.startswith(f"{dotted}."))
             return [_Mistake(f"{dotted or self.whole}: {refused}", fix, where)]
         key = self._key_at(loc)
         if key is None:
@@ -238,8 +235,7 @@ class Guide(NamedTuple):
             return [_Mistake(f"{dotted} is {given!r:.80}", f"give {key.allowed()}", where)]
         keys = f"give it keys: {', '.join(key.inner.model_fields)}"
         if given is None:
-            needed = [name for name in self._required(dotted) if name != dotted]
-            first = f"give it {', '.join(needed)}" if needed else "take it out"
+            first = f"give it {needed}" if (needed := ", ".join(self._required(dotted))) else "take it out"
             return [_Mistake(f"section {dotted} is empty", f"{first}, or {keys}", where)]
         return [_Mistake(f"{dotted} is {given!r:.80}, but it is a section", keys, where)]
 

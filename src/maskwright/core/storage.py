@@ -38,10 +38,12 @@ def is_url(location: str) -> bool:
     return "://" in location
 
 
-def require_local(location: str, what: str, fix: str) -> None:
+def require_local(location: str) -> str:
     """Raises `InputError` for a URL, also for one that lacks a slash: gs:/b would be the folder `gs:` here."""
     if re.match(r"[\w+.-]+:/", location):
-        raise InputError(f"{what} must be a local folder", where=location, fix=fix)
+        fix = "give a folder of this machine, and copy it at the end; checkpoint.copy_to copies checkpoints"
+        raise InputError("must be a local folder", where=location, fix=fix)
+    return location
 
 
 def without_query(location: str) -> str:

@@ -63,9 +63,7 @@ class RunDirectory:
     """Names and small records of one run folder. Locations are local paths."""
 
     def __init__(self, location: str) -> None:
-        fix = "give --run a local folder; checkpoint.copy_to=gs://BUCKET/FOLDER copies its checkpoints"
-        storage.require_local(location, "a run directory", fix)
-        self.location = os.path.abspath(location)
+        self.location = os.path.abspath(storage.require_local(location))
 
     def path(self, *parts: str) -> str:
         return os.path.join(self.location, *parts)
