@@ -39,9 +39,7 @@ class Copies:
 
     def __init__(self, location: str, reach: bool = True, *, sleep: Callable[[float], None] = time.sleep) -> None:
         if not location.partition("://")[2].strip("/") or location.startswith("http"):
-            raise InputError(
-                f"{location} names no folder", where="checkpoint.copy_to", fix="write it as gs://bucket/folder"
-            )
+            raise InputError("names no folder", where=location, fix="write checkpoint.copy_to as gs://bucket/folder")
         self._folder = Folder(location, reach=reach, tries=TRIES, sleep=sleep)
         self.location = self._folder.location
 
