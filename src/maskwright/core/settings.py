@@ -71,7 +71,9 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", error)
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        raise ConfigError(f"is not YAML: {problem}", where=place, fix="correct it; YAML indents with spaces") from None
+        of_indentation = re.search(r"\\t|block|mapping values|expected key", str(problem))
+        fix = "correct it; YAML indents with spaces" if of_indentation else "correct it"
+        raise ConfigError(f"is not YAML: {problem}", where=place, fix=fix) from None
 
 
 def read_yaml(location: str, begin: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Local writes are atomic: a temporary name beside the target, fsync, rename, fsyn
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import functools
 import glob
@@ -41,6 +42,16 @@ def is_url(location: str) -> bool:
 def without_query(location: str) -> str:
     """A signed web address ends in its signature, behind a ? that is no wildcard."""
     return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location
+
+
+def near(folder: str, sign: str) -> str | None:
+    """The folder in or beside `folder` that holds a file `sign` and whose name is nearest; None without one."""
+    folder = folder.rstrip("/")
+    for parent, cutoff in ((folder, 0.0), (os.path.dirname(folder), 0.6)):
+        held = [path.split(os.sep)[-2] for path in glob.glob(os.path.join(glob.escape(parent), "*", sign))]
+        if names := difflib.get_close_matches(os.path.basename(folder), held, 1, cutoff):
+            return os.path.join(parent, names[0])
+    return None
 
 
 def open_binary(location: str) -> BinaryIO:

@@ -86,6 +86,10 @@ def read_hf_config(folder: str) -> ModelConfig:
     if not os.path.isfile(path):
         there = os.path.isdir(folder)
         fix = "give a folder with config.json and model.safetensors" if there else _how_to_get(folder)
+        if os.path.exists(os.path.join(folder, "config.resolved.json")):
+            raise ModelError(
+                "is a run directory", where=folder, fix=f"maskwright export {folder} --to FOLDER; give that"
+            )
         raise ModelError("has no config.json" if there else "no such folder", where=folder, fix=fix)
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
@@ -117,7 +121,10 @@ def read_hf_config(folder: str) -> ModelConfig:
 
 def _how_to_get(name: str) -> str:
     """What is no folder is often a model's name on the Hugging Face Hub."""
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
+    owner, _, short = name.rpartition("/")
+    if owner == "models" and short in OWNERS:
+        name = short
+    elif re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or owner == "models" or (owner and os.path.isdir(owner)):
         return "correct the path"
     full = name if "/" in name else f"{OWNERS.get(name, 'OWNER')}/{name}"
     folder = f"models/{name.rpartition('/')[2]}"
