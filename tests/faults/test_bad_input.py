@@ -452,7 +452,7 @@ def test_folders_that_are_no_runs_are_not_written_to(cli: Cli, finished: Path, c
     (finished / "config.resolved.json").unlink()
     before = sorted(finished.rglob("*"))
     result = cli("pretrain", config_file(), "--run", finished)
-    assert (result.code, "is no run directory, but holds checkpoints" in result.error) == (2, True)
+    assert (result.code, "is not a run directory, but holds checkpoints" in result.error) == (2, True)
     assert sorted(finished.rglob("*")) == before
 
 

@@ -75,7 +75,7 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ("text audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
         (
             "plan CONFIG --on h100",
-            "'h100' is no slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
+            "'h100' is not a slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
         ),
         ("plan CONFIG --on v6:2x4", "Fix: did you mean v6e:2x4? Kinds: v4"),
         ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),

@@ -95,12 +95,14 @@ class RunDirectory:
         foreign = sorted(name for name in found - known if not storage.is_temporary(name))
         if foreign:
             fix = "give --run a new folder"
-            raise InputError(f"is no run directory, but holds {foreign[0]}", where=self.location, fix=fix)
+            raise InputError(f"is not a run directory, but holds {foreign[0]}", where=self.location, fix=fix)
 
     def require(self) -> None:
         if not self.exists():
             fix = "give the folder that `maskwright pretrain … --run` wrote"
-            raise InputError("is not a run directory (no config.resolved.json)", where=self.location, fix=fix)
+            there = os.path.isdir(self.location) and os.listdir(self.location)
+            what = "is not a run directory (no config.resolved.json)" if there else "is not there, or is empty"
+            raise InputError(what, where=self.location, fix=fix)
 
     def read_config(self) -> dict[str, Any]:
         """`{"config": {dotted key: value}, "digest": …, "model": …}` as written when the run started."""
