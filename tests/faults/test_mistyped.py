@@ -41,13 +41,13 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
     [
         (
             "pretrain CONFIG --run out --set data.store=nostore",
-            "nostore: is not a token store: there is no such folder (",
+            "nostore: is not a token store: there is no such folder.",
         ),
         (
             "pretrain CONFIG --run out --set data.store=stroe",
-            "stroe). Fix: did you mean store? Else make one: `maskwright data",
+            "there is no such folder. Fix: did you mean store? Else make one: `maskwright data",
         ),
-        ("evaluate runs", "runs: is neither a run directory (config.resolved.json) nor a folder of a model"),
+        ("evaluate runs", "runs: has no config.json, and is not a run directory. Fix: did you mean runs/one?"),
         ("fill runs x", "Fix: did you mean runs/one?"),
         (
             "pretrain CONFIG --run out --set model.init_from=runs/one",

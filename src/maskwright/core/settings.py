@@ -71,8 +71,7 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", error)
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        of_indentation = re.search(r"\\t|block|mapping values|expected key", str(problem))
-        fix = "correct it; YAML indents with spaces" if of_indentation else "correct it"
+        fix = "correct it" + "; YAML indents with spaces" * bool(re.search(r"\\t|block|mapping", str(problem)))
         raise ConfigError(f"is not YAML: {problem}", where=place, fix=fix) from None
 
 

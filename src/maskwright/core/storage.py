@@ -91,9 +91,8 @@ def expand(patterns: list[str]) -> list[str]:
         else:
             matches = [pattern] if os.path.exists(pattern) else []
         if not matches:
-            if os.path.isdir(pattern):
-                raise InputError("is an empty folder", where=pattern, fix="put the text there, or give another")
-            raise InputError("matches no file", where=pattern, fix=_how_to_get(pattern))
+            what = "is an empty folder" if os.path.isdir(pattern) else "matches no file"
+            raise InputError(what, where=pattern, fix=_how_to_get(pattern))
         found.update(matches)
     return sorted(found)
 

@@ -93,7 +93,9 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
         found, again = [], 0
         times = [record["time"] for record in straight.read_metrics() if "loss" in record]
         pause = 3.0 * (times[-1] - times[0]) / max(len(times) - 1, 1)
-        for moment in moments(generator, steps, kills):
+        # The first of several before any step, so that one falls into the start; a single one after saved steps.
+        first = 0 if kills > 1 else generator.randrange(steps // 4, steps // 2)
+        for moment in [first, *sorted(generator.sample(range(1, steps), min(kills, steps) - 1))]:
             reached = _killed(file, killed, moment, generator.random() * pause)
             if reached is None:
                 break  # it was done before it could be killed
@@ -111,14 +113,6 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
     elif work is None:
         shutil.rmtree(folder)
     return verdict
-
-
-def moments(generator: random.Random, steps: int, kills: int) -> list[int]:
-    """The steps after which to kill. The first of several is 0, so that one falls into the start; a single kill comes
-    after saved steps, since nothing would be resumed otherwise."""
-    if kills == 1:
-        return [generator.randrange(steps // 4, steps // 2)]
-    return [0, *sorted(generator.sample(range(1, steps), min(kills, steps) - 1))]
 
 
 def start_run(file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:

@@ -100,8 +100,9 @@ class RunDirectory:
     def require(self) -> None:
         if not self.exists():
             fix = "give the folder that `maskwright pretrain … --run` wrote"
-            there = os.path.isdir(self.location) and os.listdir(self.location)
-            what = "is not a run directory (no config.resolved.json)" if there else "is not there, or is empty"
+            what = (
+                "is not a run directory (no config.resolved.json)" if os.path.isdir(self.location) else "is not there"
+            )
             raise InputError(what, where=self.location, fix=fix)
 
     def read_config(self) -> dict[str, Any]:

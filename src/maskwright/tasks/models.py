@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.model.config import ModelConfig, recorded_config
 from maskwright.model.hf.folder import read_model_folder
@@ -43,10 +42,6 @@ def load_model(location: str) -> TrainedModel:
         return TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step)
     if not os.path.isdir(location):
         raise InputError("is not a folder", where=location, fix="give a run directory or a Hugging Face folder")
-    if not os.path.lexists(os.path.join(location, "config.json")):
-        what = "is neither a run directory (config.resolved.json) nor a folder of a model (config.json)"
-        near = storage.near(location, "config.resolved.json")
-        raise InputError(what, where=location, fix=f"did you mean {near}?" if near else "give one of the two")
     config, parameters = read_model_folder(location)
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:

@@ -18,8 +18,6 @@ SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>")
 LONG_LINE_CHARACTERS = 100_000
 EXAMPLES = 5
 SCRIPT_SAMPLE_CHARACTERS = 400
-FEW_DOCUMENTS = 300
-"""Below it, one corpus in twenty has no document in the 1 % that prepare holds out: 0.99^300 is 0.05."""
 
 
 @dataclass
@@ -123,11 +121,10 @@ def script_of(character: str) -> str:
 def report(result: Audit) -> str:
     """A page for a person."""
     lines = [
-        f"documents: {human_count(result.documents)}, files: {result.files} "
-        f"({LAYOUTS.get(result.layout, 'each record a document')}), "
+        f"documents: {human_count(result.documents)}, files: {result.files} ({LAYOUTS.get(result.layout, 'records')}), "
         f"{human_bytes(result.bytes)} of text, {human_count(result.characters)} characters"
     ]
-    if result.documents < FEW_DOCUMENTS:
+    if result.documents < 300:  # one corpus in twenty then has none in prepare's 1 %: 0.99^300 is 0.05
         lines.append("warning: so few documents may leave none held out; --layout lines or sentences may find more")
     if result.documents:
         lines.append(

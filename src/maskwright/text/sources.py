@@ -192,10 +192,9 @@ class Sources:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            column = len(raw[: error.start].decode("utf-8")) + 1
             self._fault(
                 "encoding",
-                f"{where}:{column}",
+                f"{where}:{len(raw[: error.start].decode()) + 1}",
                 f"0x{raw[error.start]:02x}, byte {offset + error.start + 1:,} of the text, is not UTF-8",
                 "convert the file (iconv -f latin1 -t utf8), or --on-bad-input replace or skip",
             )
