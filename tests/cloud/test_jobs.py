@@ -78,7 +78,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("uneven", {"slice": SLICE}, ["--set", "batch.virtual_workers=3"], "3 virtual workers cannot be shared out evenly"),
     ("tpu", {"group": GROUP}, ["--set", "engine.device=tpu"], "engine.device: is tpu, on a group without TPUs"),
     ("no hosts", {"slice": SLICE}, [], "there is no slice. Fix: maskwright env up lab.yaml --only slice, or submit"),
-    ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is no limit. Fix: a number"),
+    ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is not a limit. Fix: a number"),
     ("no price", {"slice": SLICE}, ["--max-cost", "1", "--prices", "none.yaml"], "none.yaml: no such file"),
 ]
 

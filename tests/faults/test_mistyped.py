@@ -53,7 +53,25 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
     [
         (
             "pretrain CONFIG --run out --set data.store=nostore",
-            "nostore: is not a token store: there is no such folder",
+            "nostore: is not a token store: there is no such folder.",
+        ),
+        (
+            "pretrain CONFIG --run out --set data.store=stroe",
+            "there is no such folder. Fix: did you mean store? Else make one: `maskwright data",
+        ),
+        ("evaluate runs", "runs: has no config.json, and is not a run directory. Fix: did you mean runs/one?"),
+        ("fill runs x", "Fix: did you mean runs/one?"),
+        (
+            "pretrain CONFIG --run out --set model.init_from=runs/one",
+            "runs/one: is a run directory. Fix: maskwright export runs/one",
+        ),
+        (
+            "pretrain CONFIG --run out --set model.init_from=models/none",
+            "models/none: no such folder. Fix: correct the path",
+        ),
+        (
+            "pretrain CONFIG --run out --set model.init_from=models/roberta-base",
+            "hf download FacebookAI/roberta-base --local-dir models/",
         ),
         (
             "pretrain CONFIG --run out --set model.init_from=roberta-base",
@@ -69,7 +87,7 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ("text audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
         (
             "plan CONFIG --on h100",
-            "'h100' is no slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
+            "'h100' is not a slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
         ),
         ("pretrain CONFIG --run gs:/b/run", "gs:/b/run: must be a local folder"),
         ("data prepare CONFIG --tokenizer t --to gs:/b/store", "gs:/b/store: must be a local folder"),
@@ -86,6 +104,9 @@ def test_mistakes_are_told_with_their_cure(
     cli: Cli, config_file: ConfigFile, words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for file in ("store/manifest.json", "runs/one/config.resolved.json"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
     result = cli(*[str(config_file()) if word == "CONFIG" else word for word in words.split()])
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert says in result.error and ".. " not in result.error

@@ -47,7 +47,7 @@ def told(values: dict[str, Any]) -> str:
         ("data.seq_len=nine", "is 'nine'. Fix: give an integer ≥ 8 and ≤ 8192; the default is 512"),
         ("model.size=huge", "is 'huge'. Fix: give one of nano, mini, small, base, large; the default is base"),
         ("masking.final_rate=1.5", "is 1.5. Fix: give a number > 0 and < 1, or null"),
-        ("logging.tensorboard=1", "is 1. Fix: give true or false; the default is True"),
+        ("logging.tensorboard=1", "is 1. Fix: give true or false; the default is true"),
         (
             "schedule.steps=3",
             "leave no other step of the 3: the run would never peak. Fix: raise schedule.steps, or --set",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -114,19 +115,17 @@ def print_result(report: str, value: Any, as_json: bool) -> None:
 
 
 def open_sources(files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error") -> Any:
-    from maskwright.text.sources import Sources
+    from maskwright.text.sources import LAYOUTS, Sources
+
+    met = itertools.count(1)
 
     def on_fault(fault: Any) -> None:
-        warn(f"{fault.where}: {fault.what}")
+        if (number := next(met)) <= 10:
+            warn(f"{fault.where}: {fault.what}" + ("; more are not shown, `text audit` counts them" * (number == 10)))
 
     sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault)
     if sources.ignored_files:
         say(f"leaving out {len(sources.ignored_files)} files of other kinds, such as {sources.ignored_files[0]}")
     if sources.layout_was_guessed and sources.has_plain_text:
-        meaning = {
-            "file": "each file is a document",
-            "sentences": "a sentence a line, blank lines between documents",
-            "lines": "a document a line",
-        }
-        say(f"layout: {sources.layout} ({meaning[sources.layout]}); --layout says otherwise")
+        say(f"layout: {sources.layout} ({LAYOUTS[sources.layout]}); --layout says otherwise")
     return sources

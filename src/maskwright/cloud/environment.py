@@ -213,7 +213,7 @@ class Group(Hosts):
         if family.accelerator == "gpu" and not self.gpus:
             near = [name for name in machines.GPUS if machines.family_of(name) is family]
             fix = f"take one of {', '.join(near or machines.GPUS)}"
-            raise Refused(f"{self.machine_type} is no machine type that is known here", fix=fix)
+            raise Refused(f"{self.machine_type} is not a machine type that is known here", fix=fix)
         return self
 
 
@@ -258,7 +258,7 @@ class Environment(Section):
         for key in value:
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or key == ENVIRONMENT_LABEL:
                 fix = "begin it with a small letter; up to 63 of a-z, 0-9, _ and -"
-                raise Refused(f"{key[:70]!r} is no label's name, or is ours", fix=fix)
+                raise Refused(f"{key[:70]!r} is not a label's name, or is ours", fix=fix)
         return value
 
     @model_validator(mode="after")

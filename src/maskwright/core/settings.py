@@ -126,7 +126,8 @@ class Key(NamedTuple):
         text += f", by the pattern {schema['pattern']}" if "pattern" in schema else ""
         text += ", or null" if len(self._choices()) > 1 else ""
         known = not field.is_required() and field.default not in (None, ...) and field.default_factory is None
-        return f"{text}; the default is {field.default}" if known else text
+        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        return f"{text}; the default is {default}" if known else text
 
     def _choices(self) -> list[dict[str, Any]]:
         schema: dict[str, Any] = self.section.model_json_schema()["properties"][self.name]

@@ -87,8 +87,10 @@ def read_manifest(folder: str) -> dict[str, Any]:
             fix = "run `maskwright data prepare` again: it continues"
             raise StoreError("its preparation never finished", where=folder, fix=fix)
         what = "it has no manifest.json" if os.path.isdir(folder) else "there is no such folder"
-        fix = "correct the path, or make one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
-        raise StoreError(f"is not a token store: {what}", where=folder, fix=fix)
+        near = storage.near(folder, "manifest.json")
+        fix = f"did you mean {near}? Else make" if near else "correct the path, or make"
+        fix += " one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
+        raise StoreError(f"is not a token store: {what}", where=os.path.abspath(folder), fix=fix)
     try:
         manifest = storage.read_json(path)
     except InputError as error:

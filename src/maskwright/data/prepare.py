@@ -83,6 +83,8 @@ class _Preparation:
     def __init__(
         self, sources: Sources, tokenizer: str, folder: str, options: PrepareOptions, encoder: EncoderName
     ) -> None:
+        if storage.is_url(folder):
+            raise StoreError("a token store is made in a local folder", where=folder, fix="give --to one")
         self.sources, self.folder, self.options = sources, folder, options
         self.file_number = {name: number for number, name in enumerate(sources.files)}
         self.tokenizer_location = tokenizer
@@ -293,7 +295,7 @@ class _Preparation:
         if self.options.valid_fraction and not splits["valid"]["documents"]:
             warn(
                 f"none of {self.counts.kept:,} documents fell into the held-out split; without one no run on this "
-                "store can be evaluated. Prepare again with a larger --valid-fraction or a layout with more documents"
+                "store can be evaluated. Prepare into another folder, with another --valid-fraction or --layout"
             )
         copy_tokenizer(self.tokenizer_location, os.path.join(self.folder, "tokenizer"))
         manifest = {
@@ -365,5 +367,5 @@ def report(ready: store.TokenStore) -> str:
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")
     size = sum(file["bytes"] for shard in ready.shards for file in shard["files"].values())
-    lines.append(f"files: {len(ready.shards)} shards, {size:,} bytes")
+    lines.append(f"shards: {len(ready.shards)}, {size:,} bytes")
     return "\n".join(lines)

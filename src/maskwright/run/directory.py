@@ -97,7 +97,10 @@ class RunDirectory:
     def require(self) -> None:
         if not self.exists():
             fix = "give the folder that `maskwright pretrain … --run` wrote"
-            raise InputError("is not a run directory (no config.resolved.json)", where=self.location, fix=fix)
+            what = (
+                "is not a run directory (no config.resolved.json)" if os.path.isdir(self.location) else "is not there"
+            )
+            raise InputError(what, where=self.location, fix=fix)
 
     def read_config(self) -> dict[str, Any]:
         """`{"config": {dotted key: value}, "digest": …, "model": …}` as written when the run started."""

@@ -104,7 +104,7 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
         fix = f"did you mean {near[0]}:{topology or '4x4'}?" if near else "write KIND:TOPOLOGY, as v6e:4x4."
         fix += f" Kinds: {', '.join(KINDS)}"
         raise ConfigError(
-            f"'{on}' is no slice of a TPU, and `plan` compiles for no other machine", where="--on", fix=fix
+            f"'{on}' is not a slice of a TPU, and `plan` compiles for no other machine", where="--on", fix=fix
         )
     require("libtpu", "--on")
     model = _model(config, vocab_size)

@@ -1,6 +1,6 @@
 """Files to documents: plain text in three layouts, JSON lines, Parquet, CSV and TSV, each also gzip or zstd.
 
-Reading is strict unless told otherwise: a byte that is not UTF-8 stops with file, line and byte. Nothing in a
+Reading is strict unless told otherwise: a byte that is not UTF-8 stops with file, line and column. Nothing in a
 document is changed but line ends, a byte-order mark and outer white space.
 """
 
@@ -24,6 +24,11 @@ from maskwright.text.document import Document, Fault
 Layout = Literal["auto", "file", "sentences", "lines"]
 OnBadInput = Literal["error", "replace", "skip"]
 
+LAYOUTS = {
+    "file": "each file is a document",
+    "sentences": "a sentence a line, blank lines between documents",
+    "lines": "a document a line",
+}
 TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv")
 PEEK_BYTES = 1 << 20
@@ -145,7 +150,7 @@ class Sources:
     # ---- plain text ------------------------------------------------------------------------------------------
 
     def _lines(self, name: str, stream: BinaryIO) -> Iterator[tuple[int, str]]:
-        """Numbered lines without their ends. Raises `SourceError` with file, line and byte offset in the text."""
+        """Numbered lines without their ends. Raises `SourceError` with file, line and column."""
         for first, lines in self._line_blocks(name, stream):
             for number, line in enumerate(lines, first):
                 yield number, line.rstrip("\r")
@@ -174,6 +179,8 @@ class Sources:
         try:
             yield number, block.decode("utf-8").split("\n")
         except UnicodeDecodeError:
+            if number == 1 and b"\0" in block[:8000]:  # git's sign of a binary file: no conversion makes text of it
+                raise SourceError("is binary, not text", where=name, fix="leave the file out") from None
             for line_number, raw in enumerate(block.split(b"\n"), number):
                 line = self._decode(raw, f"{name}:{line_number}", offset)
                 offset += len(raw) + 1
@@ -187,8 +194,8 @@ class Sources:
         except UnicodeDecodeError as error:
             self._fault(
                 "encoding",
-                f"{where}:{offset + error.start}",
-                f"byte 0x{raw[error.start]:02x} is not UTF-8",
+                f"{where}:{len(raw[: error.start].decode()) + 1}",
+                f"0x{raw[error.start]:02x}, byte {offset + error.start + 1:,} of the text, is not UTF-8",
                 "convert the file (iconv -f latin1 -t utf8), or --on-bad-input replace or skip",
             )
             return None if self.on_bad_input == "skip" else raw.decode("utf-8", errors="replace")
@@ -355,7 +362,7 @@ class Sources:
 
 def _refuse_utf16(name: str, raw: bytes) -> None:
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise SourceError("is UTF-16", where=f"{name}:1:0", fix="convert it: iconv -f utf16 -t utf8")
+        raise SourceError("is UTF-16", where=f"{name}:1:1", fix="convert it: iconv -f utf16 -t utf8")
 
 
 def fingerprint(sources: Sources) -> list[dict[str, Any]]:

@@ -77,13 +77,13 @@ class Vertex(Place):
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", self.region):
-            raise InputError(f"{self.region[:40]!r} is no region", where="--region", fix="as in us-central1")
+            raise InputError(f"{self.region[:40]!r} is not a region", where="--region", fix="as in us-central1")
         if not re.fullmatch(r"[^\s]+", self.image):
             fix = "--image REGION-docker.pkg.dev/PROJECT/REPOSITORY/maskwright:TAG"
-            raise InputError(f"{self.image!r} is no image", where="--image", fix=fix)
+            raise InputError(f"{self.image!r} is not an image", where="--image", fix=fix)
         if self.staging is not None and not self.staging.startswith("gs://"):
             fix = "--staging gs://bucket/folder"
-            raise InputError(f"{self.staging[:80]!r} is no bucket", where="--staging", fix=fix)
+            raise InputError(f"{self.staging[:80]!r} is not a bucket", where="--staging", fix=fix)
         if self.nfs and self.network is None:
             fix = "--network projects/NUMBER/global/networks/NAME, one that is peered with Vertex AI"
             raise InputError("needs the network that the server is in", where="--nfs", fix=fix)
@@ -159,7 +159,7 @@ def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
         fix = f"{' or '.join(TPU_MACHINES)} here; for {kind} an environment: docs/google-cloud.md"
         raise InputError(f"Vertex AI has no {kind}", where="--accelerator", fix=fix)
     if topology not in TPU_TOPOLOGIES:
-        what, fix = f"{topology[:20]!r} is no slice of {kind}", f"{kind}: and one of {', '.join(TPU_TOPOLOGIES)}"
+        what, fix = f"{topology[:20]!r} is not a slice of {kind}", f"{kind}: and one of {', '.join(TPU_TOPOLOGIES)}"
         raise InputError(what, where="--accelerator", fix=fix)
     if place.num_nodes != 1:
         fix = "leave it out: the topology says how many machines there are"

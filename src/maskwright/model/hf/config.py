@@ -84,9 +84,13 @@ def read_hf_config(folder: str) -> ModelConfig:
     """Raises `ModelError` unless this code computes the folder's model exactly."""
     path = os.path.join(folder, "config.json")
     if not os.path.isfile(path):
-        there = os.path.isdir(folder)
-        fix = "give a folder with config.json and model.safetensors" if there else _how_to_get(folder)
-        raise ModelError("has no config.json" if there else "no such folder", where=folder, fix=fix)
+        if os.path.exists(os.path.join(folder, "config.resolved.json")):
+            raise ModelError("is a run directory", where=folder, fix=f"maskwright export {folder} --to FOLDER first")
+        if not os.path.isdir(folder):
+            raise ModelError("no such folder", where=folder, fix=_how_to_get(folder))
+        near = storage.near(folder, "config.resolved.json")
+        fix = f"did you mean {near}?" if near else "give a folder with config.json and model.safetensors"
+        raise ModelError("has no config.json, and is not a run directory", where=folder, fix=fix)
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind not in list(FOR_MASKED_LM):  # a list, because `kind` may be unhashable
@@ -117,7 +121,10 @@ def read_hf_config(folder: str) -> ModelConfig:
 
 def _how_to_get(name: str) -> str:
     """What is no folder is often a model's name on the Hugging Face Hub."""
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
+    owner, _, short = name.rpartition("/")
+    name = short if owner == "models" and short in OWNERS else name
+    here = name != short and (owner == "models" or os.path.isdir(owner))
+    if here or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
         return "correct the path"
     full = name if "/" in name else f"{OWNERS.get(name, 'OWNER')}/{name}"
     folder = f"models/{name.rpartition('/')[2]}"
