@@ -157,11 +157,7 @@ def export(
     from maskwright.tasks import export as task
     from maskwright.tasks.models import load_model
 
-    model = load_model(run)
-    steps = (model.run or {"config": {}})["config"].get("schedule.steps")
-    if steps and model.step is not None and model.step < steps:
-        warn(f"{run}: the run has not ended; this exports its step {model.step:,} of {steps:,}")
-    task.announce(task.export(model, to), to)
+    task.announce(task.export(load_model(run), to), to)
 
 
 @app.command("fill")

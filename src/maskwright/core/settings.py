@@ -85,9 +85,8 @@ def read_yaml(location: str, begin: str) -> dict[str, Any]:
     try:
         values = parse_yaml(content.decode("utf-8"), location)
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            "is not UTF-8", where=f"{location}: byte {error.start}", fix="save the file as UTF-8"
-        ) from None
+        fix = "save the file as UTF-8"
+        raise ConfigError("is not UTF-8", where=f"{location}: byte {error.start}", fix=fix) from None
     if not isinstance(values, dict):
         raise ConfigError("is not a mapping of keys", where=location, fix=begin)
     return values

@@ -98,11 +98,8 @@ def read_manifest(folder: str) -> dict[str, Any]:
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise StoreError("is not a store's manifest", where=path, fix=COPY_AGAIN)
     if manifest["format"] != FORMAT:
-        raise StoreError(
-            f"has format {str(manifest['format'])[:20]}, this version reads {FORMAT}",
-            where=path,
-            fix="use the maskwright that wrote it, or prepare again",
-        )
+        fix = "use the maskwright that wrote it, or prepare again"
+        raise StoreError(f"has format {str(manifest['format'])[:20]}, this version reads {FORMAT}", where=path, fix=fix)
     _require_shape(TypeAdapter(_Manifest), manifest, path)
     _require_agreement(manifest["shards"], manifest["dtype"], path)
     _require_totals(manifest, path)
@@ -156,6 +153,5 @@ def _require_totals(manifest: dict[str, Any], where: str) -> None:
             total = totals[name]
             found = sum(shard.get(name) or 0 for shard in manifest["shards"] if shard["split"] == split)
             if found != total:
-                raise StoreError(
-                    f"splits.{split}.{name} is {total:,}, its shards have {found:,}", where=where, fix=COPY_AGAIN
-                )
+                fix = COPY_AGAIN
+                raise StoreError(f"splits.{split}.{name} is {total:,}, its shards have {found:,}", where=where, fix=fix)

@@ -140,11 +140,8 @@ class _Preparation:
         if not os.path.exists(path):
             return None
         if manifests.read_manifest(self.folder).get("plan") != self.plan:
-            raise InputError(
-                "already holds a store made from other text or options",
-                where=self.folder,
-                fix="choose another --to",
-            )
+            fix = "choose another --to"
+            raise InputError("already holds a store made from other text or options", where=self.folder, fix=fix)
         ready = store.TokenStore(self.folder)
         ready.verify()
         say(f"{self.folder} is already prepared and every hash is right: nothing to do")
@@ -159,11 +156,8 @@ class _Preparation:
             return
         noted = _read_note(path, self.dtype)
         if noted["plan"] != self.plan:
-            raise InputError(
-                "holds an unfinished store made from other text or options",
-                where=self.folder,
-                fix="delete it, or choose another --to",
-            )
+            fix = "delete it, or choose another --to"
+            raise InputError("holds an unfinished store made from other text or options", where=self.folder, fix=fix)
         for shard in noted["shards"]:
             for record in shard["files"].values():
                 file = os.path.join(self.folder, record["name"])
@@ -260,9 +254,8 @@ class _Preparation:
         }
         # `<unk>` may be right: a vocabulary without all bytes has it for the bytes that it lacks.
         if any((content["tokens"] == index).any() for index in self.vocabulary.special - {self.vocabulary.unk}):
-            raise TokenizerError(
-                "turned text into special ids", where=self.tokenizer_location, fix="mark its special tokens as special"
-            )
+            fix = "mark its special tokens as special"
+            raise TokenizerError("turned text into special ids", where=self.tokenizer_location, fix=fix)
         files = {}
         for role, name in names.items():
             path = os.path.join(self.folder, name)

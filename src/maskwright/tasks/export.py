@@ -35,7 +35,7 @@ def export(model: TrainedModel, folder: str) -> float:
     if os.path.exists(folder):
         raise InputError("already exists", where=folder, fix="choose another --to")
     if model.run and model.step != (steps := model.run["config"]["schedule.steps"]):
-        warn(f"{model.location} is at step {model.step:,} of {steps:,}")
+        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,} of {steps:,}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(temporary)

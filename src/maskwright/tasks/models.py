@@ -45,9 +45,6 @@ def load_model(location: str) -> TrainedModel:
     config, parameters = read_model_folder(location)
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:
-        raise InputError(
-            f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}",
-            where=location,
-            fix="put the tokenizer that belongs to the model into its folder",
-        )
+        what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
+        raise InputError(what, where=location, fix="put the tokenizer that belongs to the model into its folder")
     return TrainedModel(location, config, parameters, location, vocabulary)

@@ -89,11 +89,9 @@ def _require_same(place: Place, architecture: str) -> None:
     from maskwright.core.config import read_config
 
     if (begun := read_config(place.config).model.architecture) != architecture:
-        raise InputError(
-            f"holds a quickstart with --architecture {begun}",
-            where=os.path.dirname(place.config),
-            fix=f"give --architecture {begun} to continue it, or choose another --to",
-        )
+        what = f"holds a quickstart with --architecture {begun}"
+        fix = f"give --architecture {begun} to continue it, or choose another --to"
+        raise InputError(what, where=os.path.dirname(place.config), fix=fix)
 
 
 def _gather(path: str) -> None:
@@ -124,11 +122,9 @@ def _require_enough(place: Place) -> int:
     store = TokenStore(place.store)
     documents = store.manifest["counts"]["kept"]
     if not store.split("valid").documents:
-        raise InputError(
-            f"none of the {documents:,} documents is held out, so nothing can be evaluated",
-            where=place.store,
-            fix="give more documents (some hundreds), or --layout lines; then delete the store and start again",
-        )
+        what = f"none of the {documents:,} documents is held out, so nothing can be evaluated"
+        fix = "give more documents (some hundreds), or --layout lines; then delete the store and start again"
+        raise InputError(what, where=place.store, fix=fix)
     return open_rows(store, "train", SEQ_LEN, "documents").plan.rows
 
 

@@ -68,11 +68,8 @@ class Sources:
         self.ignored_files = [name for name in found if not file_kind(name) and name not in named]
         for name in self.files:
             if not file_kind(name):
-                raise SourceError(
-                    "is of a kind that cannot be read",
-                    where=name,
-                    fix=f"use {' '.join(ENDINGS)}, each also .gz or .zst",
-                )
+                fix = f"use {' '.join(ENDINGS)}, each also .gz or .zst"
+                raise SourceError("is of a kind that cannot be read", where=name, fix=fix)
         if not self.files:
             raise SourceError("holds no file that can be read", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
@@ -293,25 +290,18 @@ class Sources:
                 elif column < width:
                     yield from self._record(row[column], name, line)
                 else:
-                    raise SourceError(
-                        f"has {width} columns, no column {column}",
-                        where=f"{name}:{line}",
-                        fix="--text-column counts from 0",
-                    )
+                    fix = "--text-column counts from 0"
+                    raise SourceError(f"has {width} columns, no column {column}", where=f"{name}:{line}", fix=fix)
         except csv.Error as error:
-            raise SourceError(
-                f"is not CSV: {error}, in the record that begins here",
-                where=f"{name}:{start}",
-                fix='repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl',
-            ) from None
+            what = f"is not CSV: {error}, in the record that begins here"
+            fix = 'repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl'
+            raise SourceError(what, where=f"{name}:{start}", fix=fix) from None
 
     def _column(self, header: list[str], name: str) -> int:
         if self.text_column not in header:
-            raise SourceError(
-                f"has no column '{self.text_column}' (columns: {', '.join(header)})",
-                where=f"{name}:1",
-                fix="name it with --text-column, or give its 0-based number where there is no header line",
-            )
+            what = f"has no column '{self.text_column}' (columns: {', '.join(header)})"
+            fix = "name it with --text-column, or give its 0-based number where there is no header line"
+            raise SourceError(what, where=f"{name}:1", fix=fix)
         return header.index(self.text_column)
 
     def _parquet(self, name: str) -> Iterator[Document]:
@@ -335,11 +325,8 @@ class Sources:
         except (pyarrow.ArrowException, OSError) as error:
             raise SourceError(f"is not Parquet: {error}", where=name, fix="copy it again from its origin") from None
         if self.text_column not in table.schema_arrow.names:
-            raise SourceError(
-                f"has no column '{self.text_column}' (columns: {', '.join(table.schema_arrow.names)})",
-                where=name,
-                fix="name it with --text-column",
-            )
+            what = f"has no column '{self.text_column}' (columns: {', '.join(table.schema_arrow.names)})"
+            raise SourceError(what, where=name, fix="name it with --text-column")
         number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
         self._position = lambda: size * number // rows
         try:
@@ -348,9 +335,8 @@ class Sources:
                     number += 1
                     yield from self._record(self._parquet_value(scalar, f"{name}:{number}"), name, number)
         except (pyarrow.ArrowException, OSError) as error:
-            raise SourceError(
-                f"is damaged: {error}", where=f"{name}:{number + 1}", fix="copy it again from its origin"
-            ) from None
+            fix = "copy it again from its origin"
+            raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
 
     def _parquet_value(self, scalar: Any, where: str) -> Any:
         """A value as Python's; a string column may hold bytes that are not UTF-8."""

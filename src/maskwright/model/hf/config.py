@@ -98,11 +98,8 @@ def read_hf_config(folder: str) -> ModelConfig:
         raise ModelError(f"model_type is {kind!r}, not {known}", where=path, fix="only such models can be read")
     for key, needed in (ROBERTA_NEEDS if kind == "roberta" else MODERNBERT_NEEDS).items():
         if values.get(key, needed) not in (needed, None):
-            raise ModelError(
-                f"{key} is {values[key]!r}, only {needed!r} is supported",
-                where=path,
-                fix="only models with this setting can be read",
-            )
+            fix = "only models with this setting can be read"
+            raise ModelError(f"{key} is {values[key]!r}, only {needed!r} is supported", where=path, fix=fix)
     named = values if kind == "roberta" else _modernbert_names(values, path)
     names = set(ModelConfig.__dataclass_fields__) - {"architecture"}
     defaults = ROBERTA_DEFAULTS if kind == "roberta" else MODERNBERT_DEFAULTS
@@ -136,11 +133,8 @@ def _modernbert_names(values: dict[str, Any], path: str) -> dict[str, Any]:
     """ModernBERT's values under our keys. Raises `ModelError` for local attention, which public ModernBERTs have."""
     kinds = values.get("layer_types")
     if not isinstance(kinds, list) or not kinds or any(kind != "full_attention" for kind in kinds):
-        raise ModelError(
-            "has layers of local attention, which this model does not compute",
-            where=path,
-            fix="only ModernBERTs whose layer_types are all 'full_attention', as exported here, can be read",
-        )
+        fix = "only ModernBERTs whose layer_types are all 'full_attention', as exported here, can be read"
+        raise ModelError("has layers of local attention, which this model does not compute", where=path, fix=fix)
     dropouts = {key: values.get(key, 0.0) for key in ("embedding_dropout", "mlp_dropout")}
     if dropouts["embedding_dropout"] != dropouts["mlp_dropout"]:
         raise ModelError(f"has two dropouts: {dropouts}", where=path, fix="set both to one value")
