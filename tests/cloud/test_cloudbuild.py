@@ -115,7 +115,7 @@ def test_values_env_is_imported_first_and_a_failed_import_ends_the_build(box: Bo
         (box.workspace / name).write_text(VALUES)
     assert box.run("environment", {"_BUILD_ACTION": "create", "_ACCELERATOR": "v6e"}) == 0
     imported, built = box.lines()
-    words = "values.env --out environment.yaml values.env.auto --accelerator v6e"
+    words = "values.env --to environment.yaml values.env.auto --accelerator v6e"
     assert imported == f"python -m maskwright env import {words}"
     assert built.startswith("python -m maskwright env build environment.yaml --action create")
     assert box.run("environment", {"_BUILD_ACTION": "create"}, CODE="2") == 2

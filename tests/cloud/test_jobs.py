@@ -78,7 +78,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("uneven", {"slice": SLICE}, ["--set", "batch.virtual_workers=3"], "3 virtual workers cannot be shared out evenly"),
     ("tpu", {"group": GROUP}, ["--set", "engine.device=tpu"], "engine.device: is tpu, on a group without TPUs"),
     ("no hosts", {"slice": SLICE}, [], "there is no slice. Fix: maskwright env up lab.yaml --only slice, or submit"),
-    ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is no limit. Fix: a number"),
+    ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is not a limit. Fix: a number"),
     ("no price", {"slice": SLICE}, ["--max-cost", "1", "--prices", "none.yaml"], "none.yaml: no such file"),
 ]
 
@@ -101,7 +101,7 @@ def test_secrets_and_addresses_are_refused(cloud: Cloud, say: Say) -> None:
     for wrong in ("gs://bucket/runs/one", "a b", "/mnt/x/"):
         expected = 0 if wrong == "/mnt/x/" else 2
         said = say(*words, wrong, "--dry-run", code=expected)
-        assert ("is no run directory on a host" in said) == (expected == 2)
+        assert ("is not a run directory on a host" in said) == (expected == 2)
 
 
 def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:

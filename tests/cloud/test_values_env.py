@@ -118,8 +118,8 @@ def test_values_are_what_a_shell_gives(line: str, value: str, tmp_path: Path) ->
         ('A="open', "does not end on its line"),
         ("A=x\\", "goes on in the next line"),
         ("A=x B=y", "goes on after the value"),
-        ("source other.env", "is no assignment"),
-        ("rm -rf build", "is no assignment"),
+        ("source other.env", "is not an assignment"),
+        ("rm -rf build", "is not an assignment"),
     ],
 )
 def test_what_only_a_shell_could_do_is_refused_with_its_line(line: str, what: str) -> None:
@@ -250,7 +250,7 @@ def test_region_of_another_zone_is_refused() -> None:
         ({"ENV_BUILD_NAME": "a-name-that-is-much-too-long"}, "name is 'a-name-that-is-much-too-long'"),
         ({"TPU_ACCELERATOR_TYPE": "v3-pod"}, "no kind of TPU and size"),
         ({"TPU_ACCELERATOR_TYPE": "v3-24"}, "has 12 chips, which no kind makes"),
-        ({"SHARED_FS_CAPACITY": "1 TB"}, "is no number"),
+        ({"SHARED_FS_CAPACITY": "1 TB"}, "is not a number"),
         ({"SHARED_FS_CAPACITY": "100"}, "nfs.capacity_gb"),
         ({"SHARED_FS_TIER": "GOLD"}, "SHARED_FS_TIER is 'GOLD'"),
         ({"SHARED_PD_DISK_SIZE": None}, "SHARED_PD_DISK_SIZE is not set"),
@@ -283,13 +283,13 @@ def test_command_writes_a_yaml_and_a_row_for_each_variable(
 ) -> None:
     auto, out = tmp_path / "values.env.auto", tmp_path / "lab.yaml"
     auto.write_text("".join(f"{name}={value}\n" for name, value in AUTO.items()) + "STRANGE=1\n")
-    assert run(["env", "import", str(values), str(auto), "--out", str(out)]) == 0
+    assert run(["env", "import", str(values), str(auto), "--to", str(out)]) == 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == len(DEFAULTS) + len(AUTO) + 1
     assert "warning: STRANGE: no variable of values.env, left out" in shown.err
     assert "warning: slice is null until you choose: slice: {accelerator: v6e" in shown.err
     assert read_environment(str(out)).name == "env-20200430"
-    assert run(["env", "import", str(values), "--out", str(out)]) == 2  # never over what a user has written since
+    assert run(["env", "import", str(values), "--to", str(out)]) == 2  # never over what a user has written since
     assert "is there already" in capsys.readouterr().err
 
 

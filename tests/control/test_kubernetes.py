@@ -272,7 +272,7 @@ REFUSED = [
     (["--mount=x:/data"], {}, "--mount: /data is mounted already"),
     (["--mount=gs://x:/tmp/a"], {}, "--mount: /tmp/a is mounted already"),
     (["--secret=hugging-face"], {}, "--secret: 'hugging-face' is not NAME:KEY"),
-    (["--image="], {}, "--image: '' is no image"),
+    (["--image="], {}, "--image: '' is not an image"),
     (["--memory=16 GB"], {}, "--memory: '16 GB' is no quantity"),
     (["--queue=Team A"], {}, "--queue: 'Team A' is no name of an object"),
     (["--node-selector=gpu"], {}, "--node-selector: 'gpu' is not KEY=VALUE"),

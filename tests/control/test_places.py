@@ -43,7 +43,7 @@ def test_what_is_required_is_asked_for(cli: Cli) -> None:
         (["vertex", "a.yaml", "--run", "/r/a", "--image", "i"], "--region"),
     ):
         result = cli("submit", *words)
-        assert result.code == 2 and "Missing" in result.err and missing in result.err
+        assert result.code == 2 and f": {missing} is missing. Fix: give {missing}" in result.err
 
 
 @pytest.mark.parametrize(

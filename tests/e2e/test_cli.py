@@ -170,7 +170,7 @@ def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> No
         "fill",
     ):
         assert f"$ maskwright {command}" in out
-    for line in ("before training", "unigram baseline", "after training", "Next, on your own text"):
+    for line in ("before training", "unigram baseline", "after training", "Next, a larger model:"):
         assert line in out
     assert "ModernBERT with Muon, 2 layers of 128, trained for" in out
     assert "ModernBertForMaskedLM" in (tmp_path / "qs" / "model" / "config.json").read_text()

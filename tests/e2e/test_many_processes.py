@@ -208,7 +208,7 @@ def test_an_error_in_one_process_is_the_runs(machine: Machine) -> None:
     (machine.folder / "run" / "other.txt").write_text("mine")
     code, said = machine.run("run", 2)
     assert code == 2
-    assert said.count("is no run directory, but holds other.txt") == 1
+    assert said.count("is not a run directory, but holds other.txt") == 1
     assert (machine.folder / "run" / "other.txt").read_text() == "mine"
 
 

@@ -29,8 +29,11 @@ def test_text_that_is_not_utf8(cli: Cli, tokenizer: str, tmp_path: Path) -> None
     ):
         result = cli(*command)
         assert result.code == 2
-        assert result.error.startswith(f"{tmp_path}/a.txt:2:9: byte 0xe9 is not UTF-8. Fix: ")
+        assert result.error.startswith(f"{tmp_path}/a.txt:2:5: 0xe9, byte 10 of the text, is not UTF-8. Fix: ")
         assert not (tmp_path / "out").exists()
+    (tmp_path / "a.txt").write_bytes(b"\xe9\n" * 78)
+    told = cli("tokenizer", "train", tmp_path / "a.txt", "--to", tmp_path / "out", "--on-bad-input", "replace").err
+    assert told.count("is not UTF-8") == 10 and told.count("more are not shown") == 1
 
 
 def test_empty_file_and_zero_documents(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
@@ -449,7 +452,7 @@ def test_folders_that_are_no_runs_are_not_written_to(cli: Cli, finished: Path, c
     (finished / "config.resolved.json").unlink()
     before = sorted(finished.rglob("*"))
     result = cli("pretrain", config_file(), "--run", finished)
-    assert (result.code, "is no run directory, but holds checkpoints" in result.error) == (2, True)
+    assert (result.code, "is not a run directory, but holds checkpoints" in result.error) == (2, True)
     assert sorted(finished.rglob("*")) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,6 +27,17 @@ from maskwright.core import storage
         ("pretrain x.yaml --optimizer.eps 1e-6", "--set optimizer.eps=1e-6"),
         ("pretrain x.yaml --stop-after-stepz 5", "did you mean --stop-after-steps"),
         ("pretrain x.yaml --qqq", "`maskwright pretrain --help` lists them"),
+        ("pretrain x.yaml --steps 5", "--set schedule.steps=5"),
+        ("pretrain --config x.yaml --run y", "CONFIG stands alone"),
+        ("pretrain x.yaml --gpus 1", "did you mean --processes?"),
+        ("pretrain x.yaml --resume", "the same command with the same --run continues a run"),
+        ("pretrain nano", "give --run PATH: Run directory"),
+        ("pretrain --run y", "give CONFIG: YAML of the run"),
+        ("pretrain nano --run", "`maskwright pretrain --help` says"),
+        ("pretrain nano --run y --stop-after-steps five", "give N: Save and stop"),
+        ("evaluate a --device gpu", "give one of them: Device"),
+        ("evaluate a b", "`maskwright evaluate --help` says what it takes"),
+        ("dta", "did you mean 'data'?"),
         ("data prepare x.txt --tokenizer_name t", "did you mean --tokenizer?"),
         ("data prepare x.txt --lr 5", "`maskwright data prepare --help` lists them"),
     ],
@@ -41,7 +53,25 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
     [
         (
             "pretrain CONFIG --run out --set data.store=nostore",
-            "nostore: is not a token store: there is no such folder",
+            "nostore: is not a token store: there is no such folder.",
+        ),
+        (
+            "pretrain CONFIG --run out --set data.store=stroe",
+            "there is no such folder. Fix: did you mean store? Else make one: `maskwright data",
+        ),
+        ("evaluate runs", "runs: has no config.json, and is not a run directory. Fix: did you mean runs/one?"),
+        ("fill runs x", "Fix: did you mean runs/one?"),
+        (
+            "pretrain CONFIG --run out --set model.init_from=runs/one",
+            "runs/one: is a run directory. Fix: maskwright export runs/one",
+        ),
+        (
+            "pretrain CONFIG --run out --set model.init_from=models/none",
+            "models/none: no such folder. Fix: correct the path",
+        ),
+        (
+            "pretrain CONFIG --run out --set model.init_from=models/roberta-base",
+            "hf download FacebookAI/roberta-base --local-dir models/",
         ),
         (
             "pretrain CONFIG --run out --set model.init_from=roberta-base",
@@ -57,8 +87,15 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ("text audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
         (
             "plan CONFIG --on h100",
-            "'h100' is no slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
+            "'h100' is not a slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
         ),
+        ("pretrain CONFIG --run gs:/b/run", "gs:/b/run: must be a local folder"),
+        ("data prepare CONFIG --tokenizer t --to gs:/b/store", "gs:/b/store: must be a local folder"),
+        ("export CONFIG --to gs://b/model", "gs://b/model: must be a local folder"),
+        ("pretrain recipes/nano.yaml --run out", "no such file. Fix: did you mean the recipe nano?"),
+        ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c", "gs:/b/c: names no folder"),
+        ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c", "http://b/c: names no folder"),
+        ("env plan CONFIG", "is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md"),
         ("plan CONFIG --on v6:2x4", "Fix: did you mean v6e:2x4? Kinds: v4"),
         ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),
     ],
@@ -67,6 +104,9 @@ def test_mistakes_are_told_with_their_cure(
     cli: Cli, config_file: ConfigFile, words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for file in ("store/manifest.json", "runs/one/config.resolved.json"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
     result = cli(*[str(config_file()) if word == "CONFIG" else word for word in words.split()])
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert says in result.error and ".. " not in result.error
@@ -108,3 +148,16 @@ def test_a_host_that_is_not_there_is_one_line_and_soon(
             assert "127.0.0.1 cannot be reached: Connection refused. Fix: check the network" in result.error
         result = cli("text", "audit", f"{address}/a.txt")
     assert (result.code, "Fix: check the network and the address" in result.error) == (1, True)
+
+
+def test_a_signal_during_the_imports_is_told_in_one_line() -> None:
+    program = """if True:
+        import os, sys
+        from maskwright.__main__ import main
+        class Finder:
+            def find_spec(self, name, *_):
+                name == "maskwright.cli.env" and os.kill(os.getpid(), 2)
+        sys.meta_path.insert(0, Finder())
+        main()"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (75, "stopped: run the command again\n")

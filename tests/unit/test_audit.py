@@ -26,9 +26,13 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(tmp_path: Path) -
         "lines over 100,000 characters": 1,
         "documents with literal special tokens": 1,
     }
-    assert result.findings["encoding faults"].examples == [f"{tmp_path}/a.txt:11:85: byte 0xf6 is not UTF-8"]
+    assert result.findings["encoding faults"].examples == [
+        f"{tmp_path}/a.txt:11:4: 0xf6, byte 86 of the text, is not UTF-8"
+    ]
     assert result.scripts["Cyrillic"] > 0
     assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
     page = report(result)
     assert "exact duplicate documents: 1  -> prepare keeps the first of each" in page
+    assert "documents: 6, files: 2 (a sentence a line, blank lines between documents)" in page
+    assert "so few documents may leave none held out" in page
     assert result.findings["empty files"].count == 1

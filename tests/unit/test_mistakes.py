@@ -47,7 +47,11 @@ def told(values: dict[str, Any]) -> str:
         ("data.seq_len=nine", "is 'nine'. Fix: give an integer ≥ 8 and ≤ 8192; the default is 512"),
         ("model.size=huge", "is 'huge'. Fix: give one of nano, mini, small, base, large; the default is base"),
         ("masking.final_rate=1.5", "is 1.5. Fix: give a number > 0 and < 1, or null"),
-        ("logging.tensorboard=1", "is 1. Fix: give true or false; the default is True"),
+        ("logging.tensorboard=1", "is 1. Fix: give true or false; the default is true"),
+        (
+            "schedule.steps=3",
+            "leave no other step of the 3: the run would never peak. Fix: raise schedule.steps, or --set",
+        ),
         ("schedule=5", "is 5, but it is a section. Fix: give it keys: kind, steps"),
     ],
 )
@@ -77,7 +81,9 @@ def test_every_mistake_is_named_on_a_line_of_its_own() -> None:
 
 def test_what_is_misspelt_is_not_missing_as_well() -> None:
     assert told({"data": {"stor": "s"}, "schedule": {"steps": 1}}).endswith("data.stor. Fix: did you mean data.store?")
-    assert told({**LEAST, "schedule": None}).startswith("run.yaml: section schedule is empty. Fix: take it out, or")
+    assert told({**LEAST, "schedule": None}).startswith(
+        "run.yaml: section schedule is empty. Fix: give it schedule.steps, or"
+    )
 
 
 def test_a_missing_key_says_what_it_takes() -> None:

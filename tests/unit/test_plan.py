@@ -154,7 +154,7 @@ def test_what_was_compiled_is_not_compiled_again(config: Callable[..., RunConfig
 
 @pytest.mark.parametrize("on", ["v6e", "v9:2x2", "v6e:4", "v6e:4xx4", "slice:mine", ""])
 def test_what_is_no_slice_is_refused(config: Callable[..., RunConfig], on: str) -> None:
-    with pytest.raises(ConfigError, match="is no slice of a TPU.*KIND:TOPOLOGY"):
+    with pytest.raises(ConfigError, match="is not a slice of a TPU.*KIND:TOPOLOGY"):
         task.plan(config(), on)
 
 

@@ -124,7 +124,7 @@ def test_bad_bytes_in_parquet_are_encoding_faults(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     raw = pa.array([b"fine", b"bad \xff"], pa.binary())
     pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 2, raw.buffers())}), path)
-    assert fails(path).startswith("FILE:2:4: byte 0xff is not UTF-8")
+    assert fails(path).startswith("FILE:2:5: 0xff, byte 5 of the text, is not UTF-8")
     assert [text for text, _ in read(path, on_bad_input="replace")] == ["fine", "bad \ufffd"]
     assert [text for text, _ in read(path, on_bad_input="skip")] == ["fine"]
 
@@ -176,7 +176,9 @@ def test_nulls_count_as_empty_documents(tmp_path: Path) -> None:
 def test_bad_bytes_are_placed_exactly(tmp_path: Path) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes(b"gut\n" + "schön".encode("latin-1") + b"\nmore\n")
-    assert fails(path, layout="lines").startswith("FILE:2:7: byte 0xf6 is not UTF-8. Fix: convert the file")
+    assert fails(path, layout="lines").startswith(
+        "FILE:2:4: 0xf6, byte 8 of the text, is not UTF-8. Fix: convert the file"
+    )
     faults: list[Fault] = []
     assert read(path, layout="lines", on_bad_input="replace", on_fault=faults.append)[1][0] == "sch�n"
     assert [text for text, _ in read(path, layout="lines", on_bad_input="skip", on_fault=faults.append)] == [
@@ -219,6 +221,8 @@ def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("hello".encode("utf-16"))
     assert "is UTF-16" in fails(path)
+    path.write_bytes(b"\x7fELF\0\xff\n" * 3)
+    assert fails(path, on_bad_input="replace") == "FILE: is binary, not text. Fix: leave the file out"
     path.write_bytes(b"")
     assert fails(path).startswith("FILE: is empty")
     picture = tmp_path / "a.png"
@@ -269,6 +273,6 @@ def test_blocks_of_lines_equal_line_by_line(
 def test_a_bad_byte_beyond_the_first_block_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_bytes("é\n".encode() * 50 + b"ok \xe9 bad\nlast")
     monkeypatch.setattr("maskwright.core.storage.READ_BYTES", 7)
-    with pytest.raises(SourceError, match="byte 0xe9 is not UTF-8") as caught:
+    with pytest.raises(SourceError, match="0xe9, byte 154 of the text, is not UTF-8") as caught:
         list(Sources([str(tmp_path / "a.txt")], layout="lines"))
-    assert caught.value.where == f"{tmp_path / 'a.txt'}:51:{50 * 3 + 3}"
+    assert caught.value.where == f"{tmp_path / 'a.txt'}:51:4"

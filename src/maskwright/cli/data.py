@@ -43,7 +43,7 @@ def tokenizer_train(
     to: To,
     vocab_size: Annotated[int, typer.Option(metavar="N", help="Number of tokens, special ones included.")] = 50265,
     min_frequency: Annotated[
-        int, typer.Option(metavar="N", help="How often a pair must occur to be merged.", min=1)
+        int, typer.Option(metavar="N", help="How many times a pair must occur to be merged.", min=1)
     ] = 2,
     layout: Layout = "auto",
     text_column: TextColumn = "text",

@@ -160,7 +160,7 @@ def watch(
     ] = None,
     max_cost: Annotated[
         float | None,
-        typer.Option(metavar="N", help="Money in USD after which the run saves and the hosts go.", min=0.0),
+        typer.Option(metavar="N", help="Money in USD after which the run saves and the hosts are deleted.", min=0.0),
     ] = None,
     stop_after_hours: StopAfterHours = None,
     down_when_done: Annotated[

@@ -13,7 +13,7 @@ from maskwright.cloud.machines import TpuKind
 
 
 def _flag(name: str, what: str) -> Any:
-    return typer.Option(name, metavar="BOOL", help=f"true applies the action to the {what}.")
+    return typer.Option(name, metavar="BOOL", show_default=False, help=f"true applies the action to the {what}.")
 
 
 @env.command("build")
@@ -52,7 +52,7 @@ def import_(
         typer.Argument(metavar="VALUES…", help="Files to import: values.env, and values.env.auto if there is one."),
     ],
     out: Annotated[
-        str | None, typer.Option("--out", metavar="PATH", help="YAML to write; it is printed when not given.")
+        str | None, typer.Option("--to", metavar="PATH", help="YAML to write; it is printed when not given.")
     ] = None,
     accelerator: Annotated[
         TpuKind | None, typer.Option(help="Kind of TPU to take; v2 and v3 have no successor by name.")
@@ -68,7 +68,7 @@ def import_(
     from maskwright.core.errors import InputError
 
     if out is not None and os.path.exists(out):
-        raise InputError("is there already", where=out, fix="give --out another name, or move the file away")
+        raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
     given = {name: variable for location in values for name, variable in read_variables(location).items()}
     imported = import_values(given, values[0], accelerator=accelerator, with_group=with_group)
     if unknown := [row.variable for row in imported.rows if row.fate == "unknown"]:

@@ -84,29 +84,41 @@ def run(arguments: list[str]) -> int:
 
 
 def _misused(error: Any, words: list[str]) -> int:
-    """Says what is wrong with a command line; an unknown option names the key of a run that it means."""
-    if not hasattr(error, "possibilities"):
+    """Says in one line what is wrong with a command line; a group without a command shows its help."""
+    path = error.ctx.command_path if error.ctx else f"maskwright {words[0]}"
+    what, _, near = error.message.rstrip(".?").partition(". Did you mean ")
+    fix = f"did you mean {near}?" if near else f"`{path} --help` says what it takes"
+    if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
+    if hasattr(error, "possibilities"):
+        what, fix = f"no option {error.option_name}", _meant(error, words)
+    elif parameter := getattr(error, "param", None):
+        name = parameter.metavar if parameter.param_type_name == "argument" else parameter.opts[0]
+        value = parameter.metavar or "one of them"
+        what = what.removeprefix("Value error, ").replace("Input should", "the value should").partition(", unable")[0]
+        value = value if what or name == value else f"{name} {value}"
+        what, fix = f"{name}: {what}" if what else f"{name} is missing", f"give {value}: {parameter.help}".rstrip(".")
+    say(f"error: {path}: {what}. Fix: {fix}")
+    return int(error.exit_code)
+
+
+def _meant(error: Any, words: list[str]) -> str:
+    """What to type instead of an unknown option, which may name the key of a run."""
     from maskwright.core.config import ALL_KEYS, GUIDE
     from maskwright.core.foreign import FOREIGN, OPTIONS
 
     option, command = error.option_name, error.ctx.command
     known = [name for parameter in command.params for name in parameter.opts]
     name = option.lstrip("-").replace("-", "_")
-    if OPTIONS.get(name) in known:
-        near = [OPTIONS[name]]
-    else:
-        near = [] if name in FOREIGN or name in ALL_KEYS else error.possibilities
+    is_key = name in {*FOREIGN, *ALL_KEYS} or ("--set" in known and any(key.endswith(f".{name}") for key in ALL_KEYS))
+    near = [OPTIONS[name]] if OPTIONS.get(name) in known else [] if is_key else error.possibilities
     if "--set" in known and not near and (advice := GUIDE.nearest(name)):
         pairs = zip(words, [*words[1:], ""], strict=True)
         value = next(w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)
         value = "VALUE" if not value or value.startswith("--") else value
-        fix = advice if " " in advice else f"--set {advice if '=' in advice else f'{advice}={value}'}"
-    else:
-        fix = f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"
-    say(f"error: {error.ctx.command_path}: no option {option}. Fix: {fix}")
-    return int(error.exit_code)
+        return advice if " " in advice else f"--set {advice if '=' in advice else f'{advice}={value}'}"
+    return f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"
 
 
 def _explain(error: Exception, beside: bool) -> int:

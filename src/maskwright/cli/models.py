@@ -38,7 +38,7 @@ def pretrain(
     run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
     set_: Set = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, say what would happen, and stop.")
+        bool, typer.Option("--dry-run", help="Check all but device, network and checksums; say what would happen.")
     ] = False,
     stop_after_hours: StopAfterHours = None,
     stop_after_steps: StopAfterSteps = None,
@@ -52,7 +52,7 @@ def pretrain(
     ] = None,
     num_nodes: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Number of machines that train together; a Ray job chooses by itself.", min=1),
+        typer.Option(metavar="N", help="Number of machines that train together; a Ray job finds it.", min=1),
     ] = None,
     gpus_per_node: Annotated[
         int | None, typer.Option(metavar="N", help="GPUs of each machine of a Ray job; 0 trains on the CPU.", min=0)
@@ -191,7 +191,7 @@ def fill(
 def verify_resume(
     config: Config,
     steps: Annotated[int, typer.Option(metavar="N", help="Steps of the short copy that is run twice.")] = 60,
-    kills: Annotated[int, typer.Option(metavar="N", help="How often the second run is killed.")] = 5,
+    kills: Annotated[int, typer.Option(metavar="N", help="How many times the second run is killed.")] = 5,
     seed: Annotated[int, typer.Option(metavar="N", help="Random seed for the moments of the kills.")] = 0,
     work: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder for both runs; a temporary one when not given.")

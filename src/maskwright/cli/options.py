@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 from typer.core import TyperArgument, TyperGroup
 
+from maskwright.core import storage
 from maskwright.core.console import say, warn
 
 PANELS = {
     "Start": ["quickstart", "schema"],
     "Data": ["text", "tokenizer", "data"],
-    "Train": ["plan", "pretrain"],
+    "Train": ["pretrain", "plan"],
     "Judge": ["evaluate", "fill", "export", "verify-resume", "drill", "replay"],
     "Watch": ["status", "logs", "stop"],
     "Elsewhere": ["submit", "list", "agent", "env"],
@@ -41,7 +43,7 @@ class Main(Commands):
 plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False, "cls": Commands}
 app = typer.Typer(
     name="maskwright",
-    help="Train text encoders from raw text, on any hardware, and prove every export.",
+    help="Train text encoders from raw text, and prove every export. --debug shows the traceback of any error.",
     pretty_exceptions_enable=False,
     **plain | {"add_completion": True, "cls": Main},
 )
@@ -70,7 +72,7 @@ OnBadInput = Annotated[
     typer.Option(help="Bytes that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.")]
+To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
 Config = Annotated[
@@ -81,12 +83,12 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of CONFIG, as in --set schedule.steps=100."),
 ]
 StopAfterHours = Annotated[
-    float | None, typer.Option(metavar="N", help="Save and stop after so many hours (exit 75).", min=0.0)
+    float | None, typer.Option(metavar="N", help="Save and stop after this many hours (exit 75).", min=0.0)
 ]
 StopAfterSteps = Annotated[
-    int | None, typer.Option(metavar="N", help="Save and stop after so many steps (exit 75).", min=1)
+    int | None, typer.Option(metavar="N", help="Save and stop after this many steps (exit 75).", min=1)
 ]
-ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace so many early steps into RUN/profile.", min=0)]
+ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace this many early steps into RUN/profile.", min=0)]
 SimulatedGpus = Annotated[int | None, typer.Option("--simulated-gpus", "--simulated_gpus", hidden=True, min=1)]
 BSize = Annotated[int | None, typer.Option("--b-size", "--b_size", hidden=True, min=1)]
 Datapath = Annotated[str | None, typer.Option("--datapath", hidden=True)]
@@ -113,19 +115,17 @@ def print_result(report: str, value: Any, as_json: bool) -> None:
 
 
 def open_sources(files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error") -> Any:
-    from maskwright.text.sources import Sources
+    from maskwright.text.sources import LAYOUTS, Sources
+
+    met = itertools.count(1)
 
     def on_fault(fault: Any) -> None:
-        warn(f"{fault.where}: {fault.what}")
+        if (number := next(met)) <= 10:
+            warn(f"{fault.where}: {fault.what}" + ("; more are not shown, `text audit` counts them" * (number == 10)))
 
     sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault)
     if sources.ignored_files:
         say(f"leaving out {len(sources.ignored_files)} files of other kinds, such as {sources.ignored_files[0]}")
     if sources.layout_was_guessed and sources.has_plain_text:
-        meaning = {
-            "file": "each file is a document",
-            "sentences": "a sentence a line, blank lines between documents",
-            "lines": "a document a line",
-        }
-        say(f"layout: {sources.layout} ({meaning[sources.layout]}); --layout says otherwise")
+        say(f"layout: {sources.layout} ({LAYOUTS[sources.layout]}); --layout says otherwise")
     return sources

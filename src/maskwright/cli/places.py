@@ -20,7 +20,7 @@ PLACES = {
     "env": "Train on the hosts of an environment on Google Cloud (`maskwright env`).",
     "bucket": "Train on hosts whose agents wait for a job in a bucket.",
 }
-RUNS = "Run directory (or its copy at a URL), ray:ID, vertex:PROJECT/REGION/ID, lab.yaml or gs://…/job.json."
+RUNS = "Run directory (or a copy's URL), ray:ID, vertex:PROJECT/REGION/ID, an environment YAML or gs://…/job.json."
 
 
 def place(name: str) -> type[Place]:

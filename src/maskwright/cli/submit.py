@@ -113,7 +113,7 @@ def agent(
         float, typer.Option(metavar="N", help="Seconds between two looks at the bucket.", min=0.1)
     ] = 5.0,
 ) -> None:
-    """Wait on a host for jobs that lie in a bucket, and run them. For a host's start-up script."""
+    """Wait on a host for jobs in a bucket, and run them. For a host's start-up script."""
     from maskwright.launch.bucket.agent import run_agent
 
     run_agent(

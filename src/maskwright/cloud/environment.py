@@ -213,7 +213,7 @@ class Group(Hosts):
         if family.accelerator == "gpu" and not self.gpus:
             near = [name for name in machines.GPUS if machines.family_of(name) is family]
             fix = f"take one of {', '.join(near or machines.GPUS)}"
-            raise Refused(f"{self.machine_type} is no machine type that is known here", fix=fix)
+            raise Refused(f"{self.machine_type} is not a machine type that is known here", fix=fix)
         return self
 
 
@@ -258,7 +258,7 @@ class Environment(Section):
         for key in value:
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or key == ENVIRONMENT_LABEL:
                 fix = "begin it with a small letter; up to 63 of a-z, 0-9, _ and -"
-                raise Refused(f"{key[:70]!r} is no label's name, or is ours", fix=fix)
+                raise Refused(f"{key[:70]!r} is not a label's name, or is ours", fix=fix)
         return value
 
     @model_validator(mode="after")
@@ -349,7 +349,10 @@ def region_of(zone: str) -> str:
 
 def read_environment(location: str) -> Environment:
     """Raises `ConfigError` (exit 2). Refuses a YAML that holds a secret, since all of it ends in Terraform's state."""
-    return build_environment(read_yaml(location, "start with `name:`, `project:` and `zone:`"), location)
+    values = read_yaml(location, "start with `name:`, `project:` and `zone:`")
+    if "data" in values and "schedule" in values and "project" not in values:
+        raise ConfigError("is the YAML of a run, not of an environment", where=location, fix="see docs/google-cloud.md")
+    return build_environment(values, location)
 
 
 def build_environment(values: dict[str, Any], where: str) -> Environment:

@@ -125,7 +125,7 @@ def check_topology(kind: str, topology: str) -> None:
     tpu = TPUS[kind]
     if not re.fullmatch("x".join([r"[1-9]\d{0,2}"] * tpu.dimensions), topology):
         fix = f"{tpu.dimensions} numbers, as {'x'.join(['4'] * tpu.dimensions)}"
-        raise Refused(f"{topology[:20]!r} is no topology of {kind}", fix=fix)
+        raise Refused(f"{topology[:20]!r} is not a topology of {kind}", fix=fix)
     count = chips(topology)
     if count > tpu.alone and count % tpu.chips_per_host:
         fix = f"hosts have {tpu.chips_per_host} chips each: take a multiple"

@@ -60,7 +60,7 @@ def read(environment: Environment) -> Record:
         return Record()
     if values is None or values.get("format") != FORMAT:
         fix = "use the version that wrote it, or restore the object's last version"
-        raise MaskwrightError(f"is no record of format {FORMAT}", where=f"{place.location}/{NAME}", fix=fix)
+        raise MaskwrightError(f"is not a record of format {FORMAT}", where=f"{place.location}/{NAME}", fix=fix)
     disk = {key: values["disk"].get(key) for key in OF_DISK}
     placement = {**Record().placement, **values["placement"]}
     return Record(**disk, placement=placement, queued_zone=values.get("queued_zone"))

@@ -126,9 +126,10 @@ class Schedule(Section):
         if self.decay_steps is not None and self.kind != "wsd":
             raise Refused(f"kind {self.kind} has no decay_steps", fix="take kind: wsd, or leave decay_steps out")
         if self.warmup_steps + (self.decay_steps or 0) >= self.steps:
+            decay = f" --set schedule.decay_steps={max(1, self.steps // 5)}" if self.decay_steps else ""
             raise Refused(
                 f"warm-up and decay leave no other step of the {self.steps}: the run would never peak",
-                fix="raise steps, or lower warmup_steps or decay_steps",
+                fix=f"raise schedule.steps, or --set schedule.warmup_steps={self.steps // 10}{decay}",
             )
         return self
 
@@ -284,11 +285,9 @@ def shared_out(virtual_workers: int, parts: int, what: str) -> int:
     Raises `ConfigError` if they cannot be shared out evenly."""
     each, rest = divmod(virtual_workers, parts)
     if rest:
-        raise ConfigError(
-            f"{virtual_workers} virtual workers cannot be shared out evenly over {parts} {what}",
-            where="batch.virtual_workers",
-            fix=f"take a multiple of {parts}, with fewer batch.micro_batch_rows for the same batch; or fewer {what}",
-        )
+        what = f"{virtual_workers} virtual workers cannot be shared out evenly over {parts} {what}"
+        fix = f"take a multiple of {parts}, with fewer batch.micro_batch_rows for the same batch; or fewer {what}"
+        raise ConfigError(what, where="batch.virtual_workers", fix=fix)
     return each
 
 
@@ -309,11 +308,8 @@ def _apply(values: dict[str, Any], override: str) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            raise ConfigError(
-                f"{section} is not a section",
-                where=f"--set {dotted}",
-                fix="`maskwright schema --markdown` lists the keys",
-            )
+            fix = "`maskwright schema --markdown` lists the keys"
+            raise ConfigError(f"{section} is not a section", where=f"--set {dotted}", fix=fix)
     values[key] = parse_yaml(text, f"--set {dotted}")
 
 
@@ -354,11 +350,8 @@ def refuse_changes(old: dict[str, Any], new: dict[str, Any], where: str) -> list
     refused = [key for key in changed if key not in RESUMABLE_KEYS]
     if refused:
         listed = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in refused)
-        raise ConfigError(
-            f"the run was started with another configuration ({listed})",
-            where=where,
-            fix="put the old values back, or give --run a new folder",
-        )
+        fix = "put the old values back, or give --run a new folder"
+        raise ConfigError(f"the run was started with another configuration ({listed})", where=where, fix=fix)
     return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed]
 
 

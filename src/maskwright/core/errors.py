@@ -34,7 +34,7 @@ StopReason = Literal["", "asked", "limit", "signal", "grace", "agreed", "lost"]
 
 
 class MaskwrightError(Exception):
-    """`what` went wrong, `where` (file:line:byte or a dotted key) and the `fix`; printed as one line."""
+    """`what` went wrong, `where` (file:line:column or a dotted key) and the `fix`; printed as one line."""
 
     exit_code = 1
 

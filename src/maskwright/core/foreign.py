@@ -60,13 +60,14 @@ _KEYS = {
         "`maskwright data prepare --tokenizer FOLDER` chooses the tokenizer, and the store keeps it"
     ),
     "output_dir save_dir": "the run directory is the option --run of `maskwright pretrain`",
-    "resume_from_checkpoint overwrite_output_dir restore_file": (
+    "config config_file config_name": "CONFIG stands alone, as in `maskwright pretrain CONFIG --run RUN`",
+    "resume resume_from_checkpoint overwrite_output_dir restore_file": (
         "the same command with the same --run continues a run; to begin anew, give --run a new folder"
     ),
     "dataloader_num_workers preprocessing_num_workers num_proc": (
         "there are no loader workers to set: batches are cut from memory-mapped files"
     ),
-    "nproc_per_node num_gpus n_gpu num_processes": (
+    "nproc_per_node gpus num_gpus n_gpu num_processes": (
         "`maskwright pretrain --processes N` starts a process for each GPU; see also engine.devices"
     ),
     "fp16": "engine.dtype is bf16 or fp32; there is no fp16",
@@ -80,7 +81,7 @@ _KEYS = {
 without an entry what is spelt almost like its key, such as adam_beta1."""
 _OPTIONS = {
     "output_dir save_dir": "--run",
-    "nproc_per_node num_gpus": "--processes",
+    "nproc_per_node gpus num_gpus": "--processes",
     "nnodes num_machines": "--num-nodes",
     "machine_rank": "--node-rank",
     "rdzv_endpoint": "--rendezvous",

@@ -19,15 +19,18 @@ def names() -> list[str]:
 def read(name: str) -> str:
     """The YAML of a recipe. Raises `ConfigError` where none has that name."""
     if name not in names():
-        raise _unknown(name, "is no recipe", "give")
+        raise _unknown(name, "is not a recipe", "give")
     return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def find_config(location: str) -> str:
     """The path of a recipe where `location` is its name and no such file is here; else `location` itself.
 
-    Raises `ConfigError` for a bare word that is neither.
+    Raises `ConfigError` for a bare word that is neither, and for the file of a recipe where there is none.
     """
+    name = os.path.basename(location).removesuffix(".yaml")
+    if location.endswith(".yaml") and name in names() and not is_url(location) and not os.path.exists(location):
+        raise ConfigError("no such file", where=location, fix=f"did you mean the recipe {name}? Give its name alone")
     if is_url(location) or os.path.basename(location) != location or os.path.isfile(location):
         return location
     if location in names():

@@ -71,7 +71,11 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", error)
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
-        raise ConfigError(f"is not YAML: {problem}", where=place, fix="correct it; YAML indents with spaces") from None
+        began = getattr(error, "context_mark", None)
+        fix = "correct it; each key stands once, behind spaces and no tabs, and before a colon and a space"
+        if began and text[began.index : began.index + 1] in ("[", "{"):
+            fix = f"close the {text[began.index]} of line {began.line + 1}"
+        raise ConfigError(f"is not YAML: {problem}", where=place, fix=fix) from None
 
 
 def read_yaml(location: str, begin: str) -> dict[str, Any]:
@@ -81,9 +85,8 @@ def read_yaml(location: str, begin: str) -> dict[str, Any]:
     try:
         values = parse_yaml(content.decode("utf-8"), location)
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            "is not UTF-8", where=f"{location}: byte {error.start}", fix="save the file as UTF-8"
-        ) from None
+        fix = "save the file as UTF-8"
+        raise ConfigError("is not UTF-8", where=f"{location}: byte {error.start}", fix=fix) from None
     if not isinstance(values, dict):
         raise ConfigError("is not a mapping of keys", where=location, fix=begin)
     return values
@@ -122,7 +125,8 @@ class Key(NamedTuple):
         text += f", by the pattern {schema['pattern']}" if "pattern" in schema else ""
         text += ", or null" if len(self._choices()) > 1 else ""
         known = not field.is_required() and field.default not in (None, ...) and field.default_factory is None
-        return f"{text}; the default is {field.default}" if known else text
+        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        return f"{text}; the default is {default}" if known else text
 
     def _choices(self) -> list[dict[str, Any]]:
         schema: dict[str, Any] = self.section.model_json_schema()["properties"][self.name]
@@ -222,6 +226,7 @@ class Guide(NamedTuple):
         where = f"--set {dotted}" if dotted in overrides else ""
         if isinstance(refused := error.get("ctx", {}).get("error"), ValueError):
             fix = refused.fix if isinstance(refused, Refused) else self.known
+            where = where or ", ".join(f"--set {key}" for key in overrides if dotted and key.startswith(f"{dotted}."))
             return [_Mistake(f"{dotted or self.whole}: {refused}", fix, where)]
         key = self._key_at(loc)
         if key is None:
@@ -230,7 +235,8 @@ class Guide(NamedTuple):
             return [_Mistake(f"{dotted} is {given!r:.80}", f"give {key.allowed()}", where)]
         keys = f"give it keys: {', '.join(key.inner.model_fields)}"
         if given is None:
-            return [_Mistake(f"section {dotted} is empty", f"take it out, or {keys}", where)]
+            first = f"give it {needed}" if (needed := ", ".join(self._required(dotted))) else "take it out"
+            return [_Mistake(f"section {dotted} is empty", f"{first}, or {keys}", where)]
         return [_Mistake(f"{dotted} is {given!r:.80}, but it is a section", keys, where)]
 
     def _unknown(self, dotted: str, is_section: bool, where: str) -> _Mistake:

@@ -6,6 +6,7 @@ Local writes are atomic: a temporary name beside the target, fsync, rename, fsyn
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import functools
 import glob
@@ -38,9 +39,27 @@ def is_url(location: str) -> bool:
     return "://" in location
 
 
+def require_local(location: str) -> str:
+    """Raises `InputError` for a URL, also for one that lacks a slash: gs:/b would be the folder `gs:` here."""
+    if re.match(r"[\w+.-]+:/", location):
+        fix = "give a folder of this machine, and copy it at the end; checkpoint.copy_to copies checkpoints"
+        raise InputError("must be a local folder", where=location, fix=fix)
+    return location
+
+
 def without_query(location: str) -> str:
     """A signed web address ends in its signature, behind a ? that is no wildcard."""
     return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location
+
+
+def near(folder: str, sign: str) -> str | None:
+    """The folder in or beside `folder` that holds a file `sign` and whose name is nearest; None without one."""
+    folder = folder.rstrip("/")
+    for parent, cutoff in ((folder, 0.0), (os.path.dirname(folder), 0.6)):
+        held = [path.split(os.sep)[-2] for path in glob.glob(os.path.join(glob.escape(parent), "*", sign))]
+        if names := difflib.get_close_matches(os.path.basename(folder), held, 1, cutoff):
+            return os.path.join(parent, names[0])
+    return None
 
 
 def open_binary(location: str) -> BinaryIO:
@@ -80,7 +99,8 @@ def expand(patterns: list[str]) -> list[str]:
         else:
             matches = [pattern] if os.path.exists(pattern) else []
         if not matches:
-            raise InputError("matches no file", where=pattern, fix=_how_to_get(pattern))
+            what = "is an empty folder" if os.path.isdir(pattern) else "matches no file"
+            raise InputError(what, where=pattern, fix=_how_to_get(pattern))
         found.update(matches)
     return sorted(found)
 

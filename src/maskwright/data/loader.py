@@ -95,11 +95,9 @@ class Rows:
         """Opening a store does not read its tokens, so a damaged id shows here, before it is used."""
         largest = int(ids.view(np.uint32).max())  # uint32 ids above 2^31 would be negative
         if largest >= self.vocab_size:
-            raise StoreError(
-                f"holds id {largest}, the tokenizer ends at {self.vocab_size - 1}",
-                where=self.location,
-                fix="`maskwright data verify` names the damaged file: copy it again, or prepare again",
-            )
+            what = f"holds id {largest}, the tokenizer ends at {self.vocab_size - 1}"
+            fix = "`maskwright data verify` names the damaged file: copy it again, or prepare again"
+            raise StoreError(what, where=self.location, fix=fix)
 
 
 class Loader:
@@ -169,11 +167,8 @@ class Loader:
 def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
     split = store.split(side)
     if not split.documents:
-        raise StoreError(
-            f"has no {side} documents",
-            where=store.location,
-            fix="prepare again with another --valid-fraction",
-        )
+        fix = "prepare again with another --valid-fraction"
+        raise StoreError(f"has no {side} documents", where=store.location, fix=fix)
     words = store.vocabulary
     layout = plan(split.document_ends, split.sentence_ends, seq_len, packing)
     return Rows(split, layout, words.bos, words.pad, words.eos, words.size, store.location)

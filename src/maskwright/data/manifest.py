@@ -87,8 +87,10 @@ def read_manifest(folder: str) -> dict[str, Any]:
             fix = "run `maskwright data prepare` again: it continues"
             raise StoreError("its preparation never finished", where=folder, fix=fix)
         what = "it has no manifest.json" if os.path.isdir(folder) else "there is no such folder"
-        fix = "correct the path, or make one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
-        raise StoreError(f"is not a token store: {what}", where=folder, fix=fix)
+        near = storage.near(folder, "manifest.json")
+        fix = f"did you mean {near}? Else make" if near else "correct the path, or make"
+        fix += " one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
+        raise StoreError(f"is not a token store: {what}", where=os.path.abspath(folder), fix=fix)
     try:
         manifest = storage.read_json(path)
     except InputError as error:
@@ -96,11 +98,8 @@ def read_manifest(folder: str) -> dict[str, Any]:
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise StoreError("is not a store's manifest", where=path, fix=COPY_AGAIN)
     if manifest["format"] != FORMAT:
-        raise StoreError(
-            f"has format {str(manifest['format'])[:20]}, this version reads {FORMAT}",
-            where=path,
-            fix="use the maskwright that wrote it, or prepare again",
-        )
+        fix = "use the maskwright that wrote it, or prepare again"
+        raise StoreError(f"has format {str(manifest['format'])[:20]}, this version reads {FORMAT}", where=path, fix=fix)
     _require_shape(TypeAdapter(_Manifest), manifest, path)
     _require_agreement(manifest["shards"], manifest["dtype"], path)
     _require_totals(manifest, path)
@@ -154,6 +153,5 @@ def _require_totals(manifest: dict[str, Any], where: str) -> None:
             total = totals[name]
             found = sum(shard.get(name) or 0 for shard in manifest["shards"] if shard["split"] == split)
             if found != total:
-                raise StoreError(
-                    f"splits.{split}.{name} is {total:,}, its shards have {found:,}", where=where, fix=COPY_AGAIN
-                )
+                fix = COPY_AGAIN
+                raise StoreError(f"splits.{split}.{name} is {total:,}, its shards have {found:,}", where=where, fix=fix)

@@ -63,7 +63,7 @@ def plan(document_ends: Int64, sentence_ends: Int64 | None, seq_len: int, packin
     if sentence_ends is None:
         raise StoreError(
             "the store has no sentence ends, which packing: full_sentences needs",
-            fix="prepare it from text with a sentence a line (--layout sentences), or use packing: documents",
+            fix="prepare it from text with a sentence a line (--layout sentences), or `--set data.packing=documents`",
         )
     return plan_full_sentences(document_ends, sentence_ends, seq_len)
 

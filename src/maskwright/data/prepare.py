@@ -83,6 +83,8 @@ class _Preparation:
     def __init__(
         self, sources: Sources, tokenizer: str, folder: str, options: PrepareOptions, encoder: EncoderName
     ) -> None:
+        if storage.is_url(folder):
+            raise StoreError("a token store is made in a local folder", where=folder, fix="give --to one")
         self.sources, self.folder, self.options = sources, folder, options
         self.file_number = {name: number for number, name in enumerate(sources.files)}
         self.tokenizer_location = tokenizer
@@ -138,11 +140,8 @@ class _Preparation:
         if not os.path.exists(path):
             return None
         if manifests.read_manifest(self.folder).get("plan") != self.plan:
-            raise InputError(
-                "already holds a store made from other text or options",
-                where=self.folder,
-                fix="choose another --to",
-            )
+            fix = "choose another --to"
+            raise InputError("already holds a store made from other text or options", where=self.folder, fix=fix)
         ready = store.TokenStore(self.folder)
         ready.verify()
         say(f"{self.folder} is already prepared and every hash is right: nothing to do")
@@ -157,11 +156,8 @@ class _Preparation:
             return
         noted = _read_note(path, self.dtype)
         if noted["plan"] != self.plan:
-            raise InputError(
-                "holds an unfinished store made from other text or options",
-                where=self.folder,
-                fix="delete it, or choose another --to",
-            )
+            fix = "delete it, or choose another --to"
+            raise InputError("holds an unfinished store made from other text or options", where=self.folder, fix=fix)
         for shard in noted["shards"]:
             for record in shard["files"].values():
                 file = os.path.join(self.folder, record["name"])
@@ -258,9 +254,8 @@ class _Preparation:
         }
         # `<unk>` may be right: a vocabulary without all bytes has it for the bytes that it lacks.
         if any((content["tokens"] == index).any() for index in self.vocabulary.special - {self.vocabulary.unk}):
-            raise TokenizerError(
-                "turned text into special ids", where=self.tokenizer_location, fix="mark its special tokens as special"
-            )
+            fix = "mark its special tokens as special"
+            raise TokenizerError("turned text into special ids", where=self.tokenizer_location, fix=fix)
         files = {}
         for role, name in names.items():
             path = os.path.join(self.folder, name)
@@ -293,7 +288,7 @@ class _Preparation:
         if self.options.valid_fraction and not splits["valid"]["documents"]:
             warn(
                 f"none of {self.counts.kept:,} documents fell into the held-out split; without one no run on this "
-                "store can be evaluated. Prepare again with a larger --valid-fraction or a layout with more documents"
+                "store can be evaluated. Prepare into another folder, with another --valid-fraction or --layout"
             )
         copy_tokenizer(self.tokenizer_location, os.path.join(self.folder, "tokenizer"))
         manifest = {
@@ -365,5 +360,5 @@ def report(ready: store.TokenStore) -> str:
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")
     size = sum(file["bytes"] for shard in ready.shards for file in shard["files"].values())
-    lines.append(f"files: {len(ready.shards)} shards, {size:,} bytes")
+    lines.append(f"shards: {len(ready.shards)}, {size:,} bytes")
     return "\n".join(lines)

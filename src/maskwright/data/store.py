@@ -154,11 +154,8 @@ class TokenStore:
         """Raises `StoreError` if `vocabulary` (read from `where`) gives other ids than the store holds."""
         made_with = self.manifest["tokenizer"]["fingerprint"]
         if vocabulary.fingerprint != made_with:
-            raise StoreError(
-                f"was made with another tokenizer ({made_with[:12]}, not {vocabulary.fingerprint[:12]} of {where})",
-                where=self.location,
-                fix="prepare the text again with that tokenizer",
-            )
+            what = f"was made with another tokenizer ({made_with[:12]}, not {vocabulary.fingerprint[:12]} of {where})"
+            raise StoreError(what, where=self.location, fix="prepare the text again with that tokenizer")
 
     def split(self, name: SplitName) -> Split:
         shards = [shard for shard in self.shards if shard["split"] == name]
@@ -225,8 +222,5 @@ class TokenStore:
     def _require_ids(self, shard: dict[str, Any]) -> None:
         largest = int(self._map(shard).max())
         if largest >= self.vocabulary.size:
-            raise StoreError(
-                f"holds id {largest}, the tokenizer ends at {self.vocabulary.size - 1}",
-                where=self._path(shard, "tokens"),
-                fix="prepare again",
-            )
+            what = f"holds id {largest}, the tokenizer ends at {self.vocabulary.size - 1}"
+            raise StoreError(what, where=self._path(shard, "tokens"), fix="prepare again")

@@ -93,8 +93,9 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
         found, again = [], 0
         times = [record["time"] for record in straight.read_metrics() if "loss" in record]
         pause = 3.0 * (times[-1] - times[0]) / max(len(times) - 1, 1)
-        # The first before any step, so that one kill falls into the start.
-        for moment in [0, *sorted(generator.sample(range(1, steps), min(kills, steps) - 1))]:
+        # The first of several before any step, so that one falls into the start; a single one after saved steps.
+        first = 0 if kills > 1 else generator.randrange(steps // 4, steps // 2)
+        for moment in [first, *sorted(generator.sample(range(1, steps), min(kills, steps) - 1))]:
             reached = _killed(file, killed, moment, generator.random() * pause)
             if reached is None:
                 break  # it was done before it could be killed

@@ -79,7 +79,7 @@ Workdir = Annotated[str, Option("Folder on the hosts to run in; its .venv is use
 Setup = Annotated[str | None, Option("Shell command that each host runs before the first attempt.", "COMMAND")]
 Env = Annotated[tuple[str, ...], Option("Name of an environment variable that the job gets too.", "NAME")]
 JobName = Annotated[str | None, Option("Name of the job; that of the run's folder when not given.", "NAME")]
-Restarts = Annotated[int, Option("How often the job is begun again after a host was lost.", "N", min=0)]
+Restarts = Annotated[int, Option("How many times the job is restarted after a host was lost.", "N", min=0)]
 GraceSeconds = Annotated[float, Option("Time between SIGTERM and SIGKILL in which a run saves.", "N", min=1.0)]
 
 
@@ -162,7 +162,7 @@ class JobSpec:
     setup: str | None = None
     """Shell command, run once in the home folder before the first attempt."""
     restarts: int = 3
-    """How often the job is begun again after a host was lost."""
+    """How many times the job is restarted after a host was lost."""
     grace_seconds: float = 30.0
     """Between SIGTERM and SIGKILL."""
     submission: int = 1

@@ -135,7 +135,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
     names = folder.names()
     checkpoint = newest_checkpoint(folder, "checkpoints" in names)
     if not set(SIGNS) & set(names) and checkpoint is None:
-        what = "is not a run directory" if names else "is not there, or empty"
+        what = "is not a run directory" if names else "is not there, or is empty"
         fix = "give the folder that `maskwright pretrain … --run` writes, as this machine sees it"
         raise InputError(what, where=folder.location, fix=fix)
     beats, states = _beats(folder)

@@ -63,10 +63,7 @@ class RunDirectory:
     """Names and small records of one run folder. Locations are local paths."""
 
     def __init__(self, location: str) -> None:
-        if storage.is_url(location):
-            fix = "give --run a local folder, and copy it when the run is done"
-            raise InputError("a run directory must be a local folder", where=location, fix=fix)
-        self.location = os.path.abspath(location)
+        self.location = os.path.abspath(storage.require_local(location))
 
     def path(self, *parts: str) -> str:
         return os.path.join(self.location, *parts)
@@ -95,12 +92,15 @@ class RunDirectory:
         foreign = sorted(name for name in found - known if not storage.is_temporary(name))
         if foreign:
             fix = "give --run a new folder"
-            raise InputError(f"is no run directory, but holds {foreign[0]}", where=self.location, fix=fix)
+            raise InputError(f"is not a run directory, but holds {foreign[0]}", where=self.location, fix=fix)
 
     def require(self) -> None:
         if not self.exists():
             fix = "give the folder that `maskwright pretrain … --run` wrote"
-            raise InputError("is not a run directory (no config.resolved.json)", where=self.location, fix=fix)
+            what = (
+                "is not a run directory (no config.resolved.json)" if os.path.isdir(self.location) else "is not there"
+            )
+            raise InputError(what, where=self.location, fix=fix)
 
     def read_config(self) -> dict[str, Any]:
         """`{"config": {dotted key: value}, "digest": …, "model": …}` as written when the run started."""

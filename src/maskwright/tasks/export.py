@@ -10,7 +10,7 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.config import Model
-from maskwright.core.console import human_count, say
+from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import count_parameters
@@ -34,6 +34,8 @@ def export(model: TrainedModel, folder: str) -> float:
     """
     if os.path.exists(folder):
         raise InputError("already exists", where=folder, fix="choose another --to")
+    if model.run and model.step != (steps := model.run["config"]["schedule.steps"]):
+        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,} of {steps:,}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(temporary)

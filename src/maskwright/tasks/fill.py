@@ -28,7 +28,7 @@ def fill(model: TrainedModel, text: str, *, top: int = 5) -> list[list[Guess]]:
         raise InputError(f"no <mask> in '{text}'", fix="write <mask> where a token is to be guessed")
     if len(ids) > model.config.max_seq_len:
         raise InputError(
-            f"the text has {len(ids)} tokens, the model takes {model.config.max_seq_len}", fix="shorten it"
+            f"the text has {len(ids)} tokens, {model.location} takes {model.config.max_seq_len}", fix="shorten it"
         )
     # Only ids that the tokenizer can write: the vocabulary may be padded, and special tokens are no text.
     logits = logits_at(model.config, model.parameters, ids, masked)[:, : words.size]

@@ -62,22 +62,17 @@ def _require_same_keys(config: RunConfig, theirs: dict[str, Any]) -> None:
     different = [key for key in ALL_KEYS if own[key] != theirs[key] and key not in OWN_KEYS]
     if different:
         listed = ", ".join(f"{key}: {own[key]}, there {theirs[key]}" for key in different)
-        raise ConfigError(
-            f"is not the configuration of rank 0 ({listed})",
-            where=different[0],
-            fix="start the same command with the same file on every host",
-        )
+        fix = "start the same command with the same file on every host"
+        raise ConfigError(f"is not the configuration of rank 0 ({listed})", where=different[0], fix=fix)
 
 
 def _require_same_run(ready: Prepared, given: dict[str, Any]) -> None:
     if ready.store.fingerprint != given["store_fingerprint"]:
-        raise StoreError(
-            "is not the store that rank 0 reads", where=ready.store.location, fix="give every host a copy of one"
-        )
+        fix = "give every host a copy of one"
+        raise StoreError("is not the store that rank 0 reads", where=ready.store.location, fix=fix)
     if json.loads(json.dumps(asdict(ready.model))) != given["model"]:
-        raise ConfigError(
-            "is not the model that rank 0 begins with", where="model.init_from", fix="give every host a copy of one"
-        )
+        fix = "give every host a copy of one"
+        raise ConfigError("is not the model that rank 0 begins with", where="model.init_from", fix=fix)
 
 
 def _grace_ended(beats: Beats) -> None:

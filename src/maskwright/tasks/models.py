@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from maskwright.core.errors import CheckpointError, InputError
+from maskwright.core.errors import InputError
 from maskwright.model.config import ModelConfig, recorded_config
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
@@ -36,9 +36,7 @@ def load_model(location: str) -> TrainedModel:
         config = recorded_config(record["model"], directory.config)
         loaded = checkpoint.load_newest(directory.checkpoints, set_aside=False)
         if loaded is None:
-            raise CheckpointError(
-                "has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first"
-            )
+            raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
         parameters, step = loaded[0].parameters, loaded[0].step
         tokenizer = directory.path("tokenizer")
         return TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step)
@@ -47,9 +45,6 @@ def load_model(location: str) -> TrainedModel:
     config, parameters = read_model_folder(location)
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:
-        raise InputError(
-            f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}",
-            where=location,
-            fix="put the tokenizer that belongs to the model into its folder",
-        )
+        what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
+        raise InputError(what, where=location, fix="put the tokenizer that belongs to the model into its folder")
     return TrainedModel(location, config, parameters, location, vocabulary)

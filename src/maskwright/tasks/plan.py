@@ -103,9 +103,8 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
         near = difflib.get_close_matches(kind, KINDS, n=1) if kind not in KINDS else []
         fix = f"did you mean {near[0]}:{topology or '4x4'}?" if near else "write KIND:TOPOLOGY, as v6e:4x4."
         fix += f" Kinds: {', '.join(KINDS)}"
-        raise ConfigError(
-            f"'{on}' is no slice of a TPU, and `plan` compiles for no other machine", where="--on", fix=fix
-        )
+        what = f"'{on}' is not a slice of a TPU, and `plan` compiles for no other machine"
+        raise ConfigError(what, where="--on", fix=fix)
     require("libtpu", "--on")
     model = _model(config, vocab_size)
     tokens = config.data.seq_len
@@ -228,9 +227,8 @@ def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
         return continued_model(config, config.model.init_from)
     if vocab_size is None:
         if not os.path.isdir(config.data.store):
-            raise InputError(
-                "is not here, so the vocabulary is not known", where=config.data.store, fix="give --vocab-size"
-            )
+            fix = "give --vocab-size"
+            raise InputError("is not here, so the vocabulary is not known", where=config.data.store, fix=fix)
         vocab_size = TokenStore(config.data.store).vocabulary.size
     return model_config(config.model, vocab_size, config.data.seq_len)
 
@@ -240,11 +238,8 @@ def _devices(request: Request) -> int:
     chips = math.prod(int(number) for number in request.slice.partition(":")[2].split("x"))
     there = chips * (2 if request.slice.startswith("tpu7x") else 1)  # both halves of a chip are devices
     if request.devices is not None and request.devices > there:
-        raise ConfigError(
-            f"{request.devices} devices were asked for, {request.slice} has {there}",
-            where="engine.devices",
-            fix="leave it out for all",
-        )
+        what = f"{request.devices} devices were asked for, {request.slice} has {there}"
+        raise ConfigError(what, where="engine.devices", fix="leave it out for all")
     return request.devices or there
 
 
@@ -289,11 +284,9 @@ def _compile(request: Request) -> Result:
         )
         if not os.path.exists(made):
             last = ended.stderr.strip().splitlines()[-1:] or ["without a word"]
-            raise MaskwrightError(
-                f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}",
-                where=request.slice,
-                fix="part of a slice is not always one that it compiles for: leave out engine.devices",
-            )
+            what = f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}"
+            fix = "part of a slice is not always one that it compiles for: leave out engine.devices"
+            raise MaskwrightError(what, where=request.slice, fix=fix)
         answer = storage.read_json(made)
     if "refused" in answer:
         refused = answer["refused"]

@@ -23,6 +23,7 @@ from maskwright.model.hf.names import count_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
+from maskwright.training.copies import Copies
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,8 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prep
         model.pad_token_id,
         model.eos_token_id,
     ):
-        raise StoreError(
-            "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)",
-            where=store.tokenizer_folder,
-            fix="train one with `maskwright tokenizer train`",
-        )
+        what = "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)"
+        raise StoreError(what, where=store.tokenizer_folder, fix="train one with `maskwright tokenizer train`")
     return Prepared(config, model, store, Loader(config, store))
 
 
@@ -66,6 +64,8 @@ def dry_run(config: RunConfig, run: str) -> Prepared:
     directory = RunDirectory(run)
     before = directory.read_config() if directory.exists() else None
     ready = prepare_run(config, before)
+    if config.checkpoint.copy_to is not None:
+        Copies(config.checkpoint.copy_to, reach=False)
     if before is not None:
         refuse_changes(before["config"], flat(config), directory.location)
         return ready
@@ -81,11 +81,8 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         store.require_tokenizer(read_vocabulary(folder), folder)
     if store.vocabulary.size > model.vocab_size:
-        raise StoreError(
-            f"its tokenizer has {store.vocabulary.size:,} tokens, the model in {folder} only {model.vocab_size:,}",
-            where=store.location,
-            fix="prepare the text with that model's own tokenizer",
-        )
+        what = f"its tokenizer has {store.vocabulary.size:,} tokens, the model in {folder} only {model.vocab_size:,}"
+        raise StoreError(what, where=store.location, fix="prepare the text with that model's own tokenizer")
     return model
 
 
@@ -93,11 +90,8 @@ def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, with the run's dropout instead of the folder's."""
     model = read_hf_config(folder)
     if config.data.seq_len > model.max_seq_len:
-        raise ConfigError(
-            f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take",
-            where="data.seq_len",
-            fix=f"set it to {model.max_seq_len}",
-        )
+        what = f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take"
+        raise ConfigError(what, where="data.seq_len", fix=f"set it to {model.max_seq_len}")
     own = config.model
     return replace(model, hidden_dropout_prob=own.hidden_dropout, attention_probs_dropout_prob=own.attention_dropout)
 

@@ -131,9 +131,8 @@ def _fetched(config: RunConfig, directory: RunDirectory) -> Copies | None:
         return None
     copies = Copies(config.checkpoint.copy_to)
     if copies.lies_in(directory.location):
-        raise ConfigError(
-            "lies in the run directory itself", where="checkpoint.copy_to", fix="name a folder on another disk or store"
-        )
+        fix = "name a folder on another disk or store"
+        raise ConfigError("lies in the run directory itself", where="checkpoint.copy_to", fix=fix)
     if copies.steps():
         with leased(directory.location):
             copies.fetch(directory, partial(_require_same, config, directory))
@@ -267,11 +266,8 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
         ("model", "model shape"),
     ):
         if before[key] != now[key]:
-            raise ConfigError(
-                f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})",
-                where=directory.location,
-                fix="put it back, or give --run a new folder",
-            )
+            what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
+            raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
     _add_what_copies_lack(ready, directory)
     for change in changes:
         say(f"changed since the last start: {change}")
@@ -283,11 +279,9 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
     if loaded is None:
         if job.status.saved:
-            raise CheckpointError(
-                "its checkpoints are gone (its status.json says that some were saved)",
-                where=directory.checkpoints,
-                fix="put them back with their manifests, or give --run a new folder",
-            )
+            what = "its checkpoints are gone (its status.json says that some were saved)"
+            fix = "put them back with their manifests, or give --run a new folder"
+            raise CheckpointError(what, where=directory.checkpoints, fix=fix)
         say("the run was stopped before its first checkpoint: starting again")
         directory.forget_metrics_after(-1)
     job.status.saved = loaded is not None

@@ -27,6 +27,9 @@ OWN_SENTENCES = [
 # Two layers of 128 on short rows learn best in so short a time on two cores (docs/experiments.md).
 SIZE, SEQ_LEN, ROWS, MASKING_RATE = "nano", 64, 16, 0.3
 NAMES = {"modernbert": "ModernBERT with Muon", "roberta": "RoBERTa with AdamW"}
+TRY_OWN_TEXT = """  maskwright text audit 'my/text/*.txt'
+  maskwright quickstart --text 'my/text/*.txt' --to my-quickstart
+"""
 STEPS_PER_MINUTE = 1000
 """At least so many are trained on a slow machine, however long they take."""
 
@@ -79,18 +82,16 @@ def quickstart(
     if not os.path.exists(place.model):
         _run("export", place.run, "--to", place.model)
     _run("fill", place.model, *(_own_sentences(place) if text else OWN_SENTENCES))
-    _summary(place, time.monotonic() - began)
+    _summary(place, time.monotonic() - began, own=bool(text))
 
 
 def _require_same(place: Place, architecture: str) -> None:
     from maskwright.core.config import read_config
 
     if (begun := read_config(place.config).model.architecture) != architecture:
-        raise InputError(
-            f"holds a quickstart with --architecture {begun}",
-            where=os.path.dirname(place.config),
-            fix=f"give --architecture {begun} to continue it, or choose another --to",
-        )
+        what = f"holds a quickstart with --architecture {begun}"
+        fix = f"give --architecture {begun} to continue it, or choose another --to"
+        raise InputError(what, where=os.path.dirname(place.config), fix=fix)
 
 
 def _gather(path: str) -> None:
@@ -121,11 +122,9 @@ def _require_enough(place: Place) -> int:
     store = TokenStore(place.store)
     documents = store.manifest["counts"]["kept"]
     if not store.split("valid").documents:
-        raise InputError(
-            f"none of the {documents:,} documents is held out, so nothing can be evaluated",
-            where=place.store,
-            fix="give more documents (some hundreds), or --layout lines; then delete the store and start again",
-        )
+        what = f"none of the {documents:,} documents is held out, so nothing can be evaluated"
+        fix = "give more documents (some hundreds), or --layout lines; then delete the store and start again"
+        raise InputError(what, where=place.store, fix=fix)
     return open_rows(store, "train", SEQ_LEN, "documents").plan.rows
 
 
@@ -207,7 +206,7 @@ def _own_sentences(place: Place) -> list[str]:
     return [" ".join(sentence.split()) for sentence in sentences] or ["<mask>"]
 
 
-def _summary(place: Place, seconds: float) -> None:
+def _summary(place: Place, seconds: float, *, own: bool) -> None:
     from maskwright.core.config import read_config
     from maskwright.data.loader import validation_batches
     from maskwright.data.store import TokenStore
@@ -240,11 +239,9 @@ def _summary(place: Place, seconds: float) -> None:
         f"\n  run        {place.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
         f"\n  store      {place.store}"
         f"\n  config     {place.config}\n"
-        "\nNext, on your own text:\n"
-        "  maskwright text audit 'my/text/*.txt'\n"
-        "  maskwright quickstart --text 'my/text/*.txt' --to my-quickstart\n"
-        f"  maskwright pretrain {place.config} --run my-run --set data.store=my-quickstart/store "
-        "--set model.size=mini\n"
+        f"\nNext, {'a larger model' if own else 'on your own text'}:\n"
+        f"{'' if own else TRY_OWN_TEXT}  maskwright pretrain {place.config} --run my-run "
+        f"--set data.store={place.store if own else 'my-quickstart/store'} --set model.size=mini\n"
         "  (.venv/bin/maskwright, if the environment is not active)",
         flush=True,
     )

@@ -11,7 +11,7 @@ from maskwright.core.console import human_bytes, human_count, progress
 from maskwright.core.secrets import redact
 from maskwright.text.dedup import Duplicates, text_key
 from maskwright.text.document import Document, Fault
-from maskwright.text.sources import Layout, Sources
+from maskwright.text.sources import LAYOUTS, Layout, Sources
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>")
@@ -51,7 +51,7 @@ class Audit:
 
 def _findings() -> dict[str, Finding]:
     return {
-        "encoding faults": Finding(0, "stops with file:line:byte, unless --on-bad-input replace or skip"),
+        "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
         "broken records": Finding(0, "stops with file:line, unless --on-bad-input skip"),
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
@@ -121,9 +121,11 @@ def script_of(character: str) -> str:
 def report(result: Audit) -> str:
     """A page for a person."""
     lines = [
-        f"{human_count(result.documents)} documents in {result.files} files ({result.layout}), "
+        f"documents: {human_count(result.documents)}, files: {result.files} ({LAYOUTS.get(result.layout, 'records')}), "
         f"{human_bytes(result.bytes)} of text, {human_count(result.characters)} characters"
     ]
+    if result.documents < 300:  # one corpus in twenty then has none in prepare's 1 %: 0.99^300 is 0.05
+        lines.append("warning: so few documents may leave none held out; --layout lines or sentences may find more")
     if result.documents:
         lines.append(
             f"document length: {result.shortest_document_characters:,} to {result.longest_document_characters:,} "

@@ -46,8 +46,5 @@ def guarded(
     try:
         yield from itertools.islice(stream, blocks)
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
-        raise SourceError(
-            f"is cut short or damaged: {error}",
-            where=f"{name}:{line()}",
-            fix="copy it again from its origin",
-        ) from None
+        fix = "copy it again from its origin"
+        raise SourceError(f"is cut short or damaged: {error}", where=f"{name}:{line()}", fix=fix) from None

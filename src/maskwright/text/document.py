@@ -39,7 +39,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong in a source: `kind` for counting, `where` as file:line:byte."""
+    """Something wrong in a source: `kind` for counting, `where` as file:line:column."""
 
     kind: Literal["encoding", "empty_file", "record"]
     where: str

@@ -125,8 +125,5 @@ def require_equal(encoder: Encoder, referee: Encoder, texts: list[str], where: s
                 (i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
                 min(len(found), len(expected)),
             )
-            raise TokenizerError(
-                f"{encoder.name} encodes {text[:40]!r} otherwise than {referee.name} (from token {at} on)",
-                where=where,
-                fix=USE_TOKENIZERS,
-            )
+            what = f"{encoder.name} encodes {text[:40]!r} otherwise than {referee.name} (from token {at} on)"
+            raise TokenizerError(what, where=where, fix=USE_TOKENIZERS)

@@ -1,6 +1,6 @@
 """Files to documents: plain text in three layouts, JSON lines, Parquet, CSV and TSV, each also gzip or zstd.
 
-Reading is strict unless told otherwise: a byte that is not UTF-8 stops with file, line and byte. Nothing in a
+Reading is strict unless told otherwise: a byte that is not UTF-8 stops with file, line and column. Nothing in a
 document is changed but line ends, a byte-order mark and outer white space.
 """
 
@@ -24,6 +24,11 @@ from maskwright.text.document import Document, Fault
 Layout = Literal["auto", "file", "sentences", "lines"]
 OnBadInput = Literal["error", "replace", "skip"]
 
+LAYOUTS = {
+    "file": "each file is a document",
+    "sentences": "a sentence a line, blank lines between documents",
+    "lines": "a document a line",
+}
 TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv")
 PEEK_BYTES = 1 << 20
@@ -63,11 +68,8 @@ class Sources:
         self.ignored_files = [name for name in found if not file_kind(name) and name not in named]
         for name in self.files:
             if not file_kind(name):
-                raise SourceError(
-                    "is of a kind that cannot be read",
-                    where=name,
-                    fix=f"use {' '.join(ENDINGS)}, each also .gz or .zst",
-                )
+                fix = f"use {' '.join(ENDINGS)}, each also .gz or .zst"
+                raise SourceError("is of a kind that cannot be read", where=name, fix=fix)
         if not self.files:
             raise SourceError("holds no file that can be read", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
@@ -145,7 +147,7 @@ class Sources:
     # ---- plain text ------------------------------------------------------------------------------------------
 
     def _lines(self, name: str, stream: BinaryIO) -> Iterator[tuple[int, str]]:
-        """Numbered lines without their ends. Raises `SourceError` with file, line and byte offset in the text."""
+        """Numbered lines without their ends. Raises `SourceError` with file, line and column."""
         for first, lines in self._line_blocks(name, stream):
             for number, line in enumerate(lines, first):
                 yield number, line.rstrip("\r")
@@ -174,6 +176,8 @@ class Sources:
         try:
             yield number, block.decode("utf-8").split("\n")
         except UnicodeDecodeError:
+            if number == 1 and b"\0" in block[:8000]:  # git's sign of a binary file: no conversion makes text of it
+                raise SourceError("is binary, not text", where=name, fix="leave the file out") from None
             for line_number, raw in enumerate(block.split(b"\n"), number):
                 line = self._decode(raw, f"{name}:{line_number}", offset)
                 offset += len(raw) + 1
@@ -187,8 +191,8 @@ class Sources:
         except UnicodeDecodeError as error:
             self._fault(
                 "encoding",
-                f"{where}:{offset + error.start}",
-                f"byte 0x{raw[error.start]:02x} is not UTF-8",
+                f"{where}:{len(raw[: error.start].decode()) + 1}",
+                f"0x{raw[error.start]:02x}, byte {offset + error.start + 1:,} of the text, is not UTF-8",
                 "convert the file (iconv -f latin1 -t utf8), or --on-bad-input replace or skip",
             )
             return None if self.on_bad_input == "skip" else raw.decode("utf-8", errors="replace")
@@ -286,25 +290,18 @@ class Sources:
                 elif column < width:
                     yield from self._record(row[column], name, line)
                 else:
-                    raise SourceError(
-                        f"has {width} columns, no column {column}",
-                        where=f"{name}:{line}",
-                        fix="--text-column counts from 0",
-                    )
+                    fix = "--text-column counts from 0"
+                    raise SourceError(f"has {width} columns, no column {column}", where=f"{name}:{line}", fix=fix)
         except csv.Error as error:
-            raise SourceError(
-                f"is not CSV: {error}, in the record that begins here",
-                where=f"{name}:{start}",
-                fix='repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl',
-            ) from None
+            what = f"is not CSV: {error}, in the record that begins here"
+            fix = 'repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl'
+            raise SourceError(what, where=f"{name}:{start}", fix=fix) from None
 
     def _column(self, header: list[str], name: str) -> int:
         if self.text_column not in header:
-            raise SourceError(
-                f"has no column '{self.text_column}' (columns: {', '.join(header)})",
-                where=f"{name}:1",
-                fix="name it with --text-column, or give its 0-based number where there is no header line",
-            )
+            what = f"has no column '{self.text_column}' (columns: {', '.join(header)})"
+            fix = "name it with --text-column, or give its 0-based number where there is no header line"
+            raise SourceError(what, where=f"{name}:1", fix=fix)
         return header.index(self.text_column)
 
     def _parquet(self, name: str) -> Iterator[Document]:
@@ -328,11 +325,8 @@ class Sources:
         except (pyarrow.ArrowException, OSError) as error:
             raise SourceError(f"is not Parquet: {error}", where=name, fix="copy it again from its origin") from None
         if self.text_column not in table.schema_arrow.names:
-            raise SourceError(
-                f"has no column '{self.text_column}' (columns: {', '.join(table.schema_arrow.names)})",
-                where=name,
-                fix="name it with --text-column",
-            )
+            what = f"has no column '{self.text_column}' (columns: {', '.join(table.schema_arrow.names)})"
+            raise SourceError(what, where=name, fix="name it with --text-column")
         number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
         self._position = lambda: size * number // rows
         try:
@@ -341,9 +335,8 @@ class Sources:
                     number += 1
                     yield from self._record(self._parquet_value(scalar, f"{name}:{number}"), name, number)
         except (pyarrow.ArrowException, OSError) as error:
-            raise SourceError(
-                f"is damaged: {error}", where=f"{name}:{number + 1}", fix="copy it again from its origin"
-            ) from None
+            fix = "copy it again from its origin"
+            raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
 
     def _parquet_value(self, scalar: Any, where: str) -> Any:
         """A value as Python's; a string column may hold bytes that are not UTF-8."""
@@ -355,7 +348,7 @@ class Sources:
 
 def _refuse_utf16(name: str, raw: bytes) -> None:
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise SourceError("is UTF-16", where=f"{name}:1:0", fix="convert it: iconv -f utf16 -t utf8")
+        raise SourceError("is UTF-16", where=f"{name}:1:1", fix="convert it: iconv -f utf16 -t utf8")
 
 
 def fingerprint(sources: Sources) -> list[dict[str, Any]]:

@@ -127,11 +127,8 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
         else:
             tokenizer = Tokenizer.from_str(json.dumps({**content, "added_tokens": marked}))
     except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(
-            f"cannot be loaded: {error}",
-            where=path,
-            fix="restore the file, or train one with `maskwright tokenizer train`",
-        ) from None
+        fix = "restore the file, or train one with `maskwright tokenizer train`"
+        raise TokenizerError(f"cannot be loaded: {error}", where=path, fix=fix) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = special_tokens_are_text

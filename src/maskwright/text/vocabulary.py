@@ -43,11 +43,8 @@ def tokenizer_file(location: str) -> str:
     """`tokenizer.json` of a folder, or the file itself. Raises `TokenizerError` when there is none."""
     path = os.path.join(location, "tokenizer.json") if os.path.isdir(location) else location
     if not os.path.isfile(path):
-        raise TokenizerError(
-            "has no tokenizer.json",
-            where=location,
-            fix="train one with `maskwright tokenizer train`, or save a Hugging Face fast tokenizer there",
-        )
+        fix = "train one with `maskwright tokenizer train`, or save a Hugging Face fast tokenizer there"
+        raise TokenizerError("has no tokenizer.json", where=location, fix=fix)
     return path
 
 
@@ -95,9 +92,8 @@ def _vocabulary_of(content: Any, path: str) -> Vocabulary:
         raise TokenizerError("has an id that is not a small whole number", where=path, fix=TRAIN_ONE)
     for name in SPECIAL_TOKENS.values():
         if name not in tokens:
-            raise TokenizerError(
-                f"has no {name} token", where=path, fix="masked-LM training needs <s> <pad> </s> <unk> <mask>; add it"
-            )
+            fix = "masked-LM training needs <s> <pad> </s> <unk> <mask>; add it"
+            raise TokenizerError(f"has no {name} token", where=path, fix=fix)
     size = max(tokens.values()) + 1
     special = {tokens[name] for name in SPECIAL_TOKENS.values()}
     special |= {token["id"] for token in added if token.get("special")}

@@ -37,10 +37,10 @@ class Copies:
     """`location`: any URL that fsspec knows. Raises `InputError` if it cannot be opened, `MaskwrightError` if its host
     cannot be reached at the start, or an access fails each of `folder.TRIES` times later."""
 
-    def __init__(self, location: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        if not location.partition("://")[2].strip("/"):
-            raise InputError("names no folder", where="checkpoint.copy_to", fix="write it as gs://bucket/folder")
-        self._folder = Folder(location, reach=True, tries=TRIES, sleep=sleep)
+    def __init__(self, location: str, reach: bool = True, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        if not location.partition("://")[2].strip("/") or location.startswith("http"):
+            raise InputError("names no folder", where=location, fix="write checkpoint.copy_to as gs://bucket/folder")
+        self._folder = Folder(location, reach=reach, tries=TRIES, sleep=sleep)
         self.location = self._folder.location
 
     def lies_in(self, folder: str) -> bool:

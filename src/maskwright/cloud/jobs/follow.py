@@ -26,7 +26,7 @@ LOG_POLL_SECONDS = 2.0
 
 
 MaxCost = Annotated[
-    float | None, Option("Money in USD after which the run saves and the hosts go (exit 75).", "N", min=0.0)
+    float | None, Option("Money in USD after which the run saves and the hosts are deleted (exit 75).", "N", min=0.0)
 ]
 DownWhenDone = Annotated[bool, Option("Take the hosts away when the job is over.")]
 Prices = Annotated[str | None, Option("YAML with your prices, for --max-cost; `env prices` prints ours.", "PATH")]
@@ -64,7 +64,7 @@ class OnEnvironment(target.Place):
 def make_limits(max_cost: float | None, stop_after_hours: float | None, down_when_done: bool) -> Limits:
     for option, given in (("--max-cost", max_cost), ("--stop-after-hours", stop_after_hours)):
         if given is not None and not math.isfinite(given):
-            raise InputError(f"{given} is no limit", where=option, fix="a number, or leave it out")
+            raise InputError(f"{given} is not a limit", where=option, fix="a number, or leave it out")
     return Limits(max_usd=max_cost, stop_after_hours=stop_after_hours, down_when_done=down_when_done)
 
 

@@ -102,7 +102,7 @@ def _directory(place: Place, run: str) -> tuple[str, str]:
     name = run.rstrip("/").rpartition("/")[2]
     if storage.is_url(run) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         fix = "a name, as roberta-1, or a folder on the hosts; copies lie in the runs bucket by themselves"
-        raise InputError(f"{run[:80]!r} is no run directory on a host", where="--run", fix=fix)
+        raise InputError(f"{run[:80]!r} is not a run directory on a host", where="--run", fix=fix)
     if "/" in run:
         return run, name
     nfs = place.environment.nfs is not None

@@ -48,7 +48,7 @@ def parse_variables(text: str, location: str) -> dict[str, Variable]:
         where, match = f"{location}:{number}", ASSIGNMENT.match(line)
         if match is None:
             fix = "write NAME=value, with quotes where the value has spaces"
-            raise ConfigError("is no assignment", where=where, fix=fix)
+            raise ConfigError("is not an assignment", where=where, fix=fix)
         value = _value(line, match.end(), {name: one.value for name, one in found.items()}, where)
         found[match[1]] = Variable(match[1], value, number)
     return found

@@ -121,7 +121,7 @@ class _Import:
     def number(self, name: str, default: int) -> int:
         text = self.text(name) or str(default)
         if not re.fullmatch(r"\d{1,6}", text):
-            raise self.fails(name, f"is no number: {text[:20]!r}", "write whole GB")
+            raise self.fails(name, f"is not a number: {text[:20]!r}", "write whole GB")
         return int(text)
 
     # ---- a method for each group of variables ------------------------------------------------------------------

@@ -74,7 +74,7 @@ def parse_target(target: str) -> tuple[str, str, str]:
     found = TARGET.fullmatch(target)
     if not found:
         fix = "write it as vertex:PROJECT/REGION/ID, as submit prints it"
-        raise InputError(f"{target[:120]!r} is no Vertex AI job", where="vertex:…", fix=fix)
+        raise InputError(f"{target[:120]!r} is not a Vertex AI job", where="vertex:…", fix=fix)
     return found[1], found[2], found[3]
 
 

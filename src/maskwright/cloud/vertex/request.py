@@ -63,7 +63,7 @@ class Vertex(Place):
         Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT ones can be taken away.")
     ] = "STANDARD"
     wait_hours: Annotated[
-        float | None, Option("Longest wait for machines with FLEX_START; 0 waits for ever.", "N", min=0.0)
+        float | None, Option("Longest wait for machines with FLEX_START; 0 waits without a limit.", "N", min=0.0)
     ] = None
     nfs: Annotated[tuple[str, ...], Option("NFS share to mount, SERVER:/path:/mnt/nfs/NAME.", "SERVER:PATH:PATH")] = ()
     network: Annotated[
@@ -77,18 +77,18 @@ class Vertex(Place):
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", self.region):
-            raise InputError(f"{self.region[:40]!r} is no region", where="--region", fix="as in us-central1")
+            raise InputError(f"{self.region[:40]!r} is not a region", where="--region", fix="as in us-central1")
         if not re.fullmatch(r"[^\s]+", self.image):
             fix = "--image REGION-docker.pkg.dev/PROJECT/REPOSITORY/maskwright:TAG"
-            raise InputError(f"{self.image!r} is no image", where="--image", fix=fix)
+            raise InputError(f"{self.image!r} is not an image", where="--image", fix=fix)
         if self.staging is not None and not self.staging.startswith("gs://"):
             fix = "--staging gs://bucket/folder"
-            raise InputError(f"{self.staging[:80]!r} is no bucket", where="--staging", fix=fix)
+            raise InputError(f"{self.staging[:80]!r} is not a bucket", where="--staging", fix=fix)
         if self.nfs and self.network is None:
             fix = "--network projects/NUMBER/global/networks/NAME, one that is peered with Vertex AI"
             raise InputError("needs the network that the server is in", where="--nfs", fix=fix)
         if (self.strategy == "FLEX_START") != (self.wait_hours is not None):
-            fix = "--strategy FLEX_START --wait-hours 24, both or neither; 0 waits for ever"
+            fix = "--strategy FLEX_START --wait-hours 24, both or neither; 0 waits without a limit"
             raise InputError("goes with FLEX_START, and it with --wait-hours", where="--wait-hours", fix=fix)
 
     def submit(self, command: Pretrain, *, dry_run: bool) -> None:
@@ -159,7 +159,7 @@ def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
         fix = f"{' or '.join(TPU_MACHINES)} here; for {kind} an environment: docs/google-cloud.md"
         raise InputError(f"Vertex AI has no {kind}", where="--accelerator", fix=fix)
     if topology not in TPU_TOPOLOGIES:
-        what, fix = f"{topology[:20]!r} is no slice of {kind}", f"{kind}: and one of {', '.join(TPU_TOPOLOGIES)}"
+        what, fix = f"{topology[:20]!r} is not a slice of {kind}", f"{kind}: and one of {', '.join(TPU_TOPOLOGIES)}"
         raise InputError(what, where="--accelerator", fix=fix)
     if place.num_nodes != 1:
         fix = "leave it out: the topology says how many machines there are"

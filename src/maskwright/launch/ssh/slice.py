@@ -62,7 +62,7 @@ class Slice(Place):
     grace_seconds: GraceSeconds = 30.0
     connect_seconds: Annotated[float, Option("How long a host may take to answer.", "N", min=1.0)] = 300.0
     restart_wait_seconds: Annotated[
-        float, Option("Pause before the job is begun again. It doubles with each restart, up to 30 s.", "N", min=0.0)
+        float, Option("Pause before a restart of the job. It doubles with each restart, up to 30 s.", "N", min=0.0)
     ] = 10.0
     replace: Annotated[bool, Option("End another job that holds a host of the slice.")] = False
 

@@ -114,9 +114,13 @@ def read_hf_config(folder: str) -> ModelConfig:
     """Raises `ModelError` unless this code computes the folder's model exactly."""
     path = os.path.join(folder, "config.json")
     if not os.path.isfile(path):
-        there = os.path.isdir(folder)
-        fix = "give a folder with config.json and model.safetensors" if there else _how_to_get(folder)
-        raise ModelError("has no config.json" if there else "no such folder", where=folder, fix=fix)
+        if os.path.exists(os.path.join(folder, "config.resolved.json")):
+            raise ModelError("is a run directory", where=folder, fix=f"maskwright export {folder} --to FOLDER first")
+        if not os.path.isdir(folder):
+            raise ModelError("no such folder", where=folder, fix=_how_to_get(folder))
+        near = storage.near(folder, "config.resolved.json")
+        fix = f"did you mean {near}?" if near else "give a folder with config.json and model.safetensors"
+        raise ModelError("has no config.json, and is not a run directory", where=folder, fix=fix)
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind not in list(FOR_MASKED_LM):  # a list, because `kind` may be unhashable
@@ -124,11 +128,8 @@ def read_hf_config(folder: str) -> ModelConfig:
         raise ModelError(f"model_type is {kind!r}, not {known}", where=path, fix="only such models can be read")
     for key, needed in (ROBERTA_NEEDS if kind == "roberta" else MODERNBERT_NEEDS).items():
         if values.get(key, needed) not in (needed, None):
-            raise ModelError(
-                f"{key} is {values[key]!r}, only {needed!r} is supported",
-                where=path,
-                fix="only models with this setting can be read",
-            )
+            fix = "only models with this setting can be read"
+            raise ModelError(f"{key} is {values[key]!r}, only {needed!r} is supported", where=path, fix=fix)
     named = values if kind == "roberta" else _modernbert_names(values, path)
     names = set(ModelConfig.__dataclass_fields__) - {"architecture", *HEAD_FIELDS}
     defaults = ROBERTA_DEFAULTS if kind == "roberta" else MODERNBERT_DEFAULTS
@@ -147,7 +148,10 @@ def read_hf_config(folder: str) -> ModelConfig:
 
 def _how_to_get(name: str) -> str:
     """What is no folder is often a model's name on the Hugging Face Hub."""
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
+    owner, _, short = name.rpartition("/")
+    name = short if owner == "models" and short in OWNERS else name
+    here = name != short and (owner == "models" or os.path.isdir(owner))
+    if here or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
         return "correct the path"
     full = name if "/" in name else f"{OWNERS.get(name, 'OWNER')}/{name}"
     folder = f"models/{name.rpartition('/')[2]}"
@@ -159,11 +163,8 @@ def _modernbert_names(values: dict[str, Any], path: str) -> dict[str, Any]:
     """ModernBERT's values under our keys. Raises `ModelError` for local attention, which public ModernBERTs have."""
     kinds = values.get("layer_types")
     if not isinstance(kinds, list) or not kinds or any(kind != "full_attention" for kind in kinds):
-        raise ModelError(
-            "has layers of local attention, which this model does not compute",
-            where=path,
-            fix="only ModernBERTs whose layer_types are all 'full_attention', as exported here, can be read",
-        )
+        fix = "only ModernBERTs whose layer_types are all 'full_attention', as exported here, can be read"
+        raise ModelError("has layers of local attention, which this model does not compute", where=path, fix=fix)
     dropouts = {key: values.get(key, 0.0) for key in ("embedding_dropout", "mlp_dropout")}
     if dropouts["embedding_dropout"] != dropouts["mlp_dropout"]:
         raise ModelError(f"has two dropouts: {dropouts}", where=path, fix="set both to one value")

@@ -45,16 +45,12 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     result = {piece.hf_name: found[piece.hf_name].read() for piece in pieces(config)}
     for name, value in result.items():
         if not np.isfinite(value).all():
-            raise ModelError(
-                f"{name} holds numbers that are not finite", where=folder, fix="take an earlier copy of the model"
-            )
+            fix = "take an earlier copy of the model"
+            raise ModelError(f"{name} holds numbers that are not finite", where=folder, fix=fix)
     for name, twin in twins.items():
         if found[name] is not twin and not _equal(twin, result[name]):
-            raise ModelError(
-                f"{twin.name} is not tied to {name}",
-                where=folder,
-                fix="only models whose head shares the embeddings can be read",
-            )
+            fix = "only models whose head shares the embeddings can be read"
+            raise ModelError(f"{twin.name} is not tied to {name}", where=folder, fix=fix)
     return result
 
 
@@ -75,18 +71,12 @@ def _require_fit(found: dict[str, Tensor], config: ModelConfig, where: str) -> N
         if tensor is None:
             raise _lacking(piece, found, FOR_MASKED_LM[config.architecture], where)
         if tensor.shape != piece.shape:
-            raise ModelError(
-                f"{piece.hf_name} is {tensor.shape}, config.json says {piece.shape}",
-                where=where,
-                fix="restore config.json, or the weights that belong to it",
-            )
+            fix = "restore config.json, or the weights that belong to it"
+            raise ModelError(f"{piece.hf_name} is {tensor.shape}, config.json says {piece.shape}", where=where, fix=fix)
         known.add(piece.hf_name)
     if extra := sorted(set(found) - known):
-        raise ModelError(
-            f"has tensors that its architecture does not know: {', '.join(extra[:3])}"[:300],
-            where=where,
-            fix=f"continue from a plain {FOR_MASKED_LM[config.architecture]} folder",
-        )
+        what = f"has tensors that its architecture does not know: {', '.join(extra[:3])}"[:300]
+        raise ModelError(what, where=where, fix=f"continue from a plain {FOR_MASKED_LM[config.architecture]} folder")
 
 
 def _lacking(piece: Piece, found: dict[str, Tensor], kind: str, where: str) -> ModelError:
@@ -129,11 +119,8 @@ def _listed(folder: str, index: str) -> list[str]:
     names = sorted(set(listed.values()))
     for name in names:
         if os.path.basename(name) != name or not name.endswith(".safetensors") or "\0" in name:
-            raise ModelError(
-                f"names a file outside its folder, or of another kind: {name[:80]!r}",
-                where=index,
-                fix="do not use this folder unless you trust who made it",
-            )
+            what = f"names a file outside its folder, or of another kind: {name[:80]!r}"
+            raise ModelError(what, where=index, fix="do not use this folder unless you trust who made it")
         if not os.path.isfile(os.path.join(folder, name)):
             raise ModelError("is missing", where=os.path.join(folder, name), fix="copy the folder again")
     return [os.path.join(folder, name) for name in names]

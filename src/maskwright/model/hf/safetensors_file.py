@@ -31,11 +31,8 @@ class Tensor:
     def read(self) -> NDArray[np.float32]:
         """The tensor in fp32. Raises `ModelError` unless it holds floating-point numbers."""
         if self.dtype not in FLOATS:
-            raise ModelError(
-                f"{self.name} is {self.dtype}, not a floating-point tensor",
-                where=self.path,
-                fix="save the model in fp32, bf16 or fp16",
-            )
+            fix = "save the model in fp32, bf16 or fp16"
+            raise ModelError(f"{self.name} is {self.dtype}, not a floating-point tensor", where=self.path, fix=fix)
         count = int(np.prod(self.shape, dtype=np.int64))
         value = np.fromfile(self.path, FLOATS[self.dtype], count, offset=self.begin)
         if self.dtype == "BF16":  # the upper half of an fp32

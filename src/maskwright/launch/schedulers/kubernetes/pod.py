@@ -65,7 +65,7 @@ class Place:
             if not QUANTITY.fullmatch(quantity):
                 raise InputError(f"{quantity[:40]!r} is no quantity", where=option, fix="as in 4, 500m or 16Gi")
         if not re.fullmatch(r"[^\s]+", self.image):
-            raise InputError(f"{self.image!r} is no image", where="--image", fix="--image REGISTRY/NAME:TAG")
+            raise InputError(f"{self.image!r} is not an image", where="--image", fix="--image REGISTRY/NAME:TAG")
         folders = [mount.folder for mount in self.mounts]
         for folder in folders:
             others = [SCRATCH, CONFIG_FOLDER, "/dev/shm"]
