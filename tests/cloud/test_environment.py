@@ -86,7 +86,7 @@ REFUSED = [
     ({"zone": "us-east5"}, "zone"),
     ({"slices": None}, "unknown key slices. Fix: did you mean slice"),
     ({"slice__topolgy": "4x4"}, "unknown key slice.topolgy. Fix: did you mean slice.topology"),
-    ({"slice__topology": "4x4x4"}, "no topology of v6e"),
+    ({"slice__topology": "4x4x4"}, "is not a topology of v6e"),
     ({"slice__topology": "3x3"}, "which hosts do not divide"),
     ({"slice__topology": "1x2"}, "no machine type"),
     ({"slice__machine_type": "ct6e-standard-3t"}, "does not make v6e 4x4"),
@@ -111,7 +111,7 @@ REFUSED = [
     ({"disk__source": "s3://bucket/text"}, "disk.source"),
     ({"nfs__capacity_gb": 512}, "nfs.capacity_gb"),
     ({"nfs__tier": "BASIC_SSD"}, "below BASIC_SSD's 2560"),
-    ({"group__machine_type": "a3-highgpu-3g"}, "no machine type that is known"),
+    ({"group__machine_type": "a3-highgpu-3g"}, "is not a machine type that is known"),
     ({"labels": {"maskwright-environment": "other"}}, "is ours"),
     ({"labels": {"token": "https://me:hunter22@host/"}}, "holds a secret"),
 ]

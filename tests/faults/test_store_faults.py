@@ -400,4 +400,4 @@ def test_a_store_that_is_a_url_is_refused(
     result = cli("pretrain", config_file(data={"store": "s3://bucket/store"}), "--run", tmp_path / "out")
     assert (result.code, "s3://bucket/store: a token store must be a local folder" in result.error) == (2, True)
     result = cli("data", "prepare", corpus, "--tokenizer", tokenizer, "--to", "gs://b/s")
-    assert (result.code, "gs://b/s: a token store is made in a local folder. Fix: give" in result.error) == (2, True)
+    assert (result.code, "gs://b/s: must be a local folder. Fix: give" in result.error) == (2, True)

@@ -83,9 +83,7 @@ class _Preparation:
     def __init__(
         self, sources: Sources, tokenizer: str, folder: str, options: PrepareOptions, encoder: EncoderName
     ) -> None:
-        if storage.is_url(folder):
-            raise StoreError("a token store is made in a local folder", where=folder, fix="give --to one")
-        self.sources, self.folder, self.options = sources, folder, options
+        self.sources, self.folder, self.options = sources, storage.require_local(folder), options
         self.file_number = {name: number for number, name in enumerate(sources.files)}
         self.tokenizer_location = tokenizer
         self.vocabulary: Vocabulary = read_vocabulary(tokenizer)
