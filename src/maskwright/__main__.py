@@ -2,14 +2,20 @@
 
 import os
 import signal
+from types import FrameType
 
 
 def main() -> None:
-    """Tells a Ctrl-C during the imports, which take half a second, in one line; `cli.main` replaces the handler."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(75 if os.write(2, b"stopped: run the command again\n") else 1))
+    signal.signal(signal.SIGINT, _leave)  # `cli.main` sets its own, after imports that take half a second
     from maskwright.cli.main import main as run
 
     run()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Ends at once with exit code 75: an exception would become a traceback of the imports."""
+    os.write(2, b"stopped: run the command again\n")
+    os._exit(75)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Stop:
             say(f"{signal.Signals(number).name}: {now}")
 
     def pause(self, seconds: float) -> None:
-        """Waits so long, or until somebody asks to stop."""
+        """Waits this long, or until somebody asks to stop."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.asked:
             time.sleep(min(0.1, seconds))
@@ -89,9 +89,9 @@ def run(
 ) -> None:
     """Runs a job to its end; raises as `conclude` does. `begin` gets the number of the attempt, from 1.
 
-    `restarts`: how often in a row the job is begun again without a new checkpoint in between; None where others begin
-    it again. `saved`: step of its newest checkpoint. A launcher that does not see the run's folder counts all restarts.
-    `wait_seconds`: pause before the first of them, which doubles with each, up to `LONGEST_WAIT_SECONDS`."""
+    `restarts`: how many times in a row the job is restarted without a new checkpoint in between; None where others
+    restart it. `saved`: step of its newest checkpoint. A launcher that does not see the run's folder counts all
+    restarts. `wait_seconds`: pause before the first of them, which doubles with each, up to `LONGEST_WAIT_SECONDS`."""
     failures, newest = 0, saved()
     for number in itertools.count(1):
         attempt = begin(number)

@@ -138,7 +138,7 @@ def _unusual_data(ready: Prepared) -> list[str]:
     if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
         found.append(
             f"only {held_out} documents are held out, too few to compare runs by: "
-            "prepare with a larger --valid-fraction"
+            "prepare into another folder with a larger --valid-fraction"
         )
     return found
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from maskwright.cloud.environment import Environment
 from maskwright.core import storage
+from maskwright.core.child import signals_wait
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 from maskwright.core.secrets import redact
@@ -141,7 +142,7 @@ class Terraform:
         over = threading.Event()
         process, reader = None, threading.Thread(target=_hear, args=(log, over, heard, quiet), daemon=True)
         try:
-            with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output, _signals_wait():
+            with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output, signals_wait():
                 process = subprocess.Popen(
                     self._words(command, options),
                     cwd=self.folder,
@@ -222,25 +223,6 @@ def _hear(log: str, over: threading.Event, heard: deque[str], quiet: bool) -> No
                 heard.append(line)
                 if not quiet:
                     say(line)
-
-
-@contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Signals that arrive meanwhile are handled at the end: an exception inside `Popen` would lose the process that it
-    has just started."""
-    came: list[int] = []
-    in_main = threading.current_thread() is threading.main_thread()
-    ours: list[int] = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] if in_main else []
-    before = {number: handler for number in ours if callable(handler := signal.getsignal(number))}
-    for number in before:
-        signal.signal(number, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for number in came:
-        signal.raise_signal(number)
 
 
 @contextmanager
