@@ -103,14 +103,11 @@ class Packer:
         used: list[int] = []
         for example in np.argsort(-lengths, kind="stable").tolist():
             size = int(lengths[example])
-            for at, full in enumerate(used):
-                if full + size <= self.T:
-                    break
-            else:
-                at, full = len(used), 0
+            at = next((at for at, full in enumerate(used) if full + size <= self.T), len(used))
+            if at == len(used):
                 used.append(0)
-            row[example], start[example] = at, full
-            used[at] = full + size
+            row[example], start[example] = at, used[at]
+            used[at] += size
         return row, start, len(used)
 
     def _rounded(self, number: int) -> int:
