@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, SupportsFloat
 
+import numpy as np
+from numpy.typing import NDArray
+
 from maskwright.core.errors import HealthError, MaskwrightError
 from maskwright.data.batch import Batch
 from maskwright.engines.processes import Processes
@@ -117,6 +120,12 @@ class Engine(Protocol):
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
         """Sums over all `batches`, of which every rank is given all. A multiple of `dp_degree` keeps all devices
         busy."""
+        ...
+
+    def predict(self, batches: Sequence[Batch]) -> NDArray[np.float32]:
+        """What a head says: fp32 [len(batches) * K, C] logits at the `predict_index` of each batch, filler included.
+
+        All batches have the same shapes, and every rank is given all and gets all."""
         ...
 
     def read(self) -> TrainState:

@@ -66,14 +66,22 @@ class JaxEngine:
     runs_ahead = True
     reads_alone = False
 
-    def __init__(self, model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        optimizer: run.Optimizer,
+        engine: run.Engine,
+        seed: int,
+        *,
+        label_smoothing: float = 0.0,
+    ) -> None:
         self.config, self.optimizer_config = model, optimizer
         platform, devices, self.processes = connect(engine)
         self.device: str = platform
         dtype = choose_dtype(engine.dtype, platform)
         self.dtype_name = {"bf16": "bfloat16", "fp32": "float32"}[dtype]
         layout = Layout.of(devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name))
-        self.program = Program(model, optimizer, layout, platform, seed=seed)
+        self.program = Program(model, optimizer, layout, platform, seed=seed, label_smoothing=label_smoothing)
         self.dp_degree = layout.devices
         self._local = [i for i, found in enumerate(devices) if found.process_index == jax.process_index()]
         self.rows_at_once: int | None = None
@@ -150,6 +158,14 @@ class JaxEngine:
         found = self._run("evaluate", self._state["parameters"], self._own(batches))
         return EvalStats(*(float(found[name]) for name in ("loss_sum", "weight", "correct")))
 
+    def predict(self, batches: Sequence[Batch]) -> np.ndarray:
+        found = self._run("predict", self._state["parameters"], self._own(batches))
+        # [A * parts, N, K / parts, C] -> [A, N, K, C]: see `_put`
+        parts = len(found) * self.dp_degree // (len(batches) + -len(batches) % self.dp_degree)
+        whole = np.asarray(self._gather(found)).reshape(-1, parts, *found.shape[1:]).swapaxes(1, 2)
+        A, N, _, K, C = whole.shape
+        return whole.reshape(A * N, parts * K, C)[: len(batches)].reshape(-1, C)
+
     def _own(self, batches: Sequence[Batch]) -> list[Batch]:
         """Of everybody's batches, filled up with blank ones, those of this process's devices."""
         blank = [replace(batches[0], weights=np.zeros_like(batches[0].weights))]
@@ -188,7 +204,7 @@ class JaxEngine:
         if wanted not in self._programs:
             program = replace(self.program, parts=rows // sizes["input_ids"][2])
             began = time.perf_counter()
-            jitted = program.jitted_update() if what == "update" else program.jitted_score()
+            jitted = getattr(program, f"jitted_{what}")()
             self._programs[wanted] = jitted.lower(*arguments).compile()
             if any(made.what == what for made in self.compiles):
                 shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())

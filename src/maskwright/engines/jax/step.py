@@ -51,6 +51,8 @@ class Program:
     parts: int = 1
     """Parts in which a virtual worker's micro-batch is computed; more than one if it does not fit at once."""
     seed: int = 0
+    label_smoothing: float = 0.0
+    """In training only."""
 
     # ---- one micro-batch, inside the mesh --------------------------------------------------------------------
 
@@ -79,9 +81,8 @@ class Program:
 
         def loss_of(weights: Weights, batch: dict[str, Array], number: Array) -> tuple[Array, Array]:
             found = self._logits(weights, batch, self._key(step, number))
-            loss = jnp.sum(
-                losses(self.model.task, found, batch["labels"]) * batch["weights"]
-            )  # not a product: those may be in bf16
+            each = losses(self.model.task, found, batch["labels"], self.label_smoothing)
+            loss = jnp.sum(each * batch["weights"])  # not a product: those may be in bf16
             return loss / jnp.maximum(weight, 1.0), loss
 
         def add(before: tuple[Weights, Array], here: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
@@ -134,6 +135,11 @@ class Program:
         here = jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
         return jax.lax.psum(jax.tree.map(lambda a: a.sum(0), here), AXIS)
 
+    def predict(self, parameters: Weights, batches: dict[str, Array]) -> Array:
+        """Inside the mesh: fp32 logits [A, 1, K, C]."""
+        here = {name: array[:, 0] for name, array in batches.items()}
+        return jax.lax.map(lambda batch: self._logits(parameters, batch, None).astype(jnp.float32), here)[:, None]
+
     # ---- on a mesh -------------------------------------------------------------------------------------------
 
     def _specs(self) -> tuple[State, dict[str, PartitionSpec]]:
@@ -161,10 +167,14 @@ class Program:
         takes = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
         return self._on_mesh(self.update, takes, (state, stats), (0,))
 
-    def jitted_score(self) -> Any:
+    def jitted_evaluate(self) -> Any:
         state, batch = self._specs()
         stats = dict.fromkeys(("loss_sum", "weight", "correct"), EVERYWHERE)
         return self._on_mesh(self.score, (state["parameters"], batch), stats, ())
+
+    def jitted_predict(self) -> Any:
+        state, batch = self._specs()
+        return self._on_mesh(self.predict, (state["parameters"], batch), PartitionSpec(None, AXIS), ())
 
     # ---- shapes, for memory that is not there yet --------------------------------------------------------------
 
