@@ -10,14 +10,14 @@ from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, note
-from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
+from maskwright.core.errors import ConfigError, MaskwrightError, ModelError, StoreError
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import is_out_of_memory
 from maskwright.engines.processes import launch_variables
 from maskwright.engines.tree import most_kept
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
-from maskwright.model.hf.config import read_hf_config
+from maskwright.model.hf.config import class_name, read_hf_config
 from maskwright.model.hf.folder import read_hf_parameters
 from maskwright.model.hf.names import count_parameters
 from maskwright.run.directory import RunDirectory
@@ -89,6 +89,9 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
 def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, with the run's dropout instead of the folder's."""
     model = read_hf_config(folder)
+    if model.task != "masked_lm":
+        fix = "continue from the masked-LM model that it was fine-tuned from"
+        raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=folder, fix=fix)
     if config.data.seq_len > model.max_seq_len:
         what = f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take"
         raise ConfigError(what, where="data.seq_len", fix=f"set it to {model.max_seq_len}")
