@@ -37,7 +37,7 @@ LAYERS = {
     "run": {"core"},
     "text": {"core"},
     "data": {"core", "text"},
-    "labels": {"core", "text", "data"},
+    "labels": {"core", "text", "data", "verdict"},
     "model": {"core"},
     "engines": {"core", "data", "model"},
     "training": {"core", "run", "data", "model", "engines"},
@@ -45,7 +45,7 @@ LAYERS = {
     "cloud": {"core", "run", "launch"},
     "monitor": {"core", "run"},
     "verdict": {"core"},
-    "tasks": {"core", "run", "text", "data", "model", "engines", "training"},
+    "tasks": {"core", "run", "text", "data", "labels", "model", "engines", "training"},
     "drills": {"core", "run", "text", "data", "model", "engines", "training", "tasks"},
 }
 LAYERS["cli"] = set(LAYERS)

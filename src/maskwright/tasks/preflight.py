@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, say, warn
-from maskwright.core.errors import ConfigError, StoreError
+from maskwright.core.errors import ConfigError, ModelError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
-from maskwright.model.hf.config import read_hf_config
+from maskwright.model.hf.config import class_name, read_hf_config
 from maskwright.model.hf.folder import read_hf_parameters, weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
@@ -22,7 +22,7 @@ from maskwright.tasks.room import state_bytes
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training.copies import Copies
-from maskwright.training.loop import Job
+from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
 from maskwright.training.replay import write_bundle
 
@@ -155,6 +155,9 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
 def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, with the run's dropout instead of the folder's."""
     model = read_hf_config(folder)
+    if model.task != "masked_lm":
+        fix = "continue from the masked-LM model that it was fine-tuned from"
+        raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=folder, fix=fix)
     if config.data.seq_len > model.max_seq_len:
         what = f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take"
         raise ConfigError(what, where="data.seq_len", fix=f"set it to {model.max_seq_len}")
