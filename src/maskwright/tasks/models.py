@@ -20,6 +20,9 @@ from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
 
+RESULTS = "results.json"
+"""What a fine-tuned run ends with: the step of its best checkpoint, and scores."""
+
 
 @dataclass(frozen=True)
 class TrainedModel:
@@ -75,10 +78,15 @@ def load_model(location: str) -> TrainedModel:
 
 
 def load_best(directory: RunDirectory) -> tuple[TrainState, dict[str, Any]] | None:
-    """The best checkpoint of a fine-tuned run, as its newest one names it; None if that names none."""
+    """The best checkpoint of a fine-tuned run: that of its results, or of its newest checkpoint while it has none."""
     steps = checkpoint.whole_steps(directory.checkpoints)
-    newest = directory.path("checkpoints", step_folder(steps[-1]), "state.json") if steps else ""
-    best = storage.read_json(newest).get("best_step") if steps else None
+    results = directory.path(RESULTS)
+    if os.path.exists(results):
+        best = storage.read_json(results).get("step")
+    elif steps:
+        best = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step")
+    else:
+        best = None
     if best is None:
         return None
     if best not in steps:
