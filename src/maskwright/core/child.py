@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from maskwright.core.parent import PARENT
 
 
 def run(words: Sequence[str]) -> int:
@@ -27,6 +31,39 @@ def run(words: Sequence[str]) -> int:
             process.wait()
         raise
     return code if code >= 0 else 128 - code
+
+
+def run_side_by_side(commands: Sequence[tuple[Sequence[str], str]], at_once: int) -> Iterator[tuple[int, int]]:
+    """Runs `maskwright WORDS` for each (words, log), `at_once` of them at a time; what they print is added to the file
+    `log`. Yields (place in `commands`, exit code) as they end. None outlives this process, even when it is killed.
+
+    Closing the iterator stops those that run, and waits for them.
+    """
+    waiting, running = list(enumerate(commands)), dict[int, subprocess.Popen[bytes]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                number, (words, log) = waiting.pop(0)
+                with signals_wait(), open(log, "ab") as file:
+                    running[number] = subprocess.Popen(
+                        [sys.executable, "-m", "maskwright", *words],
+                        env={**os.environ, PARENT: str(os.getpid())},
+                        stdin=subprocess.DEVNULL,
+                        stdout=file,
+                        stderr=file,
+                        start_new_session=True,  # a Ctrl-C in the terminal is for this process to pass on
+                    )
+            ended = [number for number, process in running.items() if process.poll() is not None]
+            for number in ended:
+                code = running.pop(number).returncode
+                yield number, code if code >= 0 else 128 - code
+            if not ended:
+                time.sleep(0.05)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
 
 
 @contextmanager

@@ -1,0 +1,425 @@
+"""`maskwright compare`: several starts fine-tuned under the same rules and the same budget, and a verdict.
+
+Every fine-tuning is a run of its own below FOLDER/runs, made by `maskwright finetune` in a process of its own: first a
+search of learning rates that never reads a test set, then fresh seeds with the rate that did best on validation. A run
+that has ended is not made again, and one that was stopped is continued, so the same command goes on at any point.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.child import run_side_by_side
+from maskwright.core.config import flat
+from maskwright.core.console import note, progress, say, warn
+from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
+from maskwright.core.finetuning import FinetuneConfig
+from maskwright.labels.dataset import Dataset
+from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks.examples import chosen_metric
+from maskwright.tasks.finetune import prepare_finetuning, read_finetune_config
+from maskwright.tasks.models import RESULTS, load_model
+from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.training.tensor_file import write_tensors
+from maskwright.verdict.wording import rate as rate_text
+
+FORMAT = 1
+RANDOM = "random"
+NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
+"""Metrics that choose a checkpoint but are no score of `verdict.results`."""
+OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", "data.test")
+"""What differs between the runs of a comparison."""
+NEW_FOLDER = "put it back, or give --to a new folder"
+
+
+@dataclass(frozen=True)
+class Start:
+    """One arm: what its fine-tunings start from."""
+
+    name: str
+    locations: tuple[str, ...]
+    """A run or model folder for each pretraining run. For random weights, where shape and tokenizer are from."""
+    random: bool = False
+
+    def keys(self, number: int) -> list[str]:
+        """`--set` for its pretraining run of that number."""
+        weights = "random" if self.random else "pretrained"
+        return [f"model.init_from={json.dumps(self.locations[number])}", f"model.weights={weights}"]
+
+
+@dataclass(frozen=True)
+class LabelledTask:
+    name: str
+    location: str
+    """Of its YAML."""
+    config: FinetuneConfig
+    """The resolved one of the first arm."""
+    dataset: Dataset
+    metric: str
+    """What it is judged by, as `results.json` of a run names it."""
+    starts: dict[str, list[dict[str, Any]]]
+    """By arm, for each of its pretraining runs: class, step and checksum of the weights."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    learning_rates: tuple[float, ...]
+    seeds: int
+    search_seed: int = 0
+
+    @property
+    def fresh_seeds(self) -> range:
+        return range(self.search_seed + 1, self.search_seed + 1 + self.seeds)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    folder: str
+    starts: tuple[Start, ...]
+    """The first is what the others are compared with."""
+    tasks: tuple[LabelledTask, ...]
+    budget: Budget
+    overrides: tuple[str, ...] = ()
+
+
+Chosen = dict[tuple[str, str], float]
+"""By task and arm: the learning rate that did best on validation."""
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """One run below FOLDER/runs."""
+
+    task: LabelledTask
+    start: Start
+    number: int
+    """Which of the arm's pretraining runs."""
+    rate: float
+    seed: int
+    search: bool
+    folder: str
+    more: tuple[str, ...] = ()
+
+    @property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.folder)
+
+    @property
+    def log(self) -> str:
+        return f"{self.folder}.log"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has scores."""
+        return os.path.exists(self.directory.path(RESULTS))
+
+    @property
+    def fault(self) -> str:
+        """Why its health check stopped it; empty if it did not."""
+        status = self.directory.read_status()
+        return status.message if status and status.exit == HealthError.exit_code else ""
+
+    def words(self, overrides: Sequence[str]) -> list[str]:
+        keys = ["logging.tensorboard=false", "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
+        keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
+        keys += ["data.test=null"] if self.search else []
+        return ["finetune", self.task.location, "--run", self.folder, *(w for key in keys for w in ("--set", key))]
+
+
+# ---- what is compared ------------------------------------------------------------------------------------------------
+
+
+def read_starts(given: Sequence[str], base: str | None) -> tuple[Start, ...]:
+    """From PATH, NAME=PATH, NAME=RUN1,RUN2,… and `random`; `base` is the name of the arm that comes first."""
+    starts: list[Start] = []
+    named = [text for text in given if text != RANDOM]
+    for text in named:
+        name, separator, places = text.partition("=")
+        if not separator or "/" in name:
+            name, places = os.path.basename(os.path.abspath(text)), text
+        locations = places.split(",") if separator and places != text else [places]
+        starts.append(Start(name, tuple(os.path.abspath(place) for place in locations)))
+    if not starts:
+        raise InputError("random alone is nothing to compare", where="MODEL", fix="name at least one model")
+    if len(named) < len(given) or base == RANDOM:
+        place = given.index(RANDOM) if RANDOM in given else 0
+        starts.insert(place, Start(RANDOM, starts[0].locations, random=True))
+    _refuse_twice(starts, given)
+    if base is not None:
+        if base not in [start.name for start in starts]:
+            fix = f"take random, or one of {', '.join(start.name for start in starts)}"
+            raise InputError(f"{base} is no arm of this comparison", where="--base", fix=fix)
+        starts.sort(key=lambda start: start.name != base)
+    if len(starts) < 2:
+        fix = "name another model, or say --base random"
+        raise InputError(f"{starts[0].name} alone is nothing to compare", where="MODEL", fix=fix)
+    return tuple(starts)
+
+
+def _refuse_twice(starts: Sequence[Start], given: Sequence[str]) -> None:
+    seen: set[str] = {RANDOM} if given.count(RANDOM) > 1 else set()
+    for start in starts:
+        if start.name in seen:
+            fix = "name each arm once; NAME=PATH gives one another name"
+            raise InputError(f"two arms are called {start.name}", where="MODEL", fix=fix)
+        seen.add(start.name)
+        if not start.name.strip() or start.name.startswith("."):
+            raise InputError(f"{start.name!r} is no name", where="MODEL", fix="write NAME=PATH")
+    places: set[str] = set()
+    for place in (os.path.realpath(place) for start in starts if not start.random for place in start.locations):
+        if place in places:
+            fix = "name each once: runs with the same weights and seeds are the same, bit by bit"
+            raise InputError("is named twice", where=place, fix=fix)
+        places.add(place)
+    if len({len(start.locations) > 1 for start in starts}) > 1:
+        one = next(start.name for start in starts if len(start.locations) == 1)
+        fix = "give every arm several (NAME=RUN1,RUN2,…), to ask about the recipe, or every arm one"
+        raise InputError(f"{one} has one pretraining run where another arm has several", where="MODEL", fix=fix)
+
+
+def read_tasks(
+    locations: Sequence[str], starts: Sequence[Start], overrides: Sequence[str], budget: Budget
+) -> tuple[LabelledTask, ...]:
+    """Checks all that can be checked before the first run. Raises kinds of `InputError` (exit 2)."""
+    for key in (override.partition("=")[0].strip() for override in overrides):
+        if key in OURS:
+            fix = "leave it out" if key != "data.test" else "set it in the YAML"
+            raise ConfigError(f"{key} is what a comparison sets itself", where="--set", fix=fix)
+    tasks: dict[str, LabelledTask] = {}
+    for location in locations:
+        name = os.path.splitext(os.path.basename(location))[0]
+        if name in tasks:
+            raise InputError(f"two tasks are called {name}", where=location, fix="give the YAMLs different names")
+        tasks[name] = _read_task(name, location, starts, overrides, budget)
+    return tuple(tasks.values())
+
+
+def _read_task(
+    name: str, location: str, starts: Sequence[Start], overrides: Sequence[str], budget: Budget
+) -> LabelledTask:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for start in starts:
+        for number in range(len(start.locations)):
+            own = [*start.keys(number), f"seed={budget.search_seed}"]
+            config = read_finetune_config(location, [*overrides, *own])
+            if config.data.test is None:
+                fix = "name a file that no run has seen as data.test"
+                raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
+            ready = prepare_finetuning(config, RunDirectory(""), None)
+            found.setdefault(start.name, []).append(ready.base_weights()["base"])
+            if len(found) == 1 and number == 0:
+                first = ready
+    metric = chosen_metric(first.config, first.dataset.labels)
+    multi = first.config.task.kind == "multi_label_classification"
+    if metric in NOT_JUDGED or (multi and metric == "accuracy"):
+        other = default_metric(first.config.task, first.dataset.labels)
+        note(f"{name} is judged by {other}: {metric} chooses its checkpoints, but no verdict is made of it")
+        metric = other
+    for line in first.dataset.report.warnings():
+        warn(f"{name}: {line}")
+    return LabelledTask(name, location, first.config, first.dataset, metric, found)
+
+
+# ---- the folder ------------------------------------------------------------------------------------------------------
+
+
+def record(comparison: Comparison) -> dict[str, Any]:
+    """What decides the numbers of a comparison."""
+    arms = {
+        start.name: {
+            "locations": list(start.locations),
+            "weights": [one["sha256"] for one in comparison.tasks[0].starts[start.name]],
+            "random": start.random,
+        }
+        for start in comparison.starts
+    }
+    tasks = {}
+    for task in comparison.tasks:
+        keys = {key: value for key, value in flat(task.config).items() if key not in OURS or key == "data.test"}
+        tasks[task.name] = {"examples": task.dataset.fingerprint, **keys}
+    return {
+        "format": FORMAT,
+        "arms": arms,
+        "base": comparison.starts[0].name,
+        "tasks": tasks,
+        "learning_rates": list(comparison.budget.learning_rates),
+        "seeds": comparison.budget.seeds,
+        "search_seed": comparison.budget.search_seed,
+    }
+
+
+def open_folder(comparison: Comparison) -> None:
+    """Begins the folder, or checks that it holds this comparison. Raises `InputError` naming what differs."""
+    folder, now = comparison.folder, json.loads(json.dumps(record(comparison)))
+    path = os.path.join(folder, "compare.json")
+    if os.path.exists(path):
+        before = storage.read_json(path)
+        was, is_ = dict(_leaves(before)), dict(_leaves(now))
+        for key in [*is_, *was]:
+            if was.get(key) != is_.get(key):
+                what = f"holds another comparison: {key} was {_short(was.get(key))} and is now {_short(is_.get(key))}"
+                raise InputError(what, where=folder, fix=NEW_FOLDER)
+        return
+    if others := [name for name in os.listdir(folder) if name != "lock" and not storage.is_temporary(name)]:
+        what = f"holds {sorted(others)[0]}, which is not of a comparison"
+        raise InputError(what, where=folder, fix="give --to a new folder")
+    storage.write_json(path, now)
+
+
+def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        if isinstance(inner, dict) and inner:
+            yield from _leaves(inner, f"{prefix}{key}.")
+        else:
+            yield prefix + key, inner
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def random_folders(comparison: Comparison) -> Comparison:
+    """For the question about the recipe, random weights have as many draws as other arms have pretraining runs: each is
+    a model folder. For the question about checkpoints, each seed draws its own."""
+    starts = []
+    for start in comparison.starts:
+        if start.random and len(start.locations) > 1:
+            folders = []
+            for number, location in enumerate(start.locations):
+                folder = os.path.join(comparison.folder, RANDOM, f"{number + 1}")
+                if not os.path.exists(os.path.join(folder, "config.json")):
+                    model = load_model(location)
+                    storage.make_folder(folder)
+                    weights = initial_parameters(model.config, number)
+                    write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
+                    copy_tokenizer(model.tokenizer_folder, folder)
+                    storage.write_json(os.path.join(folder, "config.json"), to_hf_config(model.config, model.labels))
+                folders.append(folder)
+            starts.append(Start(start.name, tuple(folders)))
+        else:
+            starts.append(start)
+    return replace(comparison, starts=tuple(starts))
+
+
+# ---- the runs --------------------------------------------------------------------------------------------------------
+
+
+def searches(comparison: Comparison) -> list[FineTuning]:
+    """One run for each task, arm and learning rate; of several pretraining runs, from the first. None for one rate."""
+    rates = comparison.budget.learning_rates
+    return [
+        fine_tuning(comparison, task, start, 0, rate, comparison.budget.search_seed, search=True)
+        for task in comparison.tasks
+        for start in comparison.starts
+        for rate in (rates if len(rates) > 1 else ())
+    ]
+
+
+def finals(comparison: Comparison, chosen: Chosen) -> list[FineTuning]:
+    """Arms take turns, so that a stop leaves as much of each."""
+    return [
+        fine_tuning(comparison, task, start, number, chosen[task.name, start.name], seed)
+        for task in comparison.tasks
+        for seed in comparison.budget.fresh_seeds
+        for start in comparison.starts
+        for number in range(len(start.locations))
+    ]
+
+
+def fine_tuning(
+    comparison: Comparison, task: LabelledTask, start: Start, number: int, rate: float, seed: int, search: bool = False
+) -> FineTuning:
+    several = [f"pretraining-{number + 1}"] if len(start.locations) > 1 and not search else []
+    last = f"rate-{rate!r}" if search else f"seed-{seed}"
+    folder = os.path.join(comparison.folder, "runs", task.name, start.name, *several, last)
+    return FineTuning(task, start, number, rate, seed, search, folder)
+
+
+def with_last_finite_weights(run: FineTuning) -> FineTuning:
+    """A run that only scores what a run stopped by its health check has saved, or else what that began with: one step
+    at a rate of next to nothing."""
+    start = replace(run.start, locations=(run.start.locations[run.number],))
+    if run.directory.newest_step():
+        start = Start(run.start.name, (run.folder,))
+    still = ("schedule.epochs=null", "schedule.steps=1", "schedule.warmup_share=null", "schedule.warmup_steps=0")
+    more = (*still, "schedule.kind=linear", "schedule.decay_steps=null")
+    return replace(run, start=start, number=0, rate=1e-30, folder=f"{run.folder}-last-finite", more=more)
+
+
+def make_all(comparison: Comparison, at_once: int) -> tuple[Chosen, list[FineTuning]]:
+    """(the rates, the runs of the fresh seeds)."""
+    tried = searches(comparison)
+    make(tried, comparison, at_once, "search")
+    chosen = choose_rates(comparison, tried)
+    runs = finals(comparison, chosen)
+    make(runs, comparison, at_once, "fine-tune")
+    if stopped := [with_last_finite_weights(run) for run in runs if not run.ended]:
+        make(stopped, comparison, at_once, "score")
+    return chosen, runs
+
+
+def make(runs: Sequence[FineTuning], comparison: Comparison, at_once: int, label: str) -> None:
+    """Makes what is missing. Raises `JobError` for a run that failed, `StoppedEarly` for one that somebody stopped."""
+    left = [run for run in runs if not run.ended and not run.fault]
+    for run in left:
+        storage.make_folder(os.path.dirname(run.folder))
+    commands = [(run.words(comparison.overrides), run.log) for run in left]
+    with (
+        progress(label, len(runs), "runs", done=len(runs) - len(left)) as bar,
+        closing(run_side_by_side(commands, at_once)) as ends,
+    ):
+        for number, code in ends:
+            _require_end(left[number], code)
+            bar.advance()
+    for run in runs:
+        if run.ended:  # its weights come again, bit by bit, with the same keys
+            shutil.rmtree(run.directory.checkpoints, ignore_errors=True)
+
+
+def _require_end(run: FineTuning, code: int) -> None:
+    where = os.path.relpath(run.folder, run.folder.partition(f"{os.sep}runs{os.sep}{run.task.name}{os.sep}")[0])
+    if code == StoppedEarly.exit_code:
+        raise StoppedEarly(f"{where} was; run the same command again to go on", reason="asked")
+    if code == HealthError.exit_code and run.fault:
+        warn(f"{where}: {run.fault}")
+    elif code or not run.ended:
+        with open(run.log, encoding="utf-8", errors="replace") as file:
+            last = (file.read().splitlines() or ["it said nothing"])[-1]
+        fix = "mend it, then run the same command again; finished runs are kept"
+        raise JobError(f"a fine-tuning ended with code {code} ({last})", 2 if code == 2 else 1, where=run.log, fix=fix)
+    else:
+        split = "validation" if run.search else "test"
+        scores = storage.read_json(run.directory.path(RESULTS))[split]
+        say(f"{where}: {split} {run.task.metric} {scores[run.task.metric]:.4f}")
+
+
+def validation_score(run: FineTuning) -> float:
+    """Of its best checkpoint; of a run that its health check stopped, the best that it came to, or else 0."""
+    if run.ended:
+        return float(storage.read_json(run.directory.path(RESULTS))["validation"][run.task.metric])
+    key = f"valid_{run.task.metric}"
+    return max((line[key] for line in run.directory.read_metrics() if key in line), default=0.0)
+
+
+def choose_rates(comparison: Comparison, tried: Sequence[FineTuning]) -> Chosen:
+    """The rate with the best score on validation for each task and arm; the lower one of equals."""
+    chosen: Chosen = {}
+    for task in comparison.tasks:
+        for start in comparison.starts:
+            own = {run.rate: validation_score(run) for run in tried if (run.task, run.start) == (task, start)}
+            rate = max(sorted(own), key=lambda one: own[one]) if own else comparison.budget.learning_rates[0]
+            chosen[task.name, start.name] = rate
+            if own:
+                note(f"{task.name}: {start.name} takes the learning rate {rate_text(rate)}")
+    return chosen

@@ -1,0 +1,213 @@
+"""From the finished runs of a comparison to its verdict: predictions in the form of `verdict.results`, and the page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.labels.answers import exact_match, overlap_f1
+from maskwright.labels.metrics import KINDS, NO_LABEL, span_kinds, spans_of, truth
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks.compare import (
+    Budget,
+    Chosen,
+    Comparison,
+    FineTuning,
+    LabelledTask,
+    Start,
+    make_all,
+    open_folder,
+    random_folders,
+    read_starts,
+    read_tasks,
+    searches,
+    validation_score,
+    with_last_finite_weights,
+)
+from maskwright.tasks.models import RESULTS
+from maskwright.verdict import results as verdict
+from maskwright.verdict import wording
+from maskwright.verdict.judge import Report, judge
+from maskwright.verdict.markdown import write_markdown
+from maskwright.verdict.page import write_page
+
+PAGE = "verdict.html"
+
+
+def compare(
+    models: Sequence[str],
+    on: Sequence[str],
+    folder: str,
+    *,
+    base: str | None = None,
+    budget: Budget,
+    overrides: Sequence[str] = (),
+    processes_at_once: int = 1,
+) -> tuple[verdict.Results, Report]:
+    """Makes or continues the comparison in `folder`, and writes `results.json`, `verdict.html` and `verdict.md` there.
+
+    Raises kinds of `InputError` (2) before the first run, `JobError` for a run that failed, `StoppedEarly` (75).
+    """
+    starts = read_starts(models, base)
+    tasks = read_tasks(on, starts, overrides, budget)
+    comparison = Comparison(os.path.abspath(folder), starts, tasks, budget, tuple(overrides))
+    storage.make_folder(comparison.folder)
+    with storage.locked(os.path.join(comparison.folder, "lock"), remove=True):
+        open_folder(comparison)
+        comparison = random_folders(comparison)
+        found = results_of(comparison, *make_all(comparison, processes_at_once))
+        verdict.write_results(os.path.join(comparison.folder, RESULTS), found)
+        report = judge(found)
+        write_page(os.path.join(comparison.folder, PAGE), found, report)
+        write_markdown(os.path.join(comparison.folder, "verdict.md"), found, report)
+    return found, report
+
+
+def in_words(found: verdict.Results, report: Report, folder: str) -> str:
+    lines = []
+    for one in report.comparisons:
+        lines += [wording.headline(one), f"  {wording.explanation(one, found, report)}"]
+    lines += [f"note: {text}" for text in wording.warnings(found)]
+    return "\n".join([*lines, wording.question(report), f"The whole verdict is in {os.path.join(folder, PAGE)}"])
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def results_of(comparison: Comparison, chosen: Chosen, runs: Sequence[FineTuning]) -> verdict.Results:
+    names = {start.name: pretraining_names(start) for start in comparison.starts}
+    tried = searches(comparison)
+    found_searches = tuple(
+        verdict.Search(
+            start.name,
+            task.name,
+            tuple((run.rate, validation_score(run)) for run in tried if (run.task, run.start) == (task, start)),
+            chosen[task.name, start.name],
+        )
+        for task in comparison.tasks
+        for start in comparison.starts
+        if tried
+    )
+    return verdict.Results(
+        tuple(_arm(comparison, start, names[start.name]) for start in comparison.starts),
+        tuple(verdict_task(task) for task in comparison.tasks),
+        tuple(_run(run, names[run.start.name][run.number]) for run in runs),
+        found_searches,
+        _protocol(comparison),
+    )
+
+
+def pretraining_names(start: Start) -> tuple[str, ...]:
+    """As short as they are different."""
+    if len(start.locations) == 1:
+        return (start.name,)
+    short = tuple(os.path.basename(place) for place in start.locations)
+    return short if len(set(short)) == len(short) else start.locations
+
+
+def _arm(comparison: Comparison, start: Start, names: tuple[str, ...]) -> verdict.Arm:
+    base = comparison.tasks[0].starts[start.name][0]
+    step = f", step {base['step']:,}" if base["step"] else ""
+    place = f"{base['location']} ({base['class']}{step})"
+    if start.random:
+        what = f"random weights in the shape of {place}, other ones with each seed"
+        return verdict.Arm(start.name, what, names, seconds=0.0, tokens=0)
+    if start.name not in names:
+        place = f"{len(names)} pretraining runs, such as {place}"
+    costs = [cost(location) for location in start.locations]
+    seconds, tokens = (None if None in own else sum(own) for own in zip(*costs, strict=True))
+    return verdict.Arm(start.name, place, names, seconds, tokens)
+
+
+def cost(location: str) -> tuple[float | None, int | None]:
+    """(seconds of computing, tokens) of a pretraining run by its log; None for a folder, which has none."""
+    lines = [line for line in RunDirectory(location).read_metrics() if line.get("tokens_per_second")]
+    if not lines:
+        return None, None
+    ends = [0, *(line["tokens"] for line in lines)]
+    spent = [max(0, after - before) for before, after in zip(ends, ends[1:], strict=False)]
+    seconds = sum(count / line["tokens_per_second"] for count, line in zip(spent, lines, strict=True))
+    return seconds, sum(spent)
+
+
+def verdict_task(task: LabelledTask) -> verdict.Task:
+    own, labels, examples = task.config.task, task.dataset.labels, task.dataset.test
+    sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
+    if own.kind == "question_answering":
+        return verdict.Task(task.name, "scores", "mean", (), (), *sizes)
+    gold = truth(own, labels, examples)
+    if own.kind != "token_classification":
+        return verdict.Task(task.name, KINDS[own.kind], cast(Any, task.metric), labels, gold, *sizes)
+    if task.metric != "f1":
+        return verdict.Task(task.name, "tokens", cast(Any, task.metric), labels, gold, *sizes)
+    kinds = span_kinds(labels)
+    return verdict.Task(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
+
+
+def outcomes(task: LabelledTask, run: FineTuning) -> verdict.Outcomes:
+    """A run's predictions for the test examples, in the form of the verdict's kind of task."""
+    path = run.directory.path("predictions-test.json")
+    found = storage.read_json(path)
+    if found["where"] != [one.where for one in task.dataset.test]:
+        fix = "remove the run's folder and run the same command again"
+        raise InputError("holds predictions for other examples", where=path, fix=fix)
+    given = tuple(tuple(one) if isinstance(one, list) else one for one in found["outcomes"])
+    labels = task.dataset.labels
+    if task.config.task.kind == "question_answering":
+        score = exact_match if task.metric == "exact_match" else overlap_f1
+        return tuple(score(one, answer) for one, answer in zip(task.dataset.test, given, strict=True))
+    if task.config.task.kind == "token_classification":
+        if task.metric == "f1":
+            return spans_of(labels, span_kinds(labels), given)
+        if any(NO_LABEL in tags for tags in given):
+            fix = "raise data.max_seq_len, or cut the long examples yourself"
+            raise InputError("words beyond data.max_seq_len have no prediction", where=path, fix=fix)
+    return given
+
+
+def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
+    losses = [line["loss"] for line in run.directory.read_metrics() if "loss" in line]
+    fault, ended = "", run
+    if not run.ended:
+        fault = f"its health check stopped it, and its last finite weights are scored: {run.fault}"
+        ended = with_last_finite_weights(run)
+    scores = storage.read_json(ended.directory.path(RESULTS))["test"]
+    return verdict.Run(
+        run.start.name,
+        pretraining_run,
+        run.task.name,
+        run.seed,
+        float(scores[run.task.metric]),
+        outcomes(run.task, ended),
+        final_loss=losses[-1] if losses else None,
+        lowest_loss=min(losses, default=None),
+        fault=fault,
+    )
+
+
+def _protocol(comparison: Comparison) -> verdict.Protocol:
+    budget = comparison.budget
+    budgets, held_out = [], []
+    for task in comparison.tasks:
+        config = task.config
+        steps, examples = config.schedule.steps or 0, config.batch.examples
+        epochs = steps * examples / len(task.dataset.train)
+        budgets.append(f"{task.name}: {steps:,} steps of {examples} examples ({epochs:.3g} epochs)")
+        if config.data.validation is None:
+            held_out.append(task.name)
+    rates = ", ".join(map(wording.rate, budget.learning_rates))
+    search = f"Every arm tried the learning rates {rates} with seed {budget.search_seed} and kept the best of each task"
+    if len(budget.learning_rates) == 1:
+        search = f"Every arm had the learning rate {rates}"
+    named = wording.listed([task.name for task in comparison.tasks if task.name not in held_out])
+    validation = [f"For {named}, a file of its own."] if named else []
+    if held_out:
+        validation += [f"For {wording.listed(held_out)}, a share of the training file, another one with each seed."]
+    return verdict.Protocol(
+        budget=f"The same for every arm. {'; '.join(budgets)}. {search}.",
+        validation=" ".join(validation) + " It chose the learning rate, and each run's best checkpoint.",
+        test="Each run of the fresh seeds read it once, at its end. The search did not read it.",
+    )
