@@ -20,14 +20,14 @@ from maskwright.core.child import run_side_by_side
 from maskwright.core.config import flat
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
-from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.finetuning import FinetuneConfig, read_finetune_config
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.examples import chosen_metric
-from maskwright.tasks.finetune import prepare_finetuning, read_finetune_config
+from maskwright.tasks.finetune import prepare_finetuning
 from maskwright.tasks.models import RESULTS, load_model
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training.tensor_file import write_tensors

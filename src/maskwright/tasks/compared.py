@@ -190,24 +190,20 @@ def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
 
 def _protocol(comparison: Comparison) -> verdict.Protocol:
     budget = comparison.budget
-    budgets, held_out = [], []
+    budgets, validation = [], []
     for task in comparison.tasks:
         config = task.config
         steps, examples = config.schedule.steps or 0, config.batch.examples
         epochs = steps * examples / len(task.dataset.train)
         budgets.append(f"{task.name}: {steps:,} steps of {examples} examples ({epochs:.3g} epochs)")
-        if config.data.validation is None:
-            held_out.append(task.name)
+        own = "a file of its own" if config.data.validation else "a share of the training file, another with each seed"
+        validation.append(f"{task.name}: {own}")
     rates = ", ".join(map(wording.rate, budget.learning_rates))
     search = f"Every arm tried the learning rates {rates} with seed {budget.search_seed} and kept the best of each task"
     if len(budget.learning_rates) == 1:
         search = f"Every arm had the learning rate {rates}"
-    named = wording.listed([task.name for task in comparison.tasks if task.name not in held_out])
-    validation = [f"For {named}, a file of its own."] if named else []
-    if held_out:
-        validation += [f"For {wording.listed(held_out)}, a share of the training file, another one with each seed."]
     return verdict.Protocol(
         budget=f"The same for every arm. {'; '.join(budgets)}. {search}.",
-        validation=" ".join(validation) + " It chose the learning rate, and each run's best checkpoint.",
+        validation=f"{'; '.join(validation)}. It chose the learning rates and each run's best checkpoint.",
         test="Each run of the fresh seeds read it once, at its end. The search did not read it.",
     )
