@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
 
 from maskwright.core import storage
 from maskwright.core.child import run_side_by_side
@@ -39,7 +39,6 @@ NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
 """Metrics that choose a checkpoint but are no score of `verdict.results`."""
 OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", "data.test")
 """What differs between the runs of a comparison."""
-NEW_FOLDER = "put it back, or give --to a new folder"
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,11 @@ class FineTuning:
     @property
     def log(self) -> str:
         return f"{self.folder}.log"
+
+    @property
+    def name(self) -> str:
+        which = f", run {self.number + 1}" if len(self.start.locations) > 1 else ""
+        return f"{self.task.name}, {self.start.name}{which}, {os.path.basename(self.folder)}"
 
     @property
     def ended(self) -> bool:
@@ -234,59 +238,35 @@ def _read_task(
 
 
 def record(comparison: Comparison) -> dict[str, Any]:
-    """What decides the numbers of a comparison."""
-    arms = {
-        start.name: {
-            "locations": list(start.locations),
-            "weights": [one["sha256"] for one in comparison.tasks[0].starts[start.name]],
-            "random": start.random,
-        }
-        for start in comparison.starts
-    }
-    tasks = {}
+    """What decides the numbers of a comparison, under dotted names."""
+    found: dict[str, Any] = {"format": FORMAT, "base": comparison.starts[0].name, **asdict(comparison.budget)}
+    for start in comparison.starts:
+        found[f"{start.name}.locations"] = list(start.locations)
+        found[f"{start.name}.random"] = start.random
+        found[f"{start.name}.weights"] = [one["sha256"] for one in comparison.tasks[0].starts[start.name]]
     for task in comparison.tasks:
-        keys = {key: value for key, value in flat(task.config).items() if key not in OURS or key == "data.test"}
-        tasks[task.name] = {"examples": task.dataset.fingerprint, **keys}
-    return {
-        "format": FORMAT,
-        "arms": arms,
-        "base": comparison.starts[0].name,
-        "tasks": tasks,
-        "learning_rates": list(comparison.budget.learning_rates),
-        "seeds": comparison.budget.seeds,
-        "search_seed": comparison.budget.search_seed,
-    }
+        found[f"{task.name}.examples"] = task.dataset.fingerprint
+        keys = flat(task.config).items()
+        found |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS or key == "data.test"}
+    return cast(dict[str, Any], json.loads(json.dumps(found)))
 
 
 def open_folder(comparison: Comparison) -> None:
     """Begins the folder, or checks that it holds this comparison. Raises `InputError` naming what differs."""
-    folder, now = comparison.folder, json.loads(json.dumps(record(comparison)))
+    folder, now = comparison.folder, record(comparison)
     path = os.path.join(folder, "compare.json")
     if os.path.exists(path):
         before = storage.read_json(path)
-        was, is_ = dict(_leaves(before)), dict(_leaves(now))
-        for key in [*is_, *was]:
-            if was.get(key) != is_.get(key):
-                what = f"holds another comparison: {key} was {_short(was.get(key))} and is now {_short(is_.get(key))}"
-                raise InputError(what, where=folder, fix=NEW_FOLDER)
-        return
-    if others := [name for name in os.listdir(folder) if name != "lock" and not storage.is_temporary(name)]:
-        what = f"holds {sorted(others)[0]}, which is not of a comparison"
+        for key in [*now, *before]:
+            if key not in before or key not in now or before[key] != now[key]:
+                old, new = (f"{values.get(key, 'not there')!r:.60}" for values in (before, now))
+                what = f"holds another comparison: {key} was {old} and is {new} now"
+                raise InputError(what, where=folder, fix="put it back, or give --to a new folder")
+    elif others := [name for name in sorted(os.listdir(folder)) if name != "lock" and not storage.is_temporary(name)]:
+        what = f"holds {others[0]}, which is not of a comparison"
         raise InputError(what, where=folder, fix="give --to a new folder")
-    storage.write_json(path, now)
-
-
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        if isinstance(inner, dict) and inner:
-            yield from _leaves(inner, f"{prefix}{key}.")
-        else:
-            yield prefix + key, inner
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "…"
+    else:
+        storage.write_json(path, now)
 
 
 def random_folders(comparison: Comparison) -> Comparison:
@@ -388,20 +368,19 @@ def make(runs: Sequence[FineTuning], comparison: Comparison, at_once: int, label
 
 
 def _require_end(run: FineTuning, code: int) -> None:
-    where = os.path.relpath(run.folder, run.folder.partition(f"{os.sep}runs{os.sep}{run.task.name}{os.sep}")[0])
     if code == StoppedEarly.exit_code:
-        raise StoppedEarly(f"{where} was; run the same command again to go on", reason="asked")
+        raise StoppedEarly(f"{run.name} was stopped; the same command goes on", reason="asked")
     if code == HealthError.exit_code and run.fault:
-        warn(f"{where}: {run.fault}")
+        warn(f"{run.name}: {run.fault}")
     elif code or not run.ended:
         with open(run.log, encoding="utf-8", errors="replace") as file:
             last = (file.read().splitlines() or ["it said nothing"])[-1]
         fix = "mend it, then run the same command again; finished runs are kept"
-        raise JobError(f"a fine-tuning ended with code {code} ({last})", 2 if code == 2 else 1, where=run.log, fix=fix)
+        raise JobError(f"{run.name}, ended with code {code} ({last})", 2 if code == 2 else 1, where=run.log, fix=fix)
     else:
         split = "validation" if run.search else "test"
         scores = storage.read_json(run.directory.path(RESULTS))[split]
-        say(f"{where}: {split} {run.task.metric} {scores[run.task.metric]:.4f}")
+        say(f"{run.name}: {split} {run.task.metric} {scores[run.task.metric]:.4f}")
 
 
 def validation_score(run: FineTuning) -> float:

@@ -169,7 +169,8 @@ def outcomes(task: LabelledTask, run: FineTuning) -> verdict.Outcomes:
 
 
 def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
-    losses = [line["loss"] for line in run.directory.read_metrics() if "loss" in line]
+    lines = [line for line in run.directory.read_metrics() if "loss" in line]
+    losses = [line["loss"] for line in lines]
     fault, ended = "", run
     if not run.ended:
         fault = f"its health check stopped it, and its last finite weights are scored: {run.fault}"
@@ -184,6 +185,7 @@ def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
         outcomes(run.task, ended),
         final_loss=losses[-1] if losses else None,
         lowest_loss=min(losses, default=None),
+        tokens=lines[-1]["tokens"] if lines else None,
         fault=fault,
     )
 

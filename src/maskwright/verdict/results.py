@@ -103,8 +103,8 @@ class Run:
     """On the training examples, as the last line of the log has it."""
     lowest_loss: float | None = None
     """The lowest training loss of the log, whose lines are means over several steps."""
-    seconds: float | None = None
-    """What this fine-tuning took."""
+    tokens: int | None = None
+    """What this fine-tuning read. Seconds would be others when the same runs are made again."""
     fault: str = ""
     """What went wrong, such as a stop by the health check; empty for nothing."""
 

@@ -97,14 +97,14 @@ def costs(results: Results) -> Table:
         )
         for arm in results.arms
     )
-    header = ("arm", "what it is", "pretraining", "pretraining tokens", "fine-tuning, all runs")
+    header = ("arm", "what it is", "pretraining", "pretraining tokens", "fine-tuning tokens, all seeds")
     return Table("What each arm has cost", header, rows, words=2)
 
 
 def _finetuning(results: Results, arm: Arm) -> str:
-    seconds = [run.seconds for run in results.runs if run.arm == arm.name]
-    known = [one for one in seconds if one is not None]
-    return wording.duration(sum(known)) if len(known) == len(seconds) else wording.NOTHING
+    tokens = [run.tokens for run in results.runs if run.arm == arm.name]
+    known = [one for one in tokens if one is not None]
+    return wording.tokens(sum(known) if len(known) == len(tokens) else None)
 
 
 def rates(results: Results) -> Table | None:

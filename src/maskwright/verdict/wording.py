@@ -194,7 +194,7 @@ def question(report: Report) -> str:
         "This page is about these checkpoints: would fine-tuning the same weights with other seeds, and testing on "
         "other examples of the same kind, show the same difference? Whether the recipe would help again, in another "
         "pretraining run, is another question; it takes several pretraining runs of each arm "
-        "(--pretraining-runs A1,A2,…)."
+        "(NAME=RUN1,RUN2,…)."
     )
 
 

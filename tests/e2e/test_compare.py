@@ -1,0 +1,264 @@
+"""`maskwright compare` from YAML to page: equal budgets, test sets read last, restarts that change nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from command_line import COMMAND, maskwright
+from safetensors.numpy import save_file
+from warm import Popen
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.core.finetuning import FinetuneConfig, Task
+from maskwright.labels.dataset import Dataset
+from maskwright.labels.example import Answer, Example
+from maskwright.labels.metrics import Predictions, default_metric, measure
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks.compare import Budget, FineTuning, LabelledTask, Start, read_starts, read_tasks
+from maskwright.tasks.compared import outcomes, verdict_task
+from maskwright.verdict.metrics import scorer
+from maskwright.verdict.results import read_results
+
+SHAPE = ModelConfig(400, 32, 2, 2, 64, 66)
+WORDS = ["the", "fox", "saw", "a", "garden", "and", "old", "house", "was", "near", "river", "with", "trees"]
+
+
+@pytest.fixture
+def model(tmp_path: Path, tokenizer: str) -> str:
+    """What a pretrained model is to a comparison: a folder whose weights are the same for every seed."""
+    folder = tmp_path / "model"
+    shutil.copytree(tokenizer, folder)
+    (folder / "config.json").write_text(json.dumps(to_hf_config(SHAPE)))
+    save_file(initial_parameters(SHAPE, 7), str(folder / "model.safetensors"))
+    return str(folder)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    """Texts that are `good` when they name a fox. There is no `model` in the YAML."""
+    values: dict[str, Any] = {
+        "data": {"max_seq_len": 32},
+        "schedule": {"steps": 10},
+        "batch": {"examples": 16},
+        "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
+        "logging": {"every_steps": 2},
+        "checkpoint": {"save_every_steps": 4},
+    }
+    draw = random.Random(3)
+    for split, count in (("train", 90), ("test", 60)):
+        path = tmp_path / f"{split}.csv"
+        lines = [" ".join(draw.choices(WORDS, k=draw.randint(3, 14))) for _ in range(count)]
+        path.write_text("text,label\n" + "".join(f"{x},{'good' if 'fox' in x.split() else 'bad'}\n" for x in lines))
+        values["data"][split] = str(path)
+    path = tmp_path / "foxes.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def below(folder: Path, name: str) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob(name))}
+
+
+def stop(folder: Path, words: list[object], number: int, run: str, cwd: Path) -> int:
+    """Starts the comparison, and sends it the signal when that run has begun to train. Returns its exit code."""
+    with Popen([*COMMAND, *map(str, words)], cwd=cwd) as process:
+        metrics = folder / "runs" / "foxes" / run / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        while not metrics.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(number)
+        code = process.wait(60)
+    directory, deadline = RunDirectory(str(metrics.parent)), time.monotonic() + 20
+    while directory.is_locked() and time.monotonic() < deadline:  # the kernel ends it with its parent
+        time.sleep(0.02)
+    assert not directory.is_locked()
+    return code
+
+
+def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Path, tmp_path: Path) -> None:
+    """And what it holds: the search without a test set, the fresh seeds, scores that are those of the runs."""
+    folder = tmp_path / "whole"
+    words = ["compare", model, "--base", "random", "--on", task, "--learning-rates", "1e-3,4e-3", "--seeds", 2]
+    said = maskwright(*words, "--to", folder, cwd=tmp_path)
+    assert "Cannot conclude whether model helped on foxes." in said and "at least 6 seeds" in said
+    results = read_results(str(folder / "results.json"))
+    assert [arm.name for arm in results.arms] == ["random", "model"]
+    assert [(run.arm, run.seed) for run in results.runs] == [(a, s) for s in (1, 2) for a in ("random", "model")]
+    for run in results.runs:
+        directory = RunDirectory(str(folder / "runs" / "foxes" / run.arm / f"seed-{run.seed}"))
+        record, losses = directory.read_config()["config"], [x["loss"] for x in directory.read_metrics() if "loss" in x]
+        (search,) = [one for one in results.searches if one.arm == run.arm]
+        assert (record["optimizer.learning_rate"], record["seed"]) == (search.chosen, run.seed)
+        assert dict(search.rates)[search.chosen] == max(score for _, score in search.rates)
+        assert (run.lowest_loss, run.final_loss) == (min(losses), losses[-1])
+        scores = storage.read_json(directory.path("results.json"))
+        assert run.score == scores["test"]["accuracy"] and not os.path.exists(directory.checkpoints)
+        for rate, score in search.rates:
+            tried = folder / "runs" / "foxes" / run.arm / f"rate-{rate!r}"
+            found = json.loads((tried / "results.json").read_text())
+            assert "test" not in found and found["validation"]["accuracy"] == score
+            assert not (tried / "predictions-test.json").exists()
+
+    # Nothing is made again, and another comparison does not mix with this one.
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
+    again = maskwright(*words, "--to", folder, "--json", cwd=tmp_path)
+    assert json.loads(again)["comparisons"][0]["verdict"] == "cannot conclude"
+    assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
+    maskwright(*words[:-1], 3, "--to", folder, cwd=tmp_path, code=2)
+
+    stopped = tmp_path / "stopped"
+    shutil.copytree(folder, stopped)
+    for name in ("results.json", "verdict.html", "verdict.md", "runs/foxes/model/seed-1.log"):
+        (stopped / name).unlink()
+    for name in ("model/seed-1", "random/seed-2", "model/seed-2"):
+        shutil.rmtree(stopped / "runs" / "foxes" / name)
+    whole_words = [*words, "--to", stopped]
+    assert stop(stopped, whole_words, signal.SIGKILL, "model/seed-1", tmp_path) == -signal.SIGKILL
+    assert stop(stopped, whole_words, signal.SIGTERM, "random/seed-2", tmp_path) == 75
+    assert not (stopped / "verdict.html").exists()
+    maskwright(*whole_words, cwd=tmp_path)
+    for name in ("results.json", "predictions-*.json", "verdict.*"):
+        assert below(stopped, name) == below(folder, name), name
+
+
+@pytest.mark.long
+def test_the_same_weights_twice_show_no_difference(model: str, task: Path, tmp_path: Path) -> None:
+    twin = str(tmp_path / "twin")
+    shutil.copytree(model, twin)
+    words = ["compare", model, twin, "--on", task, "--learning-rates", "2e-3", "--processes-at-once", 2, "--seeds", 6]
+    said = maskwright(*words, "--to", "aa", cwd=tmp_path)
+    assert "No difference shown between twin and model on foxes." in said
+    assert "In every run, twin gave the same answers as model." in said
+
+
+@pytest.mark.long
+def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task: Path, tmp_path: Path) -> None:
+    """At this rate weights are not finite after one step. For the recipe, random weights are drawn twice too."""
+    twin = str(tmp_path / "twin")
+    shutil.copytree(model, twin)
+    words = ["compare", f"ours={model},{twin}", "--base", "random", "--on", task, "--learning-rates", "1e38"]
+    said = maskwright(*words, "--seeds", 1, "--to", "fault", cwd=tmp_path)
+    assert "4 of the 4 runs learned nothing or had a fault" in said and "2 pretraining runs" in said
+    results = read_results(str(tmp_path / "fault" / "results.json"))
+    assert all("its last finite weights are scored" in run.fault for run in results.runs)
+    assert {arm.pretraining_runs for arm in results.arms} == {("1", "2"), ("model", "twin")}
+
+
+# ---- before the first run --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("models", "base", "said"),
+    [
+        (["random"], None, "random alone is nothing to compare"),
+        (["a"], None, "a alone is nothing to compare"),
+        (["x/a", "y/a"], None, "two arms are called a"),
+        (["a", "b=a"], None, "is named twice"),
+        (["a", "random", "random"], None, "two arms are called random"),
+        (["a", "b"], "c", "c is no arm of this comparison"),
+        (["a=a1,a2", "b"], None, "b has one pretraining run where another arm has several"),
+    ],
+)
+def test_arms_that_are_none_are_refused(models: list[str], base: str | None, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_starts(models, base)
+    assert said in str(caught.value) and "Fix: " in str(caught.value)
+
+
+def test_arms_and_their_order() -> None:
+    def names(models: list[str], base: str | None = None) -> list[str]:
+        return [start.name for start in read_starts(models, base)]
+
+    assert names(["x/a", "y/b/"]) == ["a", "b"]
+    assert names(["x/a"], "random") == names(["random", "x/a"]) == ["random", "a"]
+    assert names(["x/a", "b", "random"], "b") == ["b", "a", "random"]
+    first, second = read_starts(["mine=x/a,y/a", "random"], None)
+    assert first.name == "mine" and [os.path.basename(os.path.dirname(one)) for one in first.locations] == ["x", "y"]
+    assert second == Start("random", first.locations, random=True)
+
+
+def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load(task.read_text())
+
+    def said(overrides: tuple[str, ...] = (), **data: Any) -> str:
+        path = tmp_path / "other.yaml"
+        path.write_text(yaml.safe_dump({**values, "data": {**values["data"], **data}}))
+        with pytest.raises(InputError) as caught:
+            read_tasks([str(path)], read_starts([model], "random"), overrides, Budget((1e-3,), 6))
+        return str(caught.value)
+
+    assert "has no test set" in said(test=None)
+    assert "seed is what a comparison sets itself" in said(("seed=4",))
+    (tmp_path / "odd.csv").write_text("text,label\na fox,good\na house,purple\n")
+    assert "odd.csv:3" in said(test=str(tmp_path / "odd.csv"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    words = ["compare", model, "--base", "random", "--on", str(task), "--to"]
+    maskwright(*words, "full", cwd=tmp_path, code=2)
+    maskwright(*words, "new", "--set", "data.label=colour", cwd=tmp_path, code=2)
+    maskwright(*words, "new", "--learning-rates", "1e-3,fast", cwd=tmp_path, code=2)
+    assert not (tmp_path / "new").exists() and sorted(os.listdir(tmp_path / "full")) == ["notes.txt"]
+
+
+# ---- predictions in the verdict's form -------------------------------------------------------------------------------
+
+TAGS = ("O", "B-X", "I-X", "B-Y")
+EXAMPLES: dict[str, Callable[[random.Random, int], Example]] = {
+    "single_label_classification": lambda draw, n: Example("a", n, labels=(draw.choice(TAGS),)),
+    "multi_label_classification": lambda draw, n: Example("a", n, labels=tuple(draw.sample(TAGS, draw.randint(0, 3)))),
+    "regression": lambda draw, n: Example("a", n, value=draw.random()),
+    "token_classification": lambda draw, n: Example("a", n, words=("x",) * 6, labels=tuple(draw.choices(TAGS, k=6))),
+    "question_answering": lambda draw, n: Example("a", n, answers=(Answer(f"the {draw.choice(WORDS)} fox", 0),)),
+}
+FOUND: dict[str, Callable[[random.Random], Any]] = {
+    "single_label_classification": lambda draw: draw.randrange(4),
+    "multi_label_classification": lambda draw: tuple(sorted(draw.sample(range(4), draw.randint(0, 3)))),
+    "regression": lambda draw: draw.random(),
+    "token_classification": lambda draw: tuple(draw.choices(range(4), k=6)),
+    "question_answering": lambda draw: draw.choice(["a river fox", "fox", "near"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric"),
+    [
+        *((kind, None) for kind in EXAMPLES),
+        ("token_classification", "accuracy"),
+        ("question_answering", "exact_match"),
+        ("single_label_classification", "matthews_corrcoef"),
+    ],
+)
+def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, tmp_path: Path) -> None:
+    draw = random.Random(1)
+    examples = [EXAMPLES[kind](draw, number) for number in range(40)]
+    found = tuple(FOUND[kind](draw) for _ in examples)
+    labels = TAGS if "classification" in kind else ()
+    own = Task(kind=kind)
+    config = FinetuneConfig.model_construct(task=own)
+    dataset = Dataset([], [], examples, labels, None, "")  # type: ignore[arg-type]
+    metric = metric or default_metric(own, labels)
+    given = LabelledTask("task", "task.yaml", config, dataset, metric, {})
+    run = FineTuning(given, Start("a", ("a",)), 0, 1e-3, 1, False, str(tmp_path))
+    record = {"outcomes": found, "where": [one.where for one in examples]}
+    storage.write_json(str(tmp_path / "predictions-test.json"), record)
+    task = verdict_task(given)
+    score = scorer(task, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
+    assert score.item() == pytest.approx(measure(own, labels, examples, Predictions(found, None))[metric], abs=1e-12)
+    with pytest.raises(InputError, match="predictions for other examples"):
+        outcomes(replace(given, dataset=replace(dataset, test=examples[::-1])), run)
