@@ -20,7 +20,7 @@ from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, longest_row
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import Encoded, WordTargets, encode, open_tokenizer
+from maskwright.labels.encode import Encoded, WordTargets, encode
 from maskwright.labels.example import Example
 from maskwright.labels.rows import Examples, Packer
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, model_config, recorded_config, training_flops
@@ -130,8 +130,6 @@ class PreparedFinetuning:
 
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.tokenizer_folder, folder)
-        if self.config.task.kind == "token_classification":
-            open_tokenizer(self.tokenizer_folder, words=True).save(os.path.join(folder, "tokenizer.json"))
 
     def describe(self) -> str:
         config, model, sizes = self.config, self.model, self.dataset.report.sizes
