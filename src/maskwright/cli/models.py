@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from json import dumps
 from typing import Annotated, Literal
 
 import typer
@@ -326,13 +327,17 @@ def schema(
     recipe: Annotated[
         str | None, typer.Option(metavar="NAME", help="Print this recipe instead, to begin a YAML of your own with.")
     ] = None,
+    finetune: Annotated[bool, typer.Option("--finetune", help="The YAML of `maskwright finetune`.")] = False,
 ) -> None:
     """Print the JSON schema of a run's YAML, for editors."""
-    from maskwright.cli.pages import run_page
+    from maskwright.cli.pages import finetuning_page, run_page
     from maskwright.core import recipes
-    from maskwright.core.config import json_schema
+    from maskwright.core.config import RunConfig
+    from maskwright.core.finetuning import FinetuneConfig
 
     if recipe is not None:
         print(recipes.read(recipe).rstrip())
-        return
-    print(run_page().rstrip() if as_markdown else json_schema())
+    elif as_markdown:
+        print((finetuning_page() if finetune else run_page()).rstrip())
+    else:
+        print(dumps((FinetuneConfig if finetune else RunConfig).model_json_schema(), indent=2))
