@@ -107,7 +107,7 @@ def test_only_resumable_keys_may_change() -> None:
 
 
 def test_schema_describes_every_key() -> None:
-    schema = json.dumps(RunConfig.model_json_schema())
+    schema = json.dumps(c.RunConfig.model_json_schema())
     for key in c.ALL_KEYS:
         assert f'"{key.rsplit(".", 1)[-1]}"' in schema
 
