@@ -93,9 +93,9 @@ def cpu_threads() -> int:
 
 
 def use_exact_sums(exact: bool) -> None:
-    """On CUDA, some kernels add in whatever order their threads come, as flash attention's backward pass does. torch then
-    takes kernels with one order, and raises `RuntimeError` where there is none (its page "Reproducibility"). With
-    `warn_only`, flash and memory-efficient attention would keep to the kernels without an order."""
+    """On CUDA, some kernels add in whatever order their threads come, as flash attention's backward pass does. If they
+    may not, torch takes others, and raises `RuntimeError` where there are none (its page "Reproducibility"). With
+    `warn_only`, flash and memory-efficient attention would keep theirs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(exact)
     # Otherwise each new tensor is filled first, for nothing.
