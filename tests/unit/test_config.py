@@ -146,6 +146,12 @@ def test_weights_that_muon_leaves_too_large_are_foreseen(
         assert decay and unusual_settings(run(float(decay[1]))) == []
 
 
+def test_no_recipe_has_what_is_most_often_a_slip() -> None:
+    """With 0.01, the modern recipe's weights would end ten times as large as they begin."""
+    assert {name: found for name in recipes.names() if (found := unusual_settings(c.read_config(name)))} == {}
+    assert unusual_settings(c.read_config("modern", ["optimizer.weight_decay=0.01"]))
+
+
 def test_too_much_of_too_little_text_is_doubted(config: Callable[..., c.RunConfig]) -> None:
     """The store holds some 30 documents out of 300."""
     once, often = (config(**{"schedule.steps": steps}) for steps in (100, 100_000))
