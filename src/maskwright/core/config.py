@@ -105,7 +105,8 @@ class Optimizer(Section):
     eps: Annotated[float, Field(gt=0.0)] = 1e-6
     """Added to the square root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """Weight decay of matrices. Biases and LayerNorms are not decayed."""
+    """Weight decay of matrices. Biases and LayerNorms are not decayed. Muon needs more than AdamW, such as 0.3: without
+    it, the weights grow large and the model fine-tunes badly."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
     """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
 

@@ -39,6 +39,7 @@ from maskwright.engines.torch.prepare import (
     choose_compile,
     choose_device,
     choose_dtype,
+    needs_any_order,
     prepare,
     use_exact_sums,
     use_threads,
@@ -162,9 +163,19 @@ class TorchEngine:
             self.weights.begin(len(batches) * self.dp_degree)
             self._accumulate(batches[0], local[0], final=False)
 
-        self._fitting(batches[0], train)
-        for batch in held_out[:1]:
-            self._evaluate(batch)
+        def both() -> None:
+            self._fitting(batches[0], train)
+            for batch in held_out[:1]:
+                self._evaluate(batch)
+
+        try:
+            both()
+        except RuntimeError as error:
+            if not needs_any_order(both):
+                raise
+            what = f"an operation has no exact form on {self.device}: {str(error).partition('. ')[0]}"
+            fix = "--set engine.reproducibility=fast"
+            raise MaskwrightError(what, where="engine.reproducibility exact", fix=fix) from error
         self.exchange(0.0, 0, urgent=False)
 
     def step(
