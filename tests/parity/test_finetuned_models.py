@@ -17,11 +17,11 @@ from safetensors.numpy import save_file
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
-from maskwright.core.finetuning import Task
 from maskwright.engines.base import TrainState
+from maskwright.labels.config import Task
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
-from maskwright.model.config import ModelConfig, TaskKind
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.config import LABELLED, read_hf_config, read_labels, to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.networks import build
@@ -84,20 +84,20 @@ def test_export_of_every_head_is_proven_and_loads_again(
         written = json.load(file)
     if task in LABELLED:
         assert written["id2label"] == {"0": "O", "1": "B-PER", "2": "I-PER"} and written["label2id"]["I-PER"] == 2
-    assert written.get("problem_type") == (task if "classif" in task and "token" not in task else None) or (
-        task == "regression" and written["problem_type"] == "regression"
-    )
+    assert written.get("problem_type") == (task if task in SEQUENCE_TASKS else None)
     assert export(again, str(tmp_path / "again")) < 1e-5
 
 
 @pytest.mark.parametrize("kind", list(SHAPES))
-def test_pipelines_of_transformers_say_what_our_logits_say(kind: str, tokenizer: str, tmp_path: Path) -> None:
+def test_words_are_tagged_alike_by_the_exported_folder(kind: str, tokenizer: str, tmp_path: Path) -> None:
     """A tagger's folder is used on words, as a reader of its card would."""
     run = load_model(str(finished_run(tmp_path / "run", shape(kind, "token_classification"), tokenizer)))
     folder = str(tmp_path / "model")
     export(run, folder)
     words = ["The", "fox", "Größe", "saw", "the", "garden."]
-    encoded = encode([Example("a", 1, words=tuple(words))], run.tokenizer_folder, Task(kind="token_classification"), (), 64)
+    encoded = encode(
+        [Example("a", 1, words=tuple(words))], run.tokenizer_folder, Task(kind="token_classification"), (), 64
+    )
     row = torch.from_numpy(encoded.row(0).astype(np.int64))[None]
     positions = torch.arange(row.shape[1])[None]
     places = torch.from_numpy(encoded.targets.position.astype(np.int64))  # type: ignore[union-attr]
@@ -122,10 +122,18 @@ def write_folder(folder: Path, config: ModelConfig, **changes: Any) -> Path:
     ("changes", "task", "labels"),
     [
         ({"problem_type": None}, "single_label_classification", ("LABEL_0", "LABEL_1", "LABEL_2")),
-        ({"problem_type": "multi_label_classification"}, "multi_label_classification", ("LABEL_0", "LABEL_1", "LABEL_2")),
+        (
+            {"problem_type": "multi_label_classification"},
+            "multi_label_classification",
+            ("LABEL_0", "LABEL_1", "LABEL_2"),
+        ),
         ({"problem_type": None, "id2label": {"0": "x"}}, "regression", ()),
         ({"problem_type": None, "id2label": None}, "single_label_classification", ("LABEL_0", "LABEL_1")),
-        ({"architectures": ["RobertaForTokenClassification"]}, "token_classification", ("LABEL_0", "LABEL_1", "LABEL_2")),
+        (
+            {"architectures": ["RobertaForTokenClassification"]},
+            "token_classification",
+            ("LABEL_0", "LABEL_1", "LABEL_2"),
+        ),
         ({"architectures": ["RobertaModel"]}, "masked_lm", ()),
     ],
 )
