@@ -17,8 +17,8 @@ from safetensors.numpy import save_file
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
+from maskwright.core.finetuning import Task
 from maskwright.engines.base import TrainState
-from maskwright.labels.config import Task
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
+from maskwright.core.finetuning import Task
 from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.by_label import calibration, classification_report, confusion_matrix, reliability
-from maskwright.labels.config import Task
 from maskwright.labels.encode import Encoded, WordTargets, encode
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import Predictions, decode, default_metric, measure, metric_names

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from maskwright.core.errors import InputError
-from maskwright.labels.config import Task
+from maskwright.core.finetuning import Task
 from maskwright.model.config import ModelConfig, recorded_config
 from maskwright.model.hf.config import LABELLED, class_name, read_labels
 from maskwright.model.hf.folder import read_model_folder
