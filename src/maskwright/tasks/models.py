@@ -8,15 +8,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from maskwright.core.errors import InputError
+from maskwright.core import storage
+from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.finetuning import Task
+from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, recorded_config
 from maskwright.model.hf.config import LABELLED, class_name, read_labels
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
+
+RESULTS = "results.json"
+"""What a fine-tuned run ends with: the step of its best checkpoint, and scores."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def load_model(location: str) -> TrainedModel:
     if directory.exists():
         record = directory.read_config()
         config = recorded_config(record["model"], directory.config)
-        loaded = checkpoint.load_newest(directory.checkpoints, set_aside=False)
+        loaded = load_best(directory) or checkpoint.load_newest(directory.checkpoints, set_aside=False)
         if loaded is None:
             raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
         parameters, step = loaded[0].parameters, loaded[0].step
@@ -70,6 +75,24 @@ def load_model(location: str) -> TrainedModel:
     task = None if config.task == "masked_lm" else Task(kind=config.task)
     labels = read_labels(location, config)
     return TrainedModel(location, config, parameters, location, vocabulary, labels=labels, task=task)
+
+
+def load_best(directory: RunDirectory) -> tuple[TrainState, dict[str, Any]] | None:
+    """The best checkpoint of a fine-tuned run: that of its results, or of its newest checkpoint while it has none."""
+    steps = checkpoint.whole_steps(directory.checkpoints)
+    results = directory.path(RESULTS)
+    if os.path.exists(results):
+        best = storage.read_json(results).get("step")
+    elif steps:
+        best = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step")
+    else:
+        best = None
+    if best is None:
+        return None
+    if best not in steps:
+        what, fix = f"its best checkpoint, that of step {best:,}, is gone", "put it back, or fine-tune again"
+        raise CheckpointError(what, where=directory.checkpoints, fix=fix)
+    return checkpoint.load(directory.path("checkpoints", step_folder(best)))
 
 
 def _recorded_task(record: dict[str, Any], config: ModelConfig, where: str) -> tuple[tuple[str, ...], Task | None]:

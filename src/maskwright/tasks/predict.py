@@ -21,12 +21,11 @@ from maskwright.labels.metrics import NO_LABEL, Predictions, decode
 from maskwright.labels.read import read_examples
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_conll, write_records
+from maskwright.tasks.examples import PREDICTION_TOKENS
 from maskwright.tasks.models import TrainedModel
 
 EXAMPLES_AT_ONCE = 2048
 """They are sorted by length and packed together; more would only take more memory."""
-TOKENS_AT_ONCE = 8192
-"""In a batch, padding included: what a CPU's caches and any GPU's memory take."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def ask(
 def _logits(engine: Engine, model: TrainedModel, encoded: Encoded) -> Any:
     kind = model.require_task().kind
     packer = Packer.of(encoded, kind, model.config.pad_token_id)
-    batches = prediction_batches(packer, max(1, TOKENS_AT_ONCE // packer.T))
+    batches = prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T))
     return in_order(packer, batches, engine.predict([one.batch for one in batches]))
 
 

@@ -22,7 +22,7 @@ from maskwright.tasks.room import state_bytes
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training.copies import Copies
-from maskwright.training.loop import Job
+from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
 from maskwright.training.replay import write_bundle
 

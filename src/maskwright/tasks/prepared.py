@@ -9,7 +9,7 @@ from maskwright.core.config import RunConfig
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import Parameters
-from maskwright.training.loop import Job
+from maskwright.training.job import Job
 from maskwright.training.objective import Objective
 
 

@@ -21,7 +21,7 @@ from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import engine_config, too_large
 from maskwright.training.beats import Beats
 from maskwright.training.health import LossWatch, Rollbacks
-from maskwright.training.loop import Job
+from maskwright.training.job import Job
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest
 

@@ -36,7 +36,8 @@ from maskwright.tasks.start import BEGIN, RESTORE, environment, for_all_ranks, m
 from maskwright.training import checkpoint
 from maskwright.training.beats import Beats
 from maskwright.training.copies import Copies
-from maskwright.training.loop import Job, restore, save, train, update_status
+from maskwright.training.job import Job
+from maskwright.training.loop import restore, save, train, update_status
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
