@@ -86,3 +86,44 @@ def predict(
             may_be_none=no_answer,
         )
     )
+
+
+@app.command("embed")
+def embed(
+    model: Model,
+    source: Annotated[
+        str | None,
+        typer.Option("--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", metavar="FILE", help="File to write: .npy for the vectors alone, .parquet beside the texts."
+        ),
+    ] = None,
+    text: Text = None,
+    max_seq_len: MaxSeqLen = None,
+    on_bad_input: SkipBadInput = "error",
+    sentence_transformers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Also write a folder that sentence-transformers loads, with the same vectors."
+        ),
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Write a vector for each text: the mean of its tokens' last hidden states."""
+    from maskwright.core.errors import InputError
+    from maskwright.tasks import embed as task
+    from maskwright.tasks.export import announce
+    from maskwright.tasks.models import load_model
+    from maskwright.tasks.predict import Given
+
+    if (source is None) != (output is None) or not (source or sentence_transformers):
+        raise InputError("nothing to do", fix="give --input and --output, or --sentence-transformers, or all three")
+    trained = load_model(model)
+    if sentence_transformers is not None:
+        announce(task.export_for_sentence_transformers(trained, sentence_transformers), sentence_transformers)
+    if source is not None and output is not None:
+        given = Given(tuple(text or ()), None, max_seq_len, on_bad_input == "skip")
+        say(task.embed(trained, source, output, given=given, device=device))

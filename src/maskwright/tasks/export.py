@@ -19,7 +19,7 @@ from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import count_parameters
 from maskwright.model.torch.compare import largest_difference
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.models import TrainedModel
+from maskwright.tasks.models import RESULTS, TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
@@ -44,8 +44,7 @@ def export(model: TrainedModel, folder: str) -> float:
     """
     if os.path.exists(folder):
         raise InputError("already exists", where=folder, fix="choose another --to")
-    steps = model.run["config"].get("schedule.steps") if model.run else None
-    if steps is not None and model.step != steps:
+    if model.run and not _has_ended(model, steps := model.run["config"]["schedule.steps"]):
         warn(f"{model.location}: the run has not ended; this exports its step {model.step:,} of {steps:,}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
@@ -64,6 +63,11 @@ def export(model: TrainedModel, folder: str) -> float:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return difference
+
+
+def _has_ended(model: TrainedModel, steps: int) -> bool:
+    """A fine-tuned run may end early, and what is exported is its best step."""
+    return model.step == steps if model.task is None else os.path.exists(os.path.join(model.location, RESULTS))
 
 
 def _write_tokenizer(model: TrainedModel, folder: str) -> None:
