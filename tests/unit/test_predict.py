@@ -196,3 +196,31 @@ def test_mistakes_are_one_line_and_write_nothing(
     assert command(["predict", str(run), "--input", str(gap), "--output", str(out), "--on-bad-input", "skip"]) == 0
     assert f"{gap}:3 is left out: column 'text' is empty" in capfd.readouterr().err
     assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "2", "4"]
+
+
+def test_evaluate_judges_fine_tuned_models(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The gold labels are what `predict` said, but for the first three, which are all another one."""
+    run, _, _ = made("single_label_classification", tokenizer, tmp_path)
+    texts, out, gold = tmp_path / "texts.csv", tmp_path / "out.jsonl", tmp_path / "gold.tsv"
+    texts.write_text("text\n" + "".join(f'"{text}"\n' for text in TEXTS), encoding="utf-8")
+    predicted(run, "--input", texts, "--output", out)
+    said = [record["label"] for record in written(out)]
+    true = [LABELS[LABELS.index(label) - 1] for label in said[:3]] + said[3:]
+    lines = (f"{text}\t{label}\n" for text, label in zip(TEXTS, true, strict=True))
+    gold.write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
+    capfd.readouterr()
+    assert command(["evaluate", run, "--input", str(gold), "--device", "cpu", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["metrics"]["accuracy"] == 22 / 25 and found["count"] == 25 and found["labels"] == [*LABELS]
+    table = np.array(found["confusion"])
+    assert table.sum() == 25 and np.trace(table) == 22
+    assert [table[:, n].sum() for n in range(3)] == [said.count(label) for label in LABELS]
+    assert sum(part["count"] for part in found["calibration"]["bins"]) == 25
+    assert command(["evaluate", str(tmp_path / "model"), "--input", str(gold), "--device", "cpu"]) == 0
+    shown = capfd.readouterr().out
+    assert "accuracy               0.8800" in shown and "weighted avg" in shown and "expected calibration" in shown
+    assert command(["evaluate", run, "--device", "cpu"]) == 2
+    assert "names no labelled file. Fix: give --input" in capfd.readouterr().err
+    gold.write_text("text\tlabel\nA fox.\tB-LOC\n", encoding="utf-8")
+    assert command(["evaluate", run, "--input", str(gold), "--device", "cpu"]) == 2
+    assert f"{gold}:2: label 'B-LOC' is in the given split" in capfd.readouterr().err

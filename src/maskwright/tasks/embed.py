@@ -34,7 +34,7 @@ def embed(model: TrainedModel, source: str, output: str, *, given: Given, device
     length = row_length(model, TEXTS, data)
     found, cut = vectors(model, examples, length, device)
     if cut:
-        warn(f"{cut:,} texts are beyond {length} tokens, and their vectors tell of so many")
+        warn(f"the ends of {cut:,} texts lie beyond {length} tokens, so the model has not read them")
     write_vectors(output, found, [{"line": one.line, "text": one.text} for one in examples])
     return f"{output}: {found.shape[0]:,} vectors of {found.shape[1]} numbers"
 

@@ -162,20 +162,38 @@ def _base_name(folder: str | None) -> str | None:
 
 
 def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
-    records = [record for record in RunDirectory(model.location).read_metrics() if "valid_loss" in record]
-    lines = [f"- token store fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
+    source = "labelled data" if model.task else "token store"
+    lines = [f"- {source} fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
     lines += [f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in run.get("base_weights", {}).items()]
-    if records:
-        first, last = records[0], records[-1]
-        lines.append(
-            f"- held-out loss {first['valid_loss']:.4f} -> {last['valid_loss']:.4f}, masked accuracy "
-            f"{first['valid_accuracy']:.2%} -> {last['valid_accuracy']:.2%} (15 % masks, step {last['step']:,})"
-        )
+    lines += _scores(model) if model.task else _held_out(model)
     left_out = {"data.store", "model.init_from"}
     if run["config"].get("model.init_from"):
         left_out |= SHAPE_KEYS
     values = {key: value for key, value in run["config"].items() if value is not None and key not in left_out}
     return [*lines, "", "```json", json.dumps(values, indent=1), "```"]
+
+
+def _held_out(model: TrainedModel) -> list[str]:
+    records = [record for record in RunDirectory(model.location).read_metrics() if "valid_loss" in record]
+    if not records:
+        return []
+    first, last = records[0], records[-1]
+    return [
+        f"- held-out loss {first['valid_loss']:.4f} -> {last['valid_loss']:.4f}, masked accuracy "
+        f"{first['valid_accuracy']:.2%} -> {last['valid_accuracy']:.2%} (15 % masks, step {last['step']:,})"
+    ]
+
+
+def _scores(model: TrainedModel) -> list[str]:
+    """Of the exported step on each split, once the run has ended."""
+    path = os.path.join(model.location, RESULTS)
+    results = storage.read_json(path) if os.path.exists(path) else {}
+    return [
+        f"- {split}, {results[split]['examples']:,} examples: "
+        + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items() if name != "examples")
+        for split in ("validation", "test")
+        if split in results
+    ]
 
 
 def announce(difference: float, folder: str) -> None:

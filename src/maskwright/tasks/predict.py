@@ -157,7 +157,8 @@ def predict(
     engine = fp32_engine(model, device)
     said, cut = ask(engine, model, examples, length, may_be_none=may_be_none)
     if cut:
-        warn(f"{cut:,} {'words' if words else 'texts'} are beyond {length} tokens, and the model has not seen them")
+        lost = f"{cut:,} words lie" if words else f"the ends of {cut:,} texts lie"
+        warn(f"{lost} beyond {length} tokens, so the model has not read them")
     if words and os.path.splitext(output)[1].lower() in COLUMNS:
         tags = [[_name(model, tag) for tag in outcome] for outcome in said.outcomes]
         write_conll(output, [[*zip(one.words, of, strict=True)] for one, of in zip(examples, tags, strict=True)])
