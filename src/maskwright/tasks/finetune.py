@@ -77,6 +77,8 @@ class PreparedFinetuning:
     start: TrainedModel | None
     """None for a random model, and for a run that is continued."""
     tokenizer_folder: str
+    max_seq_len: int
+    """Of the rows."""
 
     @property
     def label_smoothing(self) -> float:
@@ -133,9 +135,7 @@ class PreparedFinetuning:
         if not examples:
             return None
         config = self.config
-        encoded = encode(
-            examples, self.tokenizer_folder, config.task, self.dataset.labels, longest_row(config.data, config.task)
-        )
+        encoded = encode(examples, self.tokenizer_folder, config.task, self.dataset.labels, self.max_seq_len)
         return Packer.of(encoded, config.task.kind, self.model.pad_token_id)
 
     def objective(self) -> Finetuning:
@@ -160,7 +160,7 @@ class PreparedFinetuning:
                 f"model: {class_name(model)}, {model.num_hidden_layers} layers x {model.hidden_size}, "
                 f"{human_count(parameters)} parameters",
                 f"data: {splits} examples{labels}; {human_count(tokens)} training tokens"
-                + (f", {cut:,} training examples cut at {longest_row(config.data, config.task)} tokens" if cut else ""),
+                + (f", {cut:,} training examples cut at {self.max_seq_len} tokens" if cut else ""),
                 f"run: {steps:,} steps of {config.batch.examples} examples, {epochs:.2f} epochs; best by "
                 f"{chosen_metric(config, self.dataset.labels)}",
                 f"memory for weights and optimizer: {human_bytes(state_bytes(self))}; each checkpoint: "
@@ -235,6 +235,8 @@ def prepare_finetuning(
         vocabulary = read_vocabulary(tokenizer)
         model = _with_head(model_config(shape, vocabulary.size, longest_row(config.data, config.task)), config, dataset)
     longest = longest_row(config.data, config.task)
+    if config.data.max_seq_len is None:
+        longest = min(longest, model.max_seq_len)
     if longest > model.max_seq_len:
         what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can take"
         raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {model.max_seq_len} or less")
@@ -249,7 +251,7 @@ def prepare_finetuning(
         class_weights=class_weights(config, dataset, encoded),
     )
     train = Examples(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
-    return PreparedFinetuning(resolved, model, dataset, train, start, tokenizer)
+    return PreparedFinetuning(resolved, model, dataset, train, start, tokenizer, longest)
 
 
 def dry_run(config: FinetuneConfig, location: str) -> PreparedFinetuning:
