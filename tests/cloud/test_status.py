@@ -19,7 +19,7 @@ from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
-from maskwright.launch.target import JobSpec, Pretrain
+from maskwright.launch.target import JobSpec, Training
 
 LAB: dict[str, Any] = {
     "name": "lab1",
@@ -121,7 +121,7 @@ def test_a_whole_environment_at_work_agrees_with_its_yaml(lab: Cloud, cli: Cli, 
     for worker, name in enumerate(run(lab)):
         beat(lab, worker, name)
         note(lab, "health", name, {"step": "agent", "ok": True, "what": ""})
-    spec = JobSpec(Pretrain("x", "r"))
+    spec = JobSpec(Training("x", "r"))
     lab.put("gs://lab-proj-lab1-runs/jobs/slice/job.json", spec.to_json())
     found = look(cli, tmp_path)
     assert set(verdicts(found).values()) == {"works"} and all(host["well"] for host in found["hosts"][0]["hosts"])

@@ -14,7 +14,7 @@ from maskwright.cloud.jobs.policy import Action, Rules
 from maskwright.cloud.jobs.watcher import HISTORY, Limits, Machines, Refused, Watcher
 from maskwright.core.errors import Locked, MaskwrightError
 from maskwright.core.folder import Folder
-from maskwright.launch.target import JobSpec, Pretrain
+from maskwright.launch.target import JobSpec, Training
 
 Killed = KeyboardInterrupt
 """What no code under test catches, as SIGKILL."""
@@ -110,7 +110,7 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(lease_module, "SILENT_SECONDS", 0.0)
     folder = Folder(f"file://{tmp_path}/jobs")
-    folder.put("job.json", JobSpec(Pretrain("x", "r"), grace_seconds=30.0).to_json().encode())
+    folder.put("job.json", JobSpec(Training("x", "r"), grace_seconds=30.0).to_json().encode())
     return Scene(folder, Machinery())
 
 
@@ -177,7 +177,7 @@ def test_host_that_refuses_ends_the_job_by_its_line(scene: Scene) -> None:
     # It stopped itself meanwhile. A new submission gets new hosts, once.
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
     scene.folder.put_json("idle/m-1.json", {"what": "start-up failed"})
-    scene.folder.put("job.json", JobSpec(Pretrain("x", "r"), submission=2).to_json().encode())
+    scene.folder.put("job.json", JobSpec(Training("x", "r"), submission=2).to_json().encode())
     assert scene.turn().kind == "make" and scene.machinery.acts == ["up 0", "down", "up 0"]
 
 
@@ -188,7 +188,7 @@ def test_hosts_that_stopped_themselves_are_made_again_when_there_is_a_job(scene:
     scene.result(0)
     scene.watching()
     assert scene.turn().kind == "end" and scene.machinery.acts == []
-    scene.folder.put("job.json", JobSpec(Pretrain("x", "r"), submission=2).to_json().encode())
+    scene.folder.put("job.json", JobSpec(Training("x", "r"), submission=2).to_json().encode())
     assert scene.turn().kind == "make" and scene.machinery.acts == ["down", "up 0"]
 
 
@@ -204,7 +204,7 @@ def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Sce
         scene.folder.put_json(f"idle/{name}.json", {"what": "start-up failed"})
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
     assert "m-0: mounts: no NFS" in scene.until("end").why
-    scene.folder.put("job.json", JobSpec(Pretrain("x", "r"), submission=2).to_json().encode())
+    scene.folder.put("job.json", JobSpec(Training("x", "r"), submission=2).to_json().encode())
     assert scene.turn().kind == "make" and scene.turn().why == "whole"
 
 

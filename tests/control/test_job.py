@@ -23,10 +23,10 @@ from maskwright.launch.ssh import host as host_module
 from maskwright.launch.ssh import slice as slice_module
 from maskwright.launch.ssh.host import Attempt
 from maskwright.launch.ssh.script import first_command, script_for
-from maskwright.launch.target import JobSpec, Pretrain, parse_spec
+from maskwright.launch.target import JobSpec, Training, parse_spec
 from maskwright.training.stop import StopRequest
 
-SPEC = JobSpec(Pretrain("a.yaml", "runs/a"), folder="maskwright", grace_seconds=3.0)
+SPEC = JobSpec(Training("a.yaml", "runs/a"), folder="maskwright", grace_seconds=3.0)
 
 
 COMMAND = asdict(SPEC.command)
@@ -36,7 +36,7 @@ COMMAND = asdict(SPEC.command)
 
 
 def test_spec_comes_back_from_json() -> None:
-    command = Pretrain("a.yaml", "runs/a", ("a.b='c d'",), 0.1, 7, 3, 8)
+    command = Training("a.yaml", "runs/a", ("a.b='c d'",), 0.1, 7, 3, 8)
     spec = JobSpec(command, ("HF_TOKEN", "_a1"), "x", "echo 'é\n'", 0, 12.5, 7)
     assert parse_spec(spec.to_json(), "job.json") == spec
     assert parse_spec(SPEC.to_json(), "job.json") == SPEC
@@ -80,8 +80,8 @@ def test_spec_lacks_a_key_or_is_no_json() -> None:
 
 
 def test_words_are_those_that_a_person_would_type() -> None:
-    assert Pretrain("a.yaml", "runs/a").words() == ["pretrain", "a.yaml", "--run", "runs/a"]
-    command = Pretrain("a.yaml", "runs/a", ("a=1", "b=c d"), 0.5, 100, 3, processes=2)
+    assert Training("a.yaml", "runs/a").words() == ["pretrain", "a.yaml", "--run", "runs/a"]
+    command = Training("a.yaml", "runs/a", ("a=1", "b=c d"), 0.5, 100, 3, processes=2)
     limits = "--stop-after-hours 0.5 --stop-after-steps 100 --profile-steps 3 --processes 2"
     assert command.words()[4:] == ["--set", "a=1", "--set", "b=c d", *limits.split()]
 
@@ -214,7 +214,7 @@ def test_words_and_values_survive_the_shell(hosts: Hosts, capsys: pytest.Capture
     words = ["it's", 'a "b"', "$HOME `id` \\", "x\ny", "", "*", "--set", "a=b c", "é"]
     there = ["pretrain", "a", "--run", "b", *(w for word in words for w in ("--set", word)), "--node-rank", "1"]
     hosts.plan(0, 'printf "<%s>" "$@" "$ODD"; echo')
-    spec = replace(SPEC, command=Pretrain("a", "b", tuple(words)), environment=("ODD",))
+    spec = replace(SPEC, command=Training("a", "b", tuple(words)), environment=("ODD",))
     [end] = finish(begin(hosts, spec, values={"ODD": 'v\'1 "$2"\n'}, more=["--node-rank", "1"]))
     assert end.code == 0
     text = "".join(line.removeprefix("host 0 | ") for line in capsys.readouterr().out.splitlines(True))

@@ -13,7 +13,7 @@ from maskwright.cli import places
 from maskwright.cli.main import app
 from maskwright.core.errors import InputError
 from maskwright.launch.bucket.place import Bucket
-from maskwright.launch.target import Pretrain, submit
+from maskwright.launch.target import Training, submit
 
 MOST_OPTIONS = 18
 CHOICES = {"kind", "via", "strategy", "target"}
@@ -67,7 +67,7 @@ def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[st
 
 def test_a_program_submits_as_the_command_line_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.yaml").write_text("data: {store: /data/s}\nschedule: {steps: 1}\n")
-    command = Pretrain(str(tmp_path / "a.yaml"), "/runs/a")
+    command = Training(str(tmp_path / "a.yaml"), "/runs/a")
     submit(places.place("ray")(follow=True), command, dry_run=True)
     assert "entrypoint   exec maskwright pretrain a.yaml --run /runs/a\n" in capsys.readouterr().out
     for secret in (command.setting("a=https://me:hunter2@host"), command):

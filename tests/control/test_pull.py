@@ -21,10 +21,10 @@ from maskwright.core.folder import Folder
 from maskwright.launch.bucket import agent as agent_module
 from maskwright.launch.bucket import leader, machine, queue
 from maskwright.launch.bucket.place import Bucket as BucketPlace
-from maskwright.launch.target import JobSpec, Pretrain
+from maskwright.launch.target import JobSpec, Training
 
 COMMAND = [sys.executable, "-m", "maskwright"]
-JOB = Pretrain("a.yaml", "runs/a")
+JOB = Training("a.yaml", "runs/a")
 
 
 @dataclass

@@ -21,7 +21,7 @@ from maskwright.launch.ray.gang import Gang, choose, require_lasting
 from maskwright.launch.ray.jobs import RayJob, conclude, find_address, parse_id
 from maskwright.launch.ray.member import Member
 from maskwright.launch.ray.submit import Ray
-from maskwright.launch.target import Pretrain
+from maskwright.launch.target import Training
 
 CPU = {"CPU": 8.0}
 BIG, SMALL = {"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0, "GPU": 4.0}
@@ -92,15 +92,15 @@ def test_who_is_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    require_lasting("/runs/a", "/data/store", None, None)
-    require_lasting("/runs/a", "store", "gs://b/model", str(tmp_path))
+    require_lasting("/runs/a", {"data.store": "/data/store", "model.init_from": None}, None)
+    require_lasting("/runs/a", {"data.store": "store", "model.init_from": "gs://b/model"}, str(tmp_path))
     for run, store, init_from, folder, where in [
         ("runs/a", "/data/store", None, None, "--run runs/a"),
         ("/runs/a", "store", None, None, "data.store: store"),
         ("/runs/a", "/store", "model", str(tmp_path), "model.init_from: model"),
     ]:
         with pytest.raises(InputError, match="relative") as caught:
-            require_lasting(run, store, init_from, folder)
+            require_lasting(run, {"data.store": store, "model.init_from": init_from}, folder)
         assert caught.value.where == where
 
 
@@ -162,7 +162,7 @@ def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str,
 
 
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert Ray().entrypoint(Pretrain("a b.yaml", "/runs/a")) == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
+    assert Ray().entrypoint(Training("a b.yaml", "/runs/a")) == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
     assert Ray().name("/runs/a/").startswith("a-") and jobs.ID.fullmatch(Ray().name("/runs/ü/"))
     with pytest.raises(InputError, match="is no ID"):
         Ray(job_id="a/b")

@@ -17,7 +17,7 @@ from fake_tpu import PROJECT, ZONE, FakeCloud, Hosts, fake_cloud, gcloud_environ
 
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.launch.ssh.slice import Slice
-from maskwright.launch.target import Pretrain, parse_spec
+from maskwright.launch.target import Training, parse_spec
 
 needs_gcloud = pytest.mark.skipif(not shutil.which("gcloud"), reason="needs gcloud on the path")
 
@@ -209,7 +209,7 @@ def test_limits_of_a_run_are_in_the_command(
     for more, hours, steps, profiled in (([], None, None, 0), (limits, 0.5, 100, 3)):
         assert run([*words, *more]) == 0
         spec = parse_spec(capsys.readouterr().out, "job.json")
-        assert spec.command == Pretrain("a.yaml", "runs/a", (), hours, steps, profiled)
+        assert spec.command == Training("a.yaml", "runs/a", (), hours, steps, profiled)
 
 
 def wait_for(path: Path) -> None:

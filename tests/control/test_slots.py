@@ -23,7 +23,7 @@ from maskwright.core.folder import Folder
 from maskwright.launch.bucket import agent as agent_module
 from maskwright.launch.bucket import leader, machine, queue
 from maskwright.launch.bucket.slots import Slot, Slots
-from maskwright.launch.target import JobSpec, Pretrain
+from maskwright.launch.target import JobSpec, Training
 
 COMMAND = [sys.executable, "-m", "maskwright"]
 
@@ -247,7 +247,7 @@ def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monk
     def submit_meanwhile(self: Folder, name: str, value: object) -> None:
         put(self, name, value)
         if name.startswith("idle/"):
-            self.put("job.json", JobSpec(Pretrain("a.yaml", "r")).to_json().encode())
+            self.put("job.json", JobSpec(Training("a.yaml", "r")).to_json().encode())
 
     monkeypatch.setattr(Folder, "put_json", submit_meanwhile)
     agent._sync()
@@ -263,7 +263,7 @@ def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Folder(f"file://{tmp_path}")
-    folder.put("job.json", JobSpec(Pretrain("a.yaml", "r")).to_json().encode())
+    folder.put("job.json", JobSpec(Training("a.yaml", "r")).to_json().encode())
     stays = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="s")
     agent = agent_module.Agent(folder, 0, 2, once=False, poll_seconds=0.1, instance="g", idle_seconds=0.0)
     agent._sync()
@@ -278,7 +278,7 @@ def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
 
 def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Folder(f"file://{tmp_path}")
-    folder.put("job.json", JobSpec(Pretrain("a.yaml", "r")).to_json().encode())
+    folder.put("job.json", JobSpec(Training("a.yaml", "r")).to_json().encode())
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     other = {"submission": 1, "idle": True, "software": {**agent._self["software"], "image": "sha256:other"}}
     for beat in range(3):

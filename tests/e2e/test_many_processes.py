@@ -192,13 +192,13 @@ def test_what_is_lost_every_time_is_given_up(machine: Machine, monkeypatch: pyte
     """One process meets a kill at its first step, in each attempt; there is no checkpoint in between."""
     from maskwright.launch import local
     from maskwright.launch.group import Group
-    from maskwright.launch.target import Pretrain
+    from maskwright.launch.target import Training
 
     monkeypatch.setattr(local, "RESTARTS", 1)
     words = ["-c", "import os; os.kill(os.getpid(), 9)"]
     monkeypatch.setattr(local, "COMMAND", [local.sys.executable, *words])
     with pytest.raises(Exception, match="killed by SIGKILL") as raised:
-        local.supervise(Pretrain("x.yaml", str(machine.folder / "none")), Group(2), 5.0)
+        local.supervise(Training("x.yaml", str(machine.folder / "none")), Group(2), 5.0)
     assert raised.value.exit_code == 1  # type: ignore[attr-defined]
 
 

@@ -29,6 +29,22 @@ from maskwright.cli.options import (
 )
 from maskwright.core.console import warn
 
+Processes = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Processes on this machine; one for each GPU when not given.", min=1),
+]
+NumNodes = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Number of machines that train together; a Ray job finds it.", min=1),
+]
+GpusPerNode = Annotated[
+    int | None, typer.Option(metavar="N", help="GPUs of each machine of a Ray job; 0 trains on the CPU.", min=0)
+]
+NodeRank = Annotated[int, typer.Option(metavar="N", help="Which of the machines this is, from 0.", min=0)]
+Rendezvous = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Address on machine 0 where several machines meet.")
+]
+
 # ---- models --------------------------------------------------------------------------------------------------------
 
 
@@ -46,33 +62,23 @@ def pretrain(
     simulated_gpus: SimulatedGpus = None,
     b_size: BSize = None,
     datapath: Datapath = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Processes on this machine; one for each GPU when not given.", min=1),
-    ] = None,
-    num_nodes: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Number of machines that train together; a Ray job finds it.", min=1),
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs of each machine of a Ray job; 0 trains on the CPU.", min=0)
-    ] = None,
-    node_rank: Annotated[int, typer.Option(metavar="N", help="Which of the machines this is, from 0.", min=0)] = 0,
-    rendezvous: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address on machine 0 where several machines meet.")
-    ] = None,
+    processes: Processes = None,
+    num_nodes: NumNodes = None,
+    gpus_per_node: GpusPerNode = None,
+    node_rank: NodeRank = 0,
+    rendezvous: Rendezvous = None,
 ) -> None:
     """Train a masked language model. The same command on the same folder continues the run exactly."""
     from maskwright.core.config import read_config
     from maskwright.core.parent import end_with_parent
     from maskwright.launch import local
-    from maskwright.launch.target import Pretrain
+    from maskwright.launch.target import Training
 
     end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
     machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
-    command = Pretrain(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps)
+    command = Training(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps)
     if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
         return
     from maskwright.tasks import preflight
@@ -102,14 +108,29 @@ def finetune(
     stop_after_hours: StopAfterHours = None,
     stop_after_steps: StopAfterSteps = None,
     profile_steps: ProfileSteps = 0,
+    processes: Processes = None,
+    num_nodes: NumNodes = None,
+    gpus_per_node: GpusPerNode = None,
+    node_rank: NodeRank = 0,
+    rendezvous: Rendezvous = None,
 ) -> None:
     """Train a model on labelled examples and judge it. The same command on the same folder continues the run."""
+    from maskwright.core.finetuning import read_finetune_config
     from maskwright.core.parent import end_with_parent
+    from maskwright.launch import local
+    from maskwright.launch.target import Training
+
+    end_with_parent()
+    resolved = read_finetune_config(config, set_)
+    machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
+    command = Training(
+        config, run, tuple(set_ or ()), stop_after_hours, stop_after_steps, profile_steps, verb="finetune"
+    )
+    if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
+        return
     from maskwright.tasks import finetune as task
     from maskwright.training.stop import StopRequest
 
-    end_with_parent()
-    resolved = task.read_finetune_config(config, set_)
     if dry_run:
         ready = task.dry_run(resolved, run)
         print(ready.describe())

@@ -15,12 +15,13 @@ from maskwright.cli import options as common
 from maskwright.cli.options import all_overrides, app, plain
 from maskwright.cli.places import PLACES, place
 from maskwright.launch import target
-from maskwright.launch.target import Place, Pretrain
+from maskwright.launch.target import Place, Training
 
 REQUIRED = inspect.Parameter.empty
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and start nothing.")]
+Finetune = Annotated[bool, typer.Option("--finetune", help="CONFIG is of `maskwright finetune`.")]
 Run = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory there; an existing one is continued.")]
-OF_PRETRAIN: dict[str, tuple[Any, Any]] = {
+OF_TRAINING: dict[str, tuple[Any, Any]] = {
     "config": (common.Config, REQUIRED),
     "run": (Run, REQUIRED),
     "overrides": (common.Set, None),
@@ -30,6 +31,7 @@ OF_PRETRAIN: dict[str, tuple[Any, Any]] = {
     "simulated_gpus": (common.SimulatedGpus, None),
     "b_size": (common.BSize, None),
     "datapath": (common.Datapath, None),
+    "finetune": (Finetune, False),
     "dry_run": (DryRun, False),
 }
 
@@ -54,14 +56,15 @@ def _function(kind: type[Place]) -> Any:
     """What runs, with a signature for typer: the place's arguments, what every run has, the place's options."""
     hints = get_type_hints(kind, include_extras=True)
     own = {field.name: (hints[field.name], field.default) for field in fields(kind)}  # type: ignore[arg-type]
-    shared = {name: given for name, given in OF_PRETRAIN.items() if name not in kind.leaves_out}
+    shared = {name: given for name, given in OF_TRAINING.items() if name not in kind.leaves_out}
 
     def submit(**given: Any) -> None:
         spelt = [given.pop(name) for name in ("overrides", "simulated_gpus", "b_size", "datapath")]
-        dry_run = given.pop("dry_run", False)
-        command = {name: given.pop(name) for name in OF_PRETRAIN if name in given}
+        dry_run, finetune = given.pop("dry_run", False), given.pop("finetune", False)
+        command = {name: given.pop(name) for name in OF_TRAINING if name in given}
         options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        target.submit(kind(**options), Pretrain(**command, overrides=tuple(all_overrides(*spelt))), dry_run=dry_run)
+        command |= {"overrides": tuple(all_overrides(*spelt)), "verb": "finetune" if finetune else "pretrain"}
+        target.submit(kind(**options), Training(**command), dry_run=dry_run)
 
     arguments = {name: _typed(name, *own.pop(name)) for name in list(own) if get_args(own[name][0])[1].argument}
     asked = arguments | shared | {name: _typed(name, *given) for name, given in own.items()}

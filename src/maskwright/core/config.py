@@ -225,6 +225,11 @@ class RunConfig(Section):
     evaluation: Evaluation = Evaluation()
     logging: Logging = Logging()
 
+    @property
+    def locations(self) -> dict[str, str | None]:
+        """What a run reads, by key."""
+        return {"data.store": self.data.store, "model.init_from": self.model.init_from}
+
     @model_validator(mode="after")
     def _lengths_fit(self) -> RunConfig:
         longest = self.model.max_seq_len

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from maskwright.core.config import (
     Checkpoint,
@@ -21,8 +22,9 @@ from maskwright.core.config import (
     Share,
     digest,
     rate_at,
+    read_values,
 )
-from maskwright.core.settings import Refused, Section
+from maskwright.core.settings import Guide, Refused, Section
 
 TaskKind = Literal[
     "single_label_classification",
@@ -289,6 +291,12 @@ class FinetuneConfig(Section):
             )
         return self
 
+    @property
+    def locations(self) -> dict[str, str | None]:
+        """What a run reads, by key."""
+        splits = {f"data.{name}": getattr(self.data, name) for name in ("train", "validation", "test")}
+        return splits | {f"model.{name}": getattr(self.model, name) for name in ("init_from", "tokenizer")}
+
     def resolved(self, examples: int) -> FinetuneConfig:
         """With all numbers of steps, which follow from the number of training examples."""
         given = self.schedule
@@ -319,3 +327,20 @@ class FinetuneConfig(Section):
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
         return digest(self)
+
+
+GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", {})
+
+
+def read_finetune_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig:
+    """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
+    values, where, keys = read_values(location, overrides, "start with `data:` and `model:`")
+    return build_finetune_config(values, where, keys)
+
+
+def build_finetune_config(values: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> FinetuneConfig:
+    """`overrides`: dotted keys of `values` that the command line gave, not the file."""
+    try:
+        return FinetuneConfig.model_validate(values)
+    except ValidationError as error:
+        raise GUIDE.explain(error, where, overrides) from None

@@ -11,9 +11,10 @@ from subprocess import CompletedProcess
 from maskwright.core import storage
 from maskwright.core.config import RunConfig, read_config, shared_out
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.finetuning import FinetuneConfig, read_finetune_config
 from maskwright.core.recipes import find_config
 from maskwright.core.secrets import redact
-from maskwright.launch.target import Pretrain
+from maskwright.launch.target import Training
 
 PORT = 29400
 """Of node 0, where the processes meet: torchrun's default for c10d."""
@@ -39,17 +40,18 @@ def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str
         raise MaskwrightError(f"no answer in {seconds:.0f} s", where=words[0], fix=silent) from None
 
 
-def read(command: Pretrain) -> tuple[RunConfig, str]:
+def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
     """The configuration as it will be read there, and the text of its file."""
     with storage.open_binary(find_config(command.config)) as file:
         text = file.read().decode("utf-8", errors="replace")
-    config = read_config(command.config, list(command.overrides))
+    reader = read_config if command.verb == "pretrain" else read_finetune_config
+    config = reader(command.config, list(command.overrides))
     if redact(text) != text:
         raise InputError("holds a secret", where=command.config, fix="pass it on by its variable's name: --env NAME")
     return config, text
 
 
-def sized(command: Pretrain, config: RunConfig, num_nodes: int, gpus: int) -> Pretrain:
+def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int, gpus: int) -> Training:
     """The command with what each machine computes on: what was asked for, or an error there. Raises `InputError` where
     the batch cannot be shared out so."""
     device, total = "cuda" if gpus else "cpu", num_nodes * max(1, gpus)
@@ -62,7 +64,7 @@ def sized(command: Pretrain, config: RunConfig, num_nodes: int, gpus: int) -> Pr
     return replace(command.setting(f"engine.device={device}"), processes=processes)
 
 
-def grace_seconds(config: RunConfig) -> int:
+def grace_seconds(config: RunConfig | FinetuneConfig) -> int:
     """From SIGTERM to SIGKILL, as the scheduler is told."""
     return math.ceil(config.checkpoint.grace_seconds + LONGER_THAN_SAVING_SECONDS)
 

@@ -9,6 +9,7 @@ from maskwright.core import hardware
 from maskwright.core.config import RunConfig, shared_out
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
+from maskwright.core.finetuning import FinetuneConfig
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Group:
         }
 
 
-def choose(config: RunConfig, machines: Machines, *, gpus: int | None = None) -> Group | None:
+def choose(config: RunConfig | FinetuneConfig, machines: Machines, *, gpus: int | None = None) -> Group | None:
     """As many processes as were asked for, else one for each GPU that torch is to use, else one. None where this
     process is to compute by itself: alone, or as one of several that were started already.
 

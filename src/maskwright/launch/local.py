@@ -26,6 +26,7 @@ from types import FrameType
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.folder import Folder
 from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
 from maskwright.core.secrets import redact
@@ -33,7 +34,7 @@ from maskwright.launch.attempts import Stop, run
 from maskwright.launch.group import Group, Machines, choose
 from maskwright.launch.outcome import End
 from maskwright.launch.ray import gang as ray_gang
-from maskwright.launch.target import Pretrain
+from maskwright.launch.target import Training
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after
@@ -73,7 +74,7 @@ class Member:
 class Attempt:
     """All processes of this machine, from their start to their end. Call `turn` until `over`."""
 
-    def __init__(self, command: Pretrain, group: Group, run: str, grace_seconds: float) -> None:
+    def __init__(self, command: Training, group: Group, run: str, grace_seconds: float) -> None:
         self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
         self._run, self._looked, self._since, self._hangs = run, time.monotonic(), 0.0, -1
         self._shown: set[str] = set()
@@ -195,7 +196,7 @@ class Attempt:
 # ---- all attempts ---------------------------------------------------------------------------------------------------
 
 
-def _what_is_left(command: Pretrain, seconds: float, steps: int) -> Pretrain:
+def _what_is_left(command: Training, seconds: float, steps: int) -> Training:
     """Of the limits, which count over all attempts together. The first attempt alone is profiled."""
     hours, limit = command.stop_after_hours, command.stop_after_steps
     return replace(
@@ -206,7 +207,7 @@ def _what_is_left(command: Pretrain, seconds: float, steps: int) -> Pretrain:
     )
 
 
-def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
+def supervise(command: Training, group: Group, grace_seconds: float) -> None:
     """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) when it can be continued,
     `JobError` with the code of the process that failed first."""
     directory, began, clock = RunDirectory(command.run), time.time(), time.monotonic()
@@ -246,7 +247,9 @@ def supervise(command: Pretrain, group: Group, grace_seconds: float) -> None:
 # ---- which launcher trains ------------------------------------------------------------------------------------------
 
 
-def train_elsewhere(command: Pretrain, config: RunConfig, machines: Machines, *, dry_run: bool = False) -> bool:
+def train_elsewhere(
+    command: Training, config: RunConfig | FinetuneConfig, machines: Machines, *, dry_run: bool = False
+) -> bool:
     """Trains as the gang of a Ray job whose driver this is, or in processes of this machine. False where neither is
     needed: then the caller computes by itself. `dry_run` only checks what was asked for."""
     if ray_gang.job_id() is not None:

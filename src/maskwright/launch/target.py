@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
@@ -24,8 +24,9 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
-class Pretrain:
-    """`maskwright pretrain` as a value. It becomes words at the last moment, and words never become a value again."""
+class Training:
+    """`maskwright pretrain`, or finetune, as a value. It becomes words at the last moment, and words never become a
+    value again."""
 
     config: str
     """Location of the YAML."""
@@ -38,6 +39,7 @@ class Pretrain:
     profile_steps: int = 0
     processes: int | None = None
     """On each machine."""
+    verb: Literal["pretrain", "finetune"] = "pretrain"
 
     def words(self) -> list[str]:
         """What a person would type after `maskwright`."""
@@ -49,9 +51,9 @@ class Pretrain:
         }
         limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
         keys = [word for text in self.overrides for word in ("--set", text)]
-        return ["pretrain", self.config, "--run", self.run, *keys, *limited]
+        return [self.verb, self.config, "--run", self.run, *keys, *limited]
 
-    def setting(self, *overrides: str) -> Pretrain:
+    def setting(self, *overrides: str) -> Training:
         return replace(self, overrides=(*self.overrides, *overrides))
 
     def __str__(self) -> str:
@@ -85,17 +87,17 @@ GraceSeconds = Annotated[float, Option("Time between SIGTERM and SIGKILL in whic
 
 class Place(Protocol):
     """Somewhere to train. A place is a dataclass: its fields are the options of `submit`. `leaves_out` names those of
-    `Pretrain` that mean nothing there."""
+    `Training` that mean nothing there."""
 
     leaves_out: ClassVar[frozenset[str]] = frozenset()
 
-    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool) -> None:
         """Raises what gives the process the job's exit code, where the place follows the job. `dry_run` prints what
         would be done, and starts nothing."""
         ...
 
 
-def submit(place: Place, command: Pretrain, *, dry_run: bool = False) -> None:
+def submit(place: Place, command: Training, *, dry_run: bool = False) -> None:
     """Raises `InputError` where the command holds what others must not see: it can be read where it runs."""
     setup = getattr(place, "setup", None)
     _require_clean([("command", word) for word in command.words()] + [("setup", setup or "")])
@@ -154,7 +156,7 @@ class JobSpec:
     """What every host of a job runs. It names environment variables and never holds their values: a spec lies in a
     bucket for others to read."""
 
-    command: Pretrain
+    command: Training
     environment: tuple[str, ...] = ()
     """Names of variables, of which each host has the values."""
     folder: str = "."

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core import storage
-from maskwright.core.config import flat, read_values, refuse_changes
+from maskwright.core.config import flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, longest_row
-from maskwright.core.settings import Guide
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import Encoded, WordTargets, encode, open_tokenizer
+from maskwright.labels.encode import Encoded, WordTargets, encode
 from maskwright.labels.example import Example
 from maskwright.labels.rows import Examples, Packer
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, model_config, recorded_config, training_flops
@@ -41,20 +40,8 @@ from maskwright.training.job import Job
 from maskwright.training.replay import write_examples
 from maskwright.training.stop import StopRequest
 
-GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", {})
 LAST_MATRIX = ("classifier.", "qa_outputs.")
 """How the names of the matrix begin whose rows are the labels."""
-
-
-def read_finetune_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig:
-    """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
-    from pydantic import ValidationError
-
-    values, where, keys = read_values(location, overrides, "start with `data:` and `model:`")
-    try:
-        return FinetuneConfig.model_validate(values)
-    except ValidationError as error:
-        raise GUIDE.explain(error, where, keys) from None
 
 
 def finetune(
@@ -143,8 +130,6 @@ class PreparedFinetuning:
 
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.tokenizer_folder, folder)
-        if self.config.task.kind == "token_classification":
-            open_tokenizer(self.tokenizer_folder, words=True).save(os.path.join(folder, "tokenizer.json"))
 
     def describe(self) -> str:
         config, model, sizes = self.config, self.model, self.dataset.report.sizes

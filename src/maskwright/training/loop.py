@@ -41,11 +41,11 @@ def train(job: Job, stop: StopRequest) -> None:
     job.status.of, job.status.began, job.consistent = steps, first, True
     try:
         _dry_run(job, local, stop)
-        if is_due(config.evaluation.every_steps, job.step) or (job.step == 0 and job.objective.evaluates_at_start):
+        if is_due(config.evaluation.every_steps, job.step) if job.step else job.objective.evaluates_at_start:
             evaluate(job, board, stop)
         _beat(job, "training", force=True)
         vote.begin()
-        with profile, progress("pretrain", steps, "steps", done=first) as bar:
+        with profile, progress("train", steps, "steps", done=first) as bar:
             while not job.ended and vote.agreed != STOP:
                 # ---- one step: this rank's micro-batches, one update of the weights in all ranks
                 profile.look(job.step - first)

@@ -18,7 +18,7 @@ from maskwright.core.errors import InputError, JobError, MaskwrightError, Stoppe
 from maskwright.core.folder import Folder
 from maskwright.launch import target
 from maskwright.launch.bucket import queue
-from maskwright.launch.target import Env, JobSpec, Option, Pretrain, Restarts, Setup
+from maskwright.launch.target import Env, JobSpec, Option, Restarts, Setup, Training
 
 POLL_SECONDS = 10.0
 """Between two looks at the hosts; a budget can be exceeded by what they cost in so long."""
@@ -49,7 +49,7 @@ class OnEnvironment(target.Place):
     restarts: Restarts = 100
     """Each preemption is one, and money is what ends too many."""
 
-    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool) -> None:
         """Follows the job to its end, unless it is detached."""
         place = jobs.find(self.location, self.target)
         prepared = jobs.prepare(place, command)

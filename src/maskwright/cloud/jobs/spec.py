@@ -17,9 +17,10 @@ from maskwright.cloud.environment import Environment, Group, Slice, read_environ
 from maskwright.core import storage
 from maskwright.core.config import RunConfig, shared_out
 from maskwright.core.errors import InputError
+from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.folder import Folder
 from maskwright.launch import cluster
-from maskwright.launch.target import Pretrain
+from maskwright.launch.target import Training
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ def find(location: str, target: str | None) -> Place:
 class Prepared:
     """A command for the hosts, and the text of its configuration, which they fetch."""
 
-    command: Pretrain
+    command: Training
     text: str
     grace_seconds: float
 
 
-def prepare(place: Place, command: Pretrain) -> Prepared:
+def prepare(place: Place, command: Training) -> Prepared:
     """Finds mistakes here, not on hosts that cost money. Raises `InputError` and its kinds."""
     config, text = cluster.read(command)
     _check_engine(place, config)
@@ -83,7 +84,7 @@ def prepare(place: Place, command: Pretrain) -> Prepared:
     return Prepared(command, text, cluster.grace_seconds(config))
 
 
-def _check_engine(place: Place, config: RunConfig) -> None:
+def _check_engine(place: Place, config: RunConfig | FinetuneConfig) -> None:
     engine, hosts = config.engine, place.hosts
     if isinstance(hosts, Slice):
         if engine.kind != "jax":

@@ -21,11 +21,12 @@ from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, Jobs, follow_to_its_e
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
+from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.storage import is_url
 from maskwright.launch import cluster
-from maskwright.launch.target import Env, Option, Place, Pretrain, values_of
+from maskwright.launch.target import Env, Option, Place, Training, values_of
 
 BUCKETS, NFS, SCRATCH = "/gcs", "/mnt/nfs", "/tmp"
 """Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), NFS mounts, and its own
@@ -91,7 +92,7 @@ class Vertex(Place):
             fix = "--strategy FLEX_START --wait-hours 24, both or neither; 0 waits without a limit"
             raise InputError("goes with FLEX_START, and it with --wait-hours", where="--wait-hours", fix=fix)
 
-    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool) -> None:
         """Follows the job; its exit code is this command's."""
         project = self.project or next((os.environ[name] for name in PROJECTS if os.environ.get(name)), None)
         if project is None:
@@ -216,14 +217,14 @@ def staged(place: Vertex, config_location: str, text: str) -> str:
     return f"{place.staging.rstrip('/')}/{stem}-{digest}.yaml"
 
 
-def check_paths(place: Vertex, config: RunConfig, run: str) -> None:
+def check_paths(place: Vertex, config: RunConfig | FinetuneConfig, run: str) -> None:
     """Raises `InputError` when the run or its data would not be there in a container, or gone with it."""
     mounts = [nfs_mount(text)["mountPoint"] for text in place.nfs]
     kept = [*mounts, *([SCRATCH] if config.checkpoint.copy_to else [])]
     if ".." in run.split("/") or not any(run.startswith(folder + "/") for folder in kept):
         fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from where it continues"
         raise InputError(f"{run} would be lost with its machine", where="--run", fix=fix)
-    for key, path in (("data.store", config.data.store), ("model.init_from", config.model.init_from)):
+    for key, path in config.locations.items():
         if not path:
             continue
         if path.startswith("gs://"):
@@ -234,7 +235,7 @@ def check_paths(place: Vertex, config: RunConfig, run: str) -> None:
             raise InputError(f"{path} is not in a container", where=key, fix=fix)
 
 
-def sized(place: Vertex, command: Pretrain, config: RunConfig, gpus: int) -> Pretrain:
+def sized(place: Vertex, command: Training, config: RunConfig | FinetuneConfig, gpus: int) -> Training:
     """The command for the devices of each machine."""
     if place.slice is None:
         return cluster.sized(command, config, place.num_nodes, gpus)
@@ -243,7 +244,7 @@ def sized(place: Vertex, command: Pretrain, config: RunConfig, gpus: int) -> Pre
     return command.setting("engine.device=tpu")
 
 
-def body(place: Vertex, command: Pretrain, submission: str) -> tuple[dict[str, Any], str, str]:
+def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:
     """The request, the address that the configuration has to get, and its text. Raises `InputError` for a job that
     could not work."""
     config, text = cluster.read(command)

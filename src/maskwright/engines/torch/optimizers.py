@@ -54,6 +54,16 @@ def views(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
     return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
+def rate_scales(names: list[str], layer_decay: float) -> dict[str, float]:
+    """Factor of the learning rate by inner name: 1 for the head and the last norm, `layer_decay` for the highest layer,
+    its square for the next, and so on down; the embeddings have one power more than the lowest (Clark et al. 2020,
+    ELECTRA, as BEiT and others take it over)."""
+    depth = {name: int(name.split(".")[1]) for name in names if name.startswith("layers.")}
+    layers = 1 + max(depth.values(), default=-1)
+    top = ("head.", "final_norm.")
+    return {name: 1.0 if name.startswith(top) else layer_decay ** (layers - depth.get(name, -1)) for name in names}
+
+
 class AdamW:
     """Updates the whole buffer, or, beside Muon, its tail behind the hidden matrices. Vectors are not decayed.
 
@@ -68,6 +78,10 @@ class AdamW:
         self._options, size = options, numel(self.shapes)
         self._weights, self._gradients = weights[len(weights) - size :], gradients[len(weights) - size :]
         self._ends = (numel(matrices), size)
+        self._layer_decay = float(getattr(options, "layer_decay", 1.0))  # a key of fine-tuning alone
+        self._scales = rate_scales(list(self.shapes), self._layer_decay)
+        """By name; 1 everywhere needs no call of its own for each layer."""
+        self._decayed = set(matrices)
         self._flat = {kind: torch.zeros_like(self._weights) for kind in ("exp_avg", "exp_avg_sq")}
         self._steps = [torch.zeros((), device=weights.device) for _ in self._ends]
 
@@ -76,6 +90,8 @@ class AdamW:
         """`good` is 1, or 0 to leave everything as it is; only the device knows which."""
         options, begin = self._options, 0
         found_inf = None if good is None else 1.0 - good
+        if self._layer_decay < 1.0:
+            return self._step_by_layer(learning_rate, found_inf)
         for steps, end, decay in zip(self._steps, self._ends, (options.weight_decay, 0.0), strict=True):
             adamw(
                 [self._weights[begin:end]],
@@ -95,6 +111,36 @@ class AdamW:
                 maximize=False,
             )
             begin = end
+
+    def _step_by_layer(self, learning_rate: float, found_inf: Tensor | None) -> None:
+        """A call for all that shares a rate and its decay; one of the two counts of steps serves all of them."""
+        options, flat = self._options, (self._weights, self._gradients, *self._flat.values())
+        weights, gradients, first, second = (views(buffer, self.shapes) for buffer in flat)
+        groups: dict[tuple[float, bool], list[str]] = {}
+        for name, scale in self._scales.items():
+            groups.setdefault((scale, name in self._decayed), []).append(name)
+        before = self._steps[0].clone()
+        for (scale, decayed), names in groups.items():
+            steps = [before.clone() for _ in names]
+            adamw(
+                [weights[name] for name in names],
+                [gradients[name] for name in names],
+                [first[name] for name in names],
+                [second[name] for name in names],
+                [],
+                steps,
+                fused=True,
+                found_inf=found_inf,
+                amsgrad=False,
+                beta1=options.beta1,
+                beta2=options.beta2,
+                lr=learning_rate * scale,
+                weight_decay=options.weight_decay if decayed else 0.0,
+                eps=options.eps,
+                maximize=False,
+            )
+            for count in self._steps:
+                count.copy_(steps[0])
 
     def read(self) -> Moments:
         return {kind: views(moment, self.shapes) for kind, moment in self._flat.items()}

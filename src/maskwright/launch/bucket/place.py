@@ -12,7 +12,7 @@ from maskwright.core.folder import Folder
 from maskwright.launch.bucket import queue
 from maskwright.launch.bucket.queue import attempt_folder, last_attempt, plain, read_result, read_spec
 from maskwright.launch.ssh.host import show
-from maskwright.launch.target import Env, GraceSeconds, JobSpec, Option, Place, Pretrain, Restarts, Setup, Workdir
+from maskwright.launch.target import Env, GraceSeconds, JobSpec, Option, Place, Restarts, Setup, Training, Workdir
 
 POLL_SECONDS = 2.0
 BEAT = re.compile(r"host-(\d+)\.json")
@@ -29,7 +29,7 @@ class Bucket(Place):
 
     takes: ClassVar[frozenset[str]] = frozenset({"--lines"})
 
-    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool) -> None:
         """Follows the job to its end. The same job again, while it runs, is followed only."""
         folder = queue.spec_folder(self.spec)
         job = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)

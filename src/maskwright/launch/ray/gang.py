@@ -8,6 +8,7 @@ workers every 2 seconds.
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
+from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
 from maskwright.launch.attempts import Stop, run
@@ -28,7 +30,7 @@ from maskwright.launch.cluster import LONGER_THAN_SAVING_SECONDS
 from maskwright.launch.outcome import End
 from maskwright.launch.ray.member import Member
 from maskwright.launch.ssh.host import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES, show
-from maskwright.launch.target import Pretrain, node_words
+from maskwright.launch.target import Training, node_words
 from maskwright.run.directory import RunDirectory
 
 DRIVER = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -113,16 +115,17 @@ def choose(
     return gang
 
 
-def require_lasting(run: str, store: str | None, init_from: str | None, folder: str | None) -> None:
-    """A job stands in a temporary folder that goes with it: what it reads may lie there, what it writes may not."""
+def require_lasting(run: str, locations: Mapping[str, str | None], folder: str | None) -> None:
+    """A job stands in a temporary folder that goes with it: what it reads may lie there, what it writes may not.
+    `locations`: what it reads, by key."""
     if not os.path.isabs(run) and "://" not in run:
         what = "is relative, and a Ray job's folder is deleted when it ends: the checkpoints would be lost"
         fix = "give a folder by its whole path, on storage that all machines of the cluster see"
         raise InputError(what, where=f"--run {run}", fix=fix)
-    for key, location in (("data.store", store), ("model.init_from", init_from)):
+    for key, location in locations.items():
         if location is None or "://" in location or os.path.isabs(location):
             continue
-        if folder is None or not os.path.exists(os.path.join(folder, location)):
+        if folder is None or not glob.glob(os.path.join(glob.escape(folder), location)):
             fix = "give its whole path on the cluster's machines, or upload it with --working-dir (below 100 MiB)"
             raise InputError("is relative, and not in the job's working directory", where=f"{key}: {location}", fix=fix)
 
@@ -131,7 +134,7 @@ def require_lasting(run: str, store: str | None, init_from: str | None, folder: 
 class Command:
     """What each node runs. In the words of `pretrain`, `{files}` stands for a folder with `files`."""
 
-    pretrain: Pretrain
+    pretrain: Training
     files: dict[str, bytes] = field(default_factory=dict)
     grace_seconds: float = 30.0
     one_process: bool = False
@@ -155,9 +158,11 @@ class Command:
         return words + (node_words(gang.num_nodes, index, rendezvous) if gang.num_nodes > 1 else []), environment
 
 
-def train_as_a_job(command: Pretrain, config: RunConfig, num_nodes: int | None, gpus: int | None) -> None:
+def train_as_a_job(
+    command: Training, config: RunConfig | FinetuneConfig, num_nodes: int | None, gpus: int | None
+) -> None:
     """As the driver of a Ray job. The configuration goes along with the command. Raises what `train` does."""
-    require_lasting(command.run, config.data.store, config.model.init_from, os.getcwd())
+    require_lasting(command.run, config.locations, os.getcwd())
     if config.engine.device == "cpu":
         if gpus:
             raise InputError(f"is cpu, and --gpus-per-node is {gpus}", where="engine.device", fix="leave one out")

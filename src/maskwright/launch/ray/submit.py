@@ -22,7 +22,7 @@ from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.launch import cluster
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
 from maskwright.launch.ray.jobs import ID, Address, Cluster, find_address, follow_to_its_end
-from maskwright.launch.target import Env, Option, Place, Pretrain, Restarts, values_of
+from maskwright.launch.target import Env, Option, Place, Restarts, Training, values_of
 
 LARGEST_FOLDER_BYTES = 100 << 20
 """Ray refuses more (HTTP 413), after it has packed all of it."""
@@ -51,10 +51,10 @@ class Ray(Place):
             fix = "letters, digits, '.', '_' and '-', at most 100"
             raise InputError(f"{self.job_id[:120]!r} is no ID", where="--job-id", fix=fix)
 
-    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool) -> None:
         """Prints the ID of the job, unless it is followed."""
         config, text = cluster.read(command)
-        require_lasting(command.run, config.data.store, config.model.init_from, self.working_dir)
+        require_lasting(command.run, config.locations, self.working_dir)
         values = self.values()
         variables = {STOP_WAIT: str(cluster.grace_seconds(config) + BEYOND_GRACE_SECONDS), **values}
         config_name = os.path.basename(command.config)
@@ -82,7 +82,7 @@ class Ray(Place):
         say(f"follow it with `maskwright logs ray:{name} --follow`, end it with `maskwright stop ray:{name}`")
         print(name)
 
-    def entrypoint(self, command: Pretrain) -> str:
+    def entrypoint(self, command: Training) -> str:
         """What was not asked for, the driver chooses. `exec`, so that no shell stands between Ray and the exit code."""
         asked = {"--num-nodes": self.num_nodes, "--gpus-per-node": self.gpus_per_node}
         more = [word for option, number in asked.items() if number is not None for word in (option, str(number))]

@@ -10,7 +10,7 @@ import yaml
 
 from maskwright.core.errors import InputError
 from maskwright.launch import cluster
-from maskwright.launch.target import Env, JobName, Option, Place, Pretrain, Restarts, Setup
+from maskwright.launch.target import Env, JobName, Option, Place, Restarts, Setup, Training
 
 CONFIG = "~/maskwright-run.yaml"
 
@@ -32,11 +32,11 @@ class SkyPilot(Place):
     # SkyPilot begins a job again after each 75, so that a run that was to stop would go on.
     leaves_out = frozenset({"stop_after_hours", "stop_after_steps", "dry_run"})
 
-    def submit(self, command: Pretrain, *, dry_run: bool = True) -> None:
+    def submit(self, command: Training, *, dry_run: bool = True) -> None:
         """Prints the task."""
         print(yaml.safe_dump(self.task(command), sort_keys=False, allow_unicode=True, width=1000), end="")
 
-    def task(self, command: Pretrain) -> dict[str, Any]:
+    def task(self, command: Training) -> dict[str, Any]:
         """Raises `InputError` where the run would be lost with its machines."""
         config, _ = cluster.read(command)
         if config.checkpoint.copy_to is None:

@@ -20,7 +20,7 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.parent import REASON_FILE, WISHES
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
-from maskwright.launch.target import JobName, Option, Place, Pretrain, Restarts
+from maskwright.launch.target import JobName, Option, Place, Restarts, Training
 
 BEFORE_SECONDS = 30
 """Between the end of the grace period and the time limit."""
@@ -116,7 +116,7 @@ class Slurm(Place):
                 fix = "--num-nodes and --gpus-per-node say how many"
                 raise InputError(f"{option} is not yours to say", where="--sbatch", fix=fix)
 
-    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool) -> None:
         """Prints the number of the job, or with `dry_run` the script."""
         config, _ = cluster.read(command)
         name = cluster.name_for(command.run, self.name)
@@ -127,7 +127,7 @@ class Slurm(Place):
         _sbatch(text, name)
 
 
-def script(place: Slurm, name: str, command: Pretrain, grace_seconds: int) -> str:
+def script(place: Slurm, name: str, command: Training, grace_seconds: int) -> str:
     """The whole of it. It holds no value of a variable: sbatch hands on the environment."""
     header = {
         "job-name": name,

@@ -29,9 +29,9 @@ from maskwright.launch.target import (
     JobSpec,
     Option,
     Place,
-    Pretrain,
     Restarts,
     Setup,
+    Training,
     Workdir,
     values_of,
 )
@@ -71,7 +71,7 @@ class Slice(Place):
             fix = "small letters, digits and -, as gcloud shows it"
             raise InputError(f"{self.name[:80]!r} is no name of a slice", where="submit slice", fix=fix)
 
-    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool) -> None:
         """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts."""
         spec = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         values = values_of(self.env)

@@ -12,12 +12,13 @@ import yaml
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.secrets import redact
 from maskwright.core.storage import is_url
 from maskwright.launch import cluster, target
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
 from maskwright.launch.schedulers.kubernetes.pod import NAME, SCRATCH, Kind, Mount, Place, inside
-from maskwright.launch.target import VARIABLE, JobName, Option, Pretrain, Restarts
+from maskwright.launch.target import VARIABLE, JobName, Option, Restarts, Training
 
 LARGEST_CONFIG = 200_000
 """Bytes. kubectl notes the whole object in an annotation, and annotations end at 262,144."""
@@ -51,7 +52,7 @@ class Kubernetes(target.Place):
     # Every end with 75 begins the pods again, so that a run that was to stop would go on.
     leaves_out = frozenset({"stop_after_steps", "profile_steps"})
 
-    def submit(self, command: Pretrain, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool) -> None:
         """Gives the objects to kubectl, or with `dry_run` prints them."""
         place, objects = self.objects(command)
         text = to_yaml(objects)
@@ -59,7 +60,7 @@ class Kubernetes(target.Place):
             return print(text, end="")
         _apply(place, text)
 
-    def objects(self, command: Pretrain) -> tuple[Place, list[dict[str, Any]]]:
+    def objects(self, command: Training) -> tuple[Place, list[dict[str, Any]]]:
         """Raises `InputError` for what could not work in a cluster."""
         config, text = cluster.read(command)
         if len(text.encode()) > LARGEST_CONFIG:
@@ -115,7 +116,7 @@ def parse_selector(text: str) -> tuple[str, str]:
     return key, value
 
 
-def check_paths(place: Place, config: RunConfig, run: str) -> None:
+def check_paths(place: Place, config: RunConfig | FinetuneConfig, run: str) -> None:
     """Raises `InputError` when the run or its data would not be there in a pod, or gone with it."""
     claims = [mount.folder for mount in place.mounts if not mount.bucket]
     kept = [*claims, *([SCRATCH] if config.checkpoint.copy_to else [])]
@@ -125,7 +126,7 @@ def check_paths(place: Place, config: RunConfig, run: str) -> None:
     if ".." in run.split("/"):
         raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
     seen = [mount.folder for mount in place.mounts]
-    for key, path in (("data.store", config.data.store), ("model.init_from", config.model.init_from)):
+    for key, path in config.locations.items():
         if path and not is_url(path) and not any(inside(path, folder) for folder in seen):
             fix = f"mount it with --mount NAME:/folder, and --set {key}=/folder/…"
             raise InputError(f"{path} is not in a pod", where=key, fix=fix)

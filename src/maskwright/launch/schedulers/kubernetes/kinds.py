@@ -18,7 +18,7 @@ from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import EARLY
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT
 from maskwright.launch.schedulers.kubernetes.pod import CONFIG, CONTAINER, Manifest, Place, literal, metadata, template
-from maskwright.launch.target import Pretrain, node_words
+from maskwright.launch.target import Training, node_words
 
 FINAL = [1, 2, 3, 126, 127]
 """Exit codes after which trying again gives the same: failed, bad input, health, and no such command in the image."""
@@ -29,7 +29,7 @@ STOP_SECONDS = 30
 """What a Ray job's driver has beyond the grace period of its gang before it is killed."""
 
 
-def manifests(place: Place, command: Pretrain, config: str) -> list[Manifest]:
+def manifests(place: Place, command: Training, config: str) -> list[Manifest]:
     """In the order in which they are applied; the job is the last."""
     named = metadata(place) | {"name": place.config_map}
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": {"run.yaml": config}}
@@ -37,18 +37,18 @@ def manifests(place: Place, command: Pretrain, config: str) -> list[Manifest]:
     return [settings, *kinds[place.kind](place, command)]
 
 
-def _words(command: Pretrain) -> list[str]:
+def _words(command: Training) -> list[str]:
     """The scheduler sees to the hours."""
     return ["maskwright", *replace(command, config=CONFIG, stop_after_hours=None).words()]
 
 
-def _words_on(place: Place, command: Pretrain, node_rank: str, rendezvous: str) -> list[str]:
+def _words_on(place: Place, command: Training, node_rank: str, rendezvous: str) -> list[str]:
     """On each pod. Between `$(` and `)` stand names of variables that Kubernetes fills in."""
     words = [literal(word) for word in _words(command)]
     return words + (node_words(place.num_pods, node_rank, rendezvous) if place.num_pods > 1 else [])
 
 
-def _deadline(command: Pretrain) -> Manifest:
+def _deadline(command: Training) -> Manifest:
     hours = command.stop_after_hours
     return {} if hours is None else {"activeDeadlineSeconds": max(1, round(hours * 3600))}
 
@@ -56,7 +56,7 @@ def _deadline(command: Pretrain) -> Manifest:
 # ---- Job (batch/v1) ------------------------------------------------------------------------------------------------
 
 
-def _indexed_job(place: Place, command: Pretrain) -> list[Manifest]:
+def _indexed_job(place: Place, command: Training) -> list[Manifest]:
     words = _words_on(place, command, "$(JOB_COMPLETION_INDEX)", f"{place.name}-0.{place.name}:{PORT}")
     pod = template(place, words)
     job = {
@@ -152,7 +152,7 @@ def _jobset_spec(place: Place, words: Sequence[str] | None) -> Manifest:
     }
 
 
-def _jobset(place: Place, command: Pretrain) -> list[Manifest]:
+def _jobset(place: Place, command: Training) -> list[Manifest]:
     words = _words_on(place, command, "$(JOB_COMPLETION_INDEX)", f"{place.name}-{CONTAINER}-0-0.{place.name}:{PORT}")
     inner = _jobset_spec(place, words)
     inner["replicatedJobs"][0]["template"]["spec"].update(_deadline(command))
@@ -165,7 +165,7 @@ def _jobset(place: Place, command: Pretrain) -> list[Manifest]:
     return [_wall(place), jobset] if place.num_pods > 1 else [jobset]
 
 
-def _trainjob(place: Place, command: Pretrain) -> list[Manifest]:
+def _trainjob(place: Place, command: Training) -> list[Manifest]:
     """A runtime of its own: what a TrainJob may change of a shared one does not include how pods end and restart."""
     inner = _jobset_spec(place, None)
     step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
@@ -201,7 +201,7 @@ def _trainjob(place: Place, command: Pretrain) -> list[Manifest]:
 # ---- RayJob (KubeRay) ------------------------------------------------------------------------------------------------
 
 
-def _rayjob(place: Place, command: Pretrain) -> list[Manifest]:
+def _rayjob(place: Place, command: Training) -> list[Manifest]:
     """A head that computes nothing, and `num_pods` pods. The command is the same: as a Ray job's driver it runs its
     gang on them, begins it again itself, and reads how from the job's metadata."""
     words = [*_words(command), "--num-nodes", str(place.num_pods), "--gpus-per-node", str(place.gpus)]

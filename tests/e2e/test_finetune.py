@@ -1,0 +1,366 @@
+"""Fine-tuning from files to results: every task, exact resume, any number of processes, JAX, and plain transformers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedEarly
+from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.data.batch import Batch
+from maskwright.engines.base import TrainState
+from maskwright.labels.rows import Packer, in_order, prediction_batches
+from maskwright.model.config import TaskKind
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks.finetune import PreparedFinetuning, finetune, prepare_finetuning
+from maskwright.tasks.models import load_model
+from maskwright.tasks.start import start_engine
+from maskwright.training.stop import StopRequest
+
+TIMES = {"time", "tokens_per_second", "matmul_share"}
+WORDS = ["the", "fox", "saw", "a", "garden", "and", "the", "old", "house", "was", "near", "river", "with", "trees"]
+KINDS: dict[TaskKind, list[str]] = {
+    "single_label_classification": ["good", "bad"],
+    "multi_label_classification": ["good", "bad"],
+    "regression": [],
+    "token_classification": ["O", "B-X", "I-X"],
+    "question_answering": [],
+}
+
+
+def texts(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(2, 12))) for _ in range(count)]
+
+
+def write(folder: Path, kind: TaskKind, name: str, count: int, seed: int) -> str:
+    """A file of the task in which the text tells the label: how often it says `the`, or where `fox` stands."""
+    found = texts(count, seed)
+    if kind == "token_classification":
+        path = folder / f"{name}.conll"
+        tag = {"fox": "B-X", "garden": "B-X", "and": "I-X"}
+        path.write_text("\n".join("".join(f"{w}\t{tag.get(w, 'O')}\n" for w in text.split()) for text in found))
+        return str(path)
+    if kind == "question_answering":
+        path, paragraphs = folder / f"{name}.json", []
+        for number, text in enumerate(found):
+            context = f"{text} fox {text}"
+            answer = {"text": "fox", "answer_start": context.index("fox")}
+            question = {
+                "id": f"{name}-{number}",
+                "question": "what animal",
+                "answers": [answer],
+                "is_impossible": False,
+            }
+            paragraphs.append({"context": context, "qas": [question]})
+        path.write_text(json.dumps({"version": "v1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+        return str(path)
+    path = folder / f"{name}.jsonl"
+    label: dict[str, Callable[[str], Any]] = {
+        "single_label_classification": lambda text: "good" if text.count("the") > 1 else "bad",
+        "multi_label_classification": lambda text: [
+            n for n, w in (("good", "the"), ("bad", "fox")) if w in text.split()
+        ],
+        "regression": lambda text: float(text.count("the")),
+    }
+    path.write_text("".join(json.dumps({"text": text, "label": label[kind](text)}) + "\n" for text in found))
+    return str(path)
+
+
+@pytest.fixture
+def make(tmp_path: Path, tokenizer: str) -> Callable[..., FinetuneConfig]:
+    def made(kind: TaskKind = "single_label_classification", **keys: Any) -> FinetuneConfig:
+        values: dict[str, Any] = {
+            "task": {"kind": kind, "doc_stride": 4},
+            "data": {
+                "train": write(tmp_path, kind, "train", 40, 1),
+                "validation": write(tmp_path, kind, "validation", 21, 2),
+                "test": write(tmp_path, kind, "test", 13, 3),
+                "max_seq_len": 48,
+            },
+            "model": {"tokenizer": tokenizer, "size": "nano"},
+            "optimizer": {"learning_rate": 2e-3},
+            "schedule": {"steps": 10},
+            "batch": {"examples": 12},
+            "evaluation": {"every_steps": 4},
+            "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
+            "logging": {"every_steps": 1, "tensorboard": False},
+        }
+        for dotted, value in keys.items():
+            section, _, key = dotted.partition(".")
+            if key:
+                values[section] = {**values.get(section, {}), key: value}
+            else:
+                values[section] = value
+        return build_finetune_config(values, "test")
+
+    return made
+
+
+def prepared(config: FinetuneConfig) -> PreparedFinetuning:
+    return prepare_finetuning(config, RunDirectory("nowhere"))
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in record.items() if k not in TIMES} for record in RunDirectory(str(run)).read_metrics()]
+
+
+def same(first: Path, second: Path) -> None:
+    assert metrics(first) == metrics(second)
+    for name in ("results.json", "predictions-test.json", "predictions-validation.json"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    a, b = load_model(str(first)).parameters, load_model(str(second)).parameters
+    assert all(np.array_equal(a[name], b[name]) for name in a | b)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("few_shapes", [False, True])
+def test_packed_rows_teach_and_say_what_one_example_a_row_does(
+    kind: TaskKind, few_shapes: bool, make: Callable[..., FinetuneConfig]
+) -> None:
+    """The update's loss, gradient norm and new weights, and the logits of every example."""
+    ready = prepared(make(kind, **{"model.hidden_dropout": 0.0, "model.attention_dropout": 0.0}))
+    encoded, pad = ready.train.packer.encoded, ready.model.pad_token_id
+    packer = Packer.of(encoded, kind, pad, few_shapes=few_shapes)
+    rows = ready.train.rows_at(1)
+    slow = alone(packer, rows)
+    packed = packer.pack(rows).batch
+    assert len(packed.input_ids) < len(rows) or kind == "question_answering"
+    engines = [start_engine(ready, None, 1) for _ in range(2)]
+    found = []
+    for engine, batch in zip(engines, (packed, slow), strict=True):
+        engine.write(TrainState(0, ready.starting_parameters()))
+        stats = engine.step([batch], 1e-2, lambda: False)
+        assert stats is not None
+        found.append((float(stats.loss_sum), float(stats.weight), float(stats.grad_norm)))
+    assert found[0] == pytest.approx(found[1], rel=2e-5)
+    batches = prediction_batches(packer, 3)
+    logits = in_order(packer, batches, engines[0].predict([one.batch for one in batches]))
+    engines[1].write(engines[0].read())
+    every = np.arange(len(encoded))
+    twin = engines[1].predict([alone(packer, every)])
+    targets = encoded.targets
+    if kind == "question_answering":
+        lengths = np.diff(encoded.offsets)
+        twin = np.concatenate([row[:n] for row, n in zip(twin.reshape(len(every), -1, 2), lengths, strict=True)])
+    elif kind == "token_classification":
+        counts = np.diff(targets.offsets)  # type: ignore[union-attr]
+        twin = np.concatenate([row[:n] for row, n in zip(twin.reshape(len(every), -1, 3), counts, strict=True)])
+    assert np.abs(logits - twin).max() < 2e-5
+
+
+def alone(packer: Packer, rows: Any) -> Batch:
+    """One example a row, written plainly."""
+    encoded, M, T = packer.encoded, len(rows), packer.T
+    ids, positions, segments = np.full((M, T), packer.pad, np.int32), *np.zeros((2, M, T), np.int32)
+    for at, row in enumerate(rows):
+        own = encoded.row(int(row))
+        ids[at, : len(own)], positions[at, : len(own)], segments[at, : len(own)] = own, range(len(own)), 1
+    targets: Any = encoded.targets
+    if packer.kind == "question_answering":
+        labels = np.stack([targets.start[rows], targets.end[rows]], 1)
+        return Batch(ids, positions, segments, np.arange(M * T, dtype=np.int32), labels, np.ones(M, np.float32))
+    if packer.kind == "token_classification":
+        most = int(np.diff(targets.offsets).max())
+        index, labels = np.zeros((2, M, most), np.int32)
+        weights = np.zeros((M, most), np.float32)
+        for at, row in enumerate(rows):
+            here = slice(int(targets.offsets[row]), int(targets.offsets[row + 1]))
+            n = here.stop - here.start
+            index[at, :n], labels[at, :n], weights[at, :n] = at * T + targets.position[here], targets.tag[here], 1
+        return Batch(ids, positions, segments, index.ravel(), labels.ravel(), weights.ravel())
+    labels = targets[rows]
+    if packer.kind == "multi_label_classification":
+        labels = labels.astype(np.float32)
+    if packer.kind == "regression":
+        labels = labels[:, None]
+    return Batch(ids, positions, segments, (np.arange(M) * T).astype(np.int32), labels, np.ones(M, np.float32))
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_resume_is_bit_identical(kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+    """Dropout is on, as RoBERTa was published; the stop lies between two evaluations."""
+    config = make(kind)
+    assert prepared(config).model.hidden_dropout_prob == 0.1
+    finetune(config, str(tmp_path / "straight"))
+    with pytest.raises(StoppedEarly):
+        finetune(config, str(tmp_path / "stopped"), stop_request=StopRequest(stop_after_steps=6))
+    assert not (tmp_path / "stopped/results.json").exists()
+    finetune(config, str(tmp_path / "stopped"))
+    same(tmp_path / "straight", tmp_path / "stopped")
+    finetune(config, str(tmp_path / "stopped"))  # there is nothing left to do
+    same(tmp_path / "straight", tmp_path / "stopped")
+    results = json.loads((tmp_path / "straight/results.json").read_text())
+    lines = [line for line in metrics(tmp_path / "straight") if "valid_loss" in line]
+    metric = {"regression": "pearson", "multi_label_classification": "f1_micro"}.get(kind, "f1")
+    metric = "valid_" + ("accuracy" if kind == "single_label_classification" else metric)
+    best = max(lines, key=lambda line: line[metric])
+    assert results["step"] == best["step"] == load_model(str(tmp_path / "straight")).step
+    assert {key: value for key, value in results["validation"].items() if key != "examples"} == {
+        key.removeprefix("valid_"): value for key, value in best.items() if key != "step"
+    }
+    assert results["test"]["examples"] == 13
+
+
+def test_processes_give_the_same_bits(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+    config = make(**{"batch.virtual_workers": 2, "schedule.steps": 4, "evaluation.every_steps": 2})
+    file = tmp_path / "run.yaml"
+    file.write_text(config.model_dump_json())
+    for count in ("1", "2"):
+        words = ["finetune", str(file), "--run", str(tmp_path / count), "--processes", count]
+        done = subprocess.run([sys.executable, "-m", "maskwright", *words], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    same(tmp_path / "1", tmp_path / "2")
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
+@pytest.mark.parametrize("kind", ["single_label_classification", "token_classification"])
+def test_jax_learns_what_torch_does(kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "model.hidden_dropout": 0.0,
+        "model.attention_dropout": 0.0,
+        "optimizer.label_smoothing": 0.1,
+    }
+    keys |= {"optimizer.class_weights": "balanced", "schedule.steps": 5}
+    for engine in ("torch", "jax"):
+        finetune(make(kind, **keys, **{"engine.kind": engine}), str(tmp_path / engine))
+    ours, theirs = (metrics(tmp_path / engine) for engine in ("torch", "jax"))
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+
+
+@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
+@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
+def test_losses_are_those_of_plain_transformers(
+    architecture: str, layer_decay: float, make: Callable[..., FinetuneConfig], tmp_path: Path
+) -> None:
+    """Twenty steps of the exported class with torch's AdamW, on the same examples one a row, from the same weights."""
+    keys = {"model.hidden_dropout": 0.0, "model.attention_dropout": 0.0, "schedule.steps": 20}
+    keys |= {"model.architecture": architecture, "optimizer.layer_decay": layer_decay, "optimizer.weight_decay": 0.1}
+    config = make(**keys)
+    ready = prepared(config)
+    finetune(config, str(tmp_path / "run"))
+    found = [line["loss"] for line in metrics(tmp_path / "run") if "loss" in line]
+    theirs = transformers_model(ready)
+    optimizer = torch.optim.AdamW(groups(theirs, ready, layer_decay), betas=(0.9, 0.98), eps=1e-6)
+    targets: Any = ready.train.packer.encoded.targets
+    losses = []
+    for step in range(20):
+        rows = ready.train.rows_at(step)
+        batch = alone(ready.train.packer, rows)
+        ids, real = torch.from_numpy(batch.input_ids).long(), torch.from_numpy(batch.segment_ids).long()
+        loss = theirs(input_ids=ids, attention_mask=real, labels=torch.from_numpy(targets[rows]).long()).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = ready.config.learning_rate_at(step) * group["scale"]
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert np.abs(np.array(found) - np.array(losses)).max() < 1e-5
+
+
+def transformers_model(ready: PreparedFinetuning) -> Any:
+    from maskwright.model.hf.config import to_hf_config
+
+    values = to_hf_config(ready.model, ready.dataset.labels)
+    kind = getattr(transformers, values["architectures"][0])
+    made = kind(kind.config_class(**values, attn_implementation="eager")).train()
+    tensors = {name: torch.from_numpy(value.copy()) for name, value in ready.starting_parameters().items()}
+    assert not made.load_state_dict(tensors, strict=False).unexpected_keys
+    return made
+
+
+def groups(model: Any, ready: PreparedFinetuning, layer_decay: float) -> list[dict[str, Any]]:
+    """A group for each parameter: matrices are decayed, and each layer learns `layer_decay` times the one above."""
+    layers, found = ready.model.num_hidden_layers, []
+    for name, parameter in model.named_parameters():
+        power = 0
+        if ".layer." in name or ".layers." in name:
+            number = int(
+                name.partition(".layer.")[2].partition(".")[0] or name.partition(".layers.")[2].partition(".")[0]
+            )
+            power = layers - number
+        elif "embeddings" in name:
+            power = layers + 1
+        scale, decay = layer_decay**power, 0.1 if parameter.ndim >= 2 else 0.0
+        found.append({"params": [parameter], "scale": scale, "weight_decay": decay, "lr": 0.0})
+    return found
+
+
+def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+    finetune(make(**{"schedule.steps": 2}), str(tmp_path / "first"))
+    first = load_model(str(tmp_path / "first"))
+    same_labels = prepared(make(model={"init_from": str(tmp_path / "first")}))
+    assert all(
+        np.array_equal(value, first.parameters[name]) for name, value in same_labels.starting_parameters().items()
+    )
+    number = prepared(make("regression", model={"init_from": str(tmp_path / "first")}))
+    found = number.starting_parameters()
+    assert found["classifier.out_proj.weight"].shape == (1, 128)
+    assert np.array_equal(found["classifier.dense.weight"], first.parameters["classifier.dense.weight"])
+    fresh = prepared(make(model={"init_from": str(tmp_path / "first"), "weights": "random"}))
+    word = "roberta.embeddings.word_embeddings.weight"
+    assert not np.array_equal(fresh.starting_parameters()[word], first.parameters[word])
+    assert fresh.base_weights()["base"]["weights"] == "random"
+    with pytest.raises(ConfigError, match="for single_label_classification, not for token_class"):
+        prepared(make("token_classification", model={"init_from": str(tmp_path / "first")}))
+
+
+def test_a_run_ends_when_it_no_longer_improves(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+    keys = {
+        "evaluation.every_steps": 1,
+        "evaluation.patience": 2,
+        "optimizer.learning_rate": 1e-9,
+        "schedule.steps": 40,
+    }
+    finetune(make(**keys), str(tmp_path / "run"))
+    lines = [line["step"] for line in metrics(tmp_path / "run") if "valid_loss" in line]
+    results = json.loads((tmp_path / "run/results.json").read_text())
+    assert len(lines) < 20 and lines[-1] == results["step"] + 2
+    finetune(make(**keys), str(tmp_path / "run"))
+    assert lines == [line["step"] for line in metrics(tmp_path / "run") if "valid_loss" in line]
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({"evaluation.metric": "f2"}, "has no metric f2"),
+        ({"data.max_seq_len": 64, "model.max_seq_len": 32}, "data.max_seq_len 64 is above the 32 tokens"),
+        ({"optimizer.class_weights": {"good": 2.0}}, "bad is left out"),
+        ({"model": {"init_from": "nowhere"}}, "is not a folder"),
+        ({"data.train": "nowhere.csv"}, "nowhere.csv"),
+    ],
+)
+def test_mistakes_end_before_anything_is_written(
+    keys: dict[str, Any], what: str, make: Callable[..., FinetuneConfig], tmp_path: Path
+) -> None:
+    with pytest.raises((ConfigError, InputError, ModelError), match=what):
+        finetune(make(**keys), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({"model": {}}, "model has neither init_from nor tokenizer"),
+        ({"schedule": {"steps": 3, "epochs": 1.0}}, "schedule has epochs and steps"),
+        ({"batch": {"examples": 5, "virtual_workers": 2}}, "2 virtual workers cannot share 5 examples evenly"),
+        ({"optimizer.layer_decay": 0.9, "engine.kind": "jax"}, "optimizer.layer_decay needs adamw, torch"),
+    ],
+)
+def test_configurations_that_mean_nothing(keys: dict[str, Any], what: str, make: Callable[..., FinetuneConfig]) -> None:
+    with pytest.raises(ConfigError, match=what):
+        make(**keys)
