@@ -57,7 +57,7 @@ HEAVY = {
     "transformers": {"tasks/export.py", "model/torch/compare.py"},
     "tokenizers": {"text/tokenizer.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
-    "pyarrow": {"text/compression.py", "text/sources.py", "labels/tables.py"},
+    "pyarrow": {"text/compression.py", "text/sources.py", "labels/tables.py", "labels/write.py"},
     "ray": {"launch/ray/gang.py", "launch/ray/jobs.py"},
     "google": {"cloud/google/rest.py"},
     "requests": {"cloud/google/rest.py", "launch/ray/jobs.py"},

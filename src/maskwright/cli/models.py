@@ -177,10 +177,18 @@ def evaluate(
     seq_len: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens in a row; the run's own number when not given.")
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help="Only for fine-tuned models: labelled examples; the run's own when not given.",
+        ),
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure held-out loss and masked accuracy, beside the unigram baseline."""
+    """Measure held-out loss and masked accuracy, beside the unigram baseline; of a fine-tuned model, every metric."""
     from maskwright.core.config import Engine
     from maskwright.core.errors import InputError
     from maskwright.data.store import TokenStore
@@ -188,6 +196,14 @@ def evaluate(
     from maskwright.tasks.models import load_model
 
     trained = load_model(model)
+    if trained.task is not None:
+        from maskwright.tasks.scores import judge
+
+        scores = judge(trained, source, device)
+        print_result(scores.report(), scores.to_json(), as_json)
+        return
+    if source is not None:
+        trained.require_task()
     location = store or (trained.run or {}).get("store")
     if location is None:
         raise InputError("a model folder names no text to evaluate on", fix="give --store")
