@@ -45,7 +45,7 @@ LAYERS = {
     "cloud": {"core", "run", "launch"},
     "monitor": {"core", "run"},
     "verdict": {"core"},
-    "tasks": {"core", "run", "text", "data", "model", "engines", "training"},
+    "tasks": {"core", "run", "text", "data", "labels", "model", "engines", "training"},
     "drills": {"core", "run", "text", "data", "model", "engines", "training", "tasks"},
 }
 LAYERS["cli"] = set(LAYERS)

@@ -25,6 +25,7 @@ from maskwright.cli.options import (
     To,
     all_overrides,
     app,
+    open_sources,
     print_result,
 )
 from maskwright.core.console import warn
@@ -120,6 +121,18 @@ def evaluate(
     store: Annotated[
         str | None, typer.Option(metavar="PATH", help="Token store; the run's own when not given.")
     ] = None,
+    blimp: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Minimal pairs to judge instead: BLiMP's .jsonl or Zorro's .txt files."),
+    ] = None,
+    share: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of the pairs to take; always the same ones.", min=0.0, max=1.0)
+    ] = 1.0,
+    text: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Text whose pseudo-perplexity to measure instead.")
+    ] = None,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
     max_rows: Annotated[int, typer.Option(metavar="N", help="Number of held-out rows to use.", min=1)] = 512,
     seq_len: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens in a row; the run's own number when not given.")
@@ -127,25 +140,35 @@ def evaluate(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure held-out loss and masked accuracy, beside the unigram baseline."""
+    """Measure held-out loss and masked accuracy, preferences between minimal pairs, or a text's pseudo-perplexity."""
     from maskwright.core.config import Engine
     from maskwright.core.errors import InputError
     from maskwright.data.store import TokenStore
     from maskwright.tasks import evaluate as task
+    from maskwright.tasks.blimp import Blimp
+    from maskwright.tasks.blimp import blimp as judge_pairs
     from maskwright.tasks.models import load_model
+    from maskwright.tasks.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
 
-    trained = load_model(model)
-    location = store or (trained.run or {}).get("store")
-    if location is None:
-        raise InputError("a model folder names no text to evaluate on", fix="give --store")
+    if (store, blimp, text).count(None) < 2:
+        raise InputError("--store, --blimp and --text are measured one at a time", fix="give one of them")
+    trained, engine = load_model(model), Engine(device=device)
     if seq_len is not None and not 8 <= seq_len <= trained.config.max_seq_len:
         raise InputError(
             f"--seq-len {seq_len} is not in 8 … {trained.config.max_seq_len}, what the model takes",
             fix="give one in that range",
         )
-    result = task.evaluate(
-        trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=Engine(device=device)
-    )
+    result: task.Evaluation | Blimp | PseudoPerplexity
+    if blimp is not None:
+        result = judge_pairs(trained, blimp, share=share, engine=engine)
+    elif text is not None:
+        sources = open_sources([text], layout, text_column)
+        result = pseudo_perplexity(trained, sources, seq_len=task.row_tokens(trained, seq_len), engine=engine)
+    else:
+        location = store or (trained.run or {}).get("store")
+        if location is None:
+            raise InputError("a model folder names no text to evaluate on", fix="give --store, --blimp or --text")
+        result = task.evaluate(trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=engine)
     print_result(result.report(), asdict(result), as_json)
 
 

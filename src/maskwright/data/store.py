@@ -201,6 +201,11 @@ class TokenStore:
             document -= shard["documents"]
         raise IndexError(document)
 
+    def source_numbers(self, split: SplitName) -> Int64:
+        """[documents]: which of the manifest's sources each document of the split is from."""
+        paths = [self._path(shard, "origins") for shard in self.shards if shard["split"] == split]
+        return np.concatenate([np.fromfile(path, "<u8")[::2] for path in paths]).astype(np.int64)
+
     def verify(self) -> None:
         """Reads every byte. Raises `StoreError` with the first file that is not what was written, or an id that is too
         large."""

@@ -28,6 +28,7 @@ from maskwright.core.errors import MaskwrightError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
     EvalStats,
+    LabelScores,
     StepStats,
     TrainState,
     fewer_at_once,
@@ -150,6 +151,19 @@ class JaxEngine:
         found = self._run("evaluate", self._state["parameters"], self._own(batches))
         return EvalStats(*(float(found[name]) for name in ("loss_sum", "weight", "correct")))
 
+    def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
+        found = self._run("log_probs", self._state["parameters"], self._own(batches))
+        taken = np.stack([batch.weights > 0 for batch in batches])
+        N, B = self.dp_degree, len(batches)
+
+        def by_batch(array: Array) -> np.ndarray:
+            """[rounds * parts, N, K / parts] -> [n]."""
+            parts = taken.shape[1] // array.shape[2]
+            ordered = np.asarray(self._gather(array)).reshape(-1, parts, N, array.shape[2]).transpose(0, 2, 1, 3)
+            return ordered.reshape(-1, taken.shape[1])[:B][taken]
+
+        return by_batch(found["log_probs"]), by_batch(found["correct"])
+
     def _own(self, batches: Sequence[Batch]) -> list[Batch]:
         """Of everybody's batches, filled up with blank ones, those of this process's devices."""
         blank = [replace(batches[0], weights=np.zeros_like(batches[0].weights))]
@@ -188,7 +202,11 @@ class JaxEngine:
         if wanted not in self._programs:
             program = replace(self.program, parts=rows // sizes["input_ids"][2])
             began = time.perf_counter()
-            jitted = program.jitted_update() if what == "update" else program.jitted_score()
+            jitted = {
+                "update": program.jitted_update,
+                "evaluate": program.jitted_score,
+                "log_probs": program.jitted_log_probs,
+            }[what]()
             self._programs[wanted] = jitted.lower(*arguments).compile()
             if any(made.what == what for made in self.compiles):
                 shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())

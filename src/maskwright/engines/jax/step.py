@@ -134,6 +134,17 @@ class Program:
         here = jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
         return jax.lax.psum(jax.tree.map(lambda a: a.sum(0), here), AXIS)
 
+    def log_probs(self, parameters: Weights, batches: dict[str, Array]) -> dict[str, Array]:
+        """Inside the mesh: of each of this device's labels [A, 1, K], its log-probability and whether it is the
+        likeliest."""
+
+        def one(batch: dict[str, Array]) -> dict[str, Array]:
+            found = self._logits(parameters, batch, None)
+            scores = -losses(self.model.task, found, batch["labels"])
+            return {"log_probs": scores[None], "correct": (found.argmax(-1) == batch["labels"])[None]}
+
+        return jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
+
     # ---- on a mesh -------------------------------------------------------------------------------------------
 
     def _specs(self) -> tuple[State, dict[str, PartitionSpec]]:
@@ -165,6 +176,11 @@ class Program:
         state, batch = self._specs()
         stats = dict.fromkeys(("loss_sum", "weight", "correct"), EVERYWHERE)
         return self._on_mesh(self.score, (state["parameters"], batch), stats, ())
+
+    def jitted_log_probs(self) -> Any:
+        state, batch = self._specs()
+        scores = dict.fromkeys(("log_probs", "correct"), PartitionSpec(None, AXIS))
+        return self._on_mesh(self.log_probs, (state["parameters"], batch), scores, ())
 
     # ---- shapes, for memory that is not there yet --------------------------------------------------------------
 

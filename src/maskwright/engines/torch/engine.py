@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from maskwright.core import config as run
@@ -27,6 +28,7 @@ from maskwright.data.batch import Batch
 from maskwright.engines.base import (
     DROPOUT_PURPOSE,
     EvalStats,
+    LabelScores,
     StepStats,
     TrainState,
     fewer_at_once,
@@ -323,6 +325,21 @@ class TorchEngine:
         loss = loss_sum(self.config.task, logits, labels, weights)
         correct = ((logits.argmax(-1) == labels) * weights).sum()
         return EvalStats(float(loss), float(weights.sum()), float(correct))
+
+    @torch.no_grad()
+    def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
+        self.model.eval()
+        found: list[LabelScores] = []
+        for batch in batches:
+            found += self._fitting(batch, lambda: [self._label_scores(part) for part in self._parts(batch)])  # noqa: B023 - called at once
+        return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+
+    def _label_scores(self, batch: Batch) -> LabelScores:
+        taken = batch.weights > 0  # no logits of the filler
+        index, labels, weights = batch.predict_index[taken], batch.labels[taken], batch.weights[taken]
+        logits, targets, _ = self._predict(replace(batch, predict_index=index, labels=labels, weights=weights))
+        scores = -F.cross_entropy(logits.float(), targets, reduction="none")
+        return scores.cpu().numpy(), (logits.argmax(-1) == targets).cpu().numpy()
 
     # ---- state -----------------------------------------------------------------------------------------------
 
