@@ -32,8 +32,8 @@ from maskwright.text.vocabulary import Vocabulary
 
 Int64 = NDArray[np.int64]
 BATCH_TOKENS, ROW_TOKENS = 4096, 128
-"""Positions computed at once, and in a row unless a text is longer. On a CPU, rows of 64, 128 and 256 tokens and rows of
-one copy without padding are equally fast, and rows of 512 slower by a third (mini in fp32, copies of 13 tokens)."""
+"""Positions computed at once, and in a row unless a text is longer. On a CPU, rows of 64, 128 and 256 tokens and rows
+of one copy without padding are equally fast, and rows of 512 slower by a third (mini in fp32, copies of 13 tokens)."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ class Copies:
         weights = np.zeros(M * slots, np.float32)
         index[slot], labels[slot], weights[slot] = place, ids[place], 1.0
         ids[place] = self.vocabulary.mask
-        return Batch(*(array.reshape(M, T) for array in (ids, positions, segments)), index, labels, weights)
+        rows = [array.reshape(M, T) for array in (ids, positions, segments)]
+        return Batch(rows[0], rows[1], rows[2], index, labels, weights)
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,8 @@ def score_texts(scorer: Engine, vocabulary: Vocabulary, ids: NDArray[np.integer]
             bar.advance(sum(batch.text_tokens for batch in some))
     log_probs = np.empty(len(copies.text), np.float32)
     log_probs[copies.order] = np.concatenate(found)
-    sums = np.bincount(copies.text, weights=log_probs, minlength=len(lengths))
-    return TokenScores(log_probs, sums, copies.positions, time.perf_counter() - began)
+    sums = np.bincount(copies.text, weights=log_probs)
+    return TokenScores(log_probs, sums.astype(np.float64), copies.positions, time.perf_counter() - began)
 
 
 # ---- a text file ---------------------------------------------------------------------------------------------------
