@@ -37,7 +37,7 @@ LAYERS = {
     "run": {"core"},
     "text": {"core"},
     "data": {"core", "text"},
-    "labels": {"core", "text", "data"},
+    "labels": {"core", "text", "data", "verdict"},
     "model": {"core"},
     "engines": {"core", "data", "model"},
     "training": {"core", "run", "data", "model", "engines"},

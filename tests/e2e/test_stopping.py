@@ -134,7 +134,7 @@ def test_a_lost_terminal_does_not_cost_the_work(store: TokenStore, tmp_path: Pat
     assert saved(tmp_path) != []
 
 
-@pytest.mark.parametrize("call", ["maskwright.tasks.pretrain:make_job", "maskwright.engines.torch.engine:gemm_ceiling"])
+@pytest.mark.parametrize("call", ["maskwright.tasks.train:make_job", "maskwright.engines.torch.engine:gemm_ceiling"])
 def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: Path, call: str) -> None:
     write_config(tmp_path / "run.yaml", store.location)
     spec = json.dumps({"call": call, "number": 1, "do": "hang"})

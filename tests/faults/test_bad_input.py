@@ -409,7 +409,7 @@ def test_export_that_differs_is_refused_and_removed(
     from maskwright.tasks import export as task
 
     original = task.to_hf_config
-    monkeypatch.setattr(task, "to_hf_config", lambda config: original(config) | {"layer_norm_eps": 1e-2})
+    monkeypatch.setattr(task, "to_hf_config", lambda *given: original(*given) | {"layer_norm_eps": 1e-2})
     result = cli("export", finished, "--to", tmp_path / "model")
     assert result.code == 1
     assert "logits differ by" in result.error

@@ -95,7 +95,7 @@ def same(record: dict[str, Any]) -> None:
 
 
 def put(copies: Copies, directory: RunDirectory, step: int, keep: int = 2) -> None:
-    copies.put(directory, step, keep=keep, keep_every_steps=None)
+    copies.put(directory, step, keep, None)
 
 
 def test_copies_come_back_on_a_new_machine(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def saved(folder: Path, *steps: int, numbers: int = 100) -> RunDirectory:
 
 
 def put(copies: Copies, directory: RunDirectory, step: int, keep: int = 2) -> None:
-    copies.put(directory, step, keep=keep, keep_every_steps=None)
+    copies.put(directory, step, keep, None)
 
 
 def test_copies_go_and_come_back(gcs: FakeGcs, tmp_path: Path) -> None:

@@ -90,7 +90,11 @@ class Host:
         return process
 
     def run(self, script: str, *, seconds: float = 240.0, **more: str) -> int:
-        return self.start(script, **more).wait(seconds)
+        process = self.start(script, **more)
+        code = process.wait(seconds)
+        # What the script says goes through a filter, which may write its last line a moment after the script's end.
+        wait_until(lambda: not _is_there(process.pid), 10.0)
+        return code
 
     @property
     def output(self) -> str:
@@ -130,6 +134,14 @@ class Host:
             for path in self.folder.rglob("*")
             if path.is_file() and not path.is_symlink() and TOKEN.encode() in path.read_bytes()
         ]
+
+
+def _is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def end_agent(folder: Path) -> None:

@@ -15,6 +15,7 @@ from maskwright.core.config import RunConfig
 from maskwright.core.errors import StoppedEarly
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
+from maskwright.tasks import train as start
 from maskwright.training import checkpoint, loop
 from maskwright.training.stop import StopRequest
 
@@ -40,7 +41,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         job.engine.step = counted  # type: ignore[method-assign]
         original(job, stop)
 
-    monkeypatch.setattr(task, "train", train)
+    monkeypatch.setattr(start, "train", train)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,10 @@ import pytest
 import torch
 import transformers
 
+from maskwright.core import config as run
+from maskwright.data.batch import Batch
+from maskwright.engines.base import TrainState
+from maskwright.engines.choose import make_engine
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import count_parameters, pieces
@@ -205,3 +209,29 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
     assert set(ours) == {piece.hf_name for piece in pieces(config)} == set(wanted)
     for name, array in ours.items():
         assert np.abs(array - wanted[name]).max() <= 3e-5 * max(1.0, np.abs(wanted[name]).max()), name
+
+
+@both
+@every
+def test_engines_predict_the_same_logits_however_few_rows_fit(kind: str, task: TaskKind) -> None:
+    """Beside the model itself; two batches, and parts of them as after memory ran out."""
+    config = shape(kind, task)
+    parameters, given = random_parameters(config), batch(config)
+    index = ours_inputs(config, given)[0] if task != "token_classification" else torch.tensor([1, 3, 13, 15, 25, 26])
+    ids, real, K = given["ids"].numpy().astype(np.int32), given["real"].numpy().astype(np.int32), len(index)
+    positions = np.tile(np.arange(12, dtype=np.int32), (3, 1))
+    weights = np.ones(3 if task == "question_answering" else K, np.float32)
+    labels = {"multi_label_classification": np.zeros((K, 3), np.float32), "regression": np.zeros((K, 3), np.float32)}
+    labels["question_answering"] = np.zeros((3, 2), np.int32)
+    one = Batch(ids, positions, real, index.numpy().astype(np.int32), labels.get(task, np.zeros(K, np.int32)), weights)
+    two = replace(one, input_ids=np.where(real > 0, 198 - ids, ids).astype(np.int32))
+    model = build(config, parameters)
+    tensors = (torch.from_numpy(positions), given["real"], index)
+    expected = [model(torch.from_numpy(batch.input_ids).long(), *tensors).detach().numpy() for batch in (one, two)]
+    for engine in ["torch", "jax"] if importlib.util.find_spec("jax") else ["torch"]:
+        made = make_engine(config, run.Optimizer(), run.Engine(kind=engine, device="cpu", dtype="fp32"), seed=0)
+        made.write(TrainState(0, parameters))
+        for rows in (None, 1):
+            made.rows_at_once = rows
+            found = made.predict([one, two])
+            assert found.dtype == np.float32 and np.abs(found - np.concatenate(expected)).max() < 1e-5

@@ -24,7 +24,7 @@ def warnings(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_ordinary_curve_gives_no_warning(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    watch = LossWatch(50_000, 100)
+    watch = LossWatch(math.log(50_000), 100)
     assert not any(watch.look(10 * number, loss) for number, loss in enumerate(curve(400, seed)))
     assert warnings(capsys) == []
 
@@ -33,7 +33,7 @@ def test_an_ordinary_curve_gives_no_warning(seed: int, capsys: pytest.CaptureFix
 def test_a_spike_is_seen_where_it_is(at: int, capsys: pytest.CaptureFixture[str]) -> None:
     losses = curve(400)
     losses[at] += 2.5
-    watch = LossWatch(50_000, 100)
+    watch = LossWatch(math.log(50_000), 100)
     assert [number for number, loss in enumerate(losses) if watch.look(number, loss)] == [at]
     (line,) = warnings(capsys)
     assert f"step {at}: loss {losses[at]:.3f} is far above" in line
@@ -42,16 +42,16 @@ def test_a_spike_is_seen_where_it_is(at: int, capsys: pytest.CaptureFixture[str]
 def test_a_continued_watch_judges_as_an_unbroken_one() -> None:
     losses = curve(200)
     losses[120] += 2.5
-    whole = LossWatch(50_000, 100)
+    whole = LossWatch(math.log(50_000), 100)
     expected = [whole.look(number, loss) for number, loss in enumerate(losses)]
-    again = LossWatch(50_000, 100, losses[:100])
+    again = LossWatch(math.log(50_000), 100, losses[:100])
     assert [again.look(number, loss) for number, loss in enumerate(losses[100:], 100)] == expected[100:]
-    later = LossWatch(50_000, 100, losses[:150])
+    later = LossWatch(math.log(50_000), 100, losses[:150])
     assert later._losses == again_until(losses[:150])._losses
 
 
 def again_until(losses: list[float]) -> LossWatch:
-    watch = LossWatch(50_000, 100)
+    watch = LossWatch(math.log(50_000), 100)
     for number, loss in enumerate(losses):
         watch.look(number, loss)
     return watch
@@ -59,13 +59,13 @@ def again_until(losses: list[float]) -> LossWatch:
 
 def test_a_new_level_is_accepted_in_the_end() -> None:
     losses = [3.0 + 0.01 * math.sin(step) for step in range(60)] + [5.0 + 0.01 * math.sin(step) for step in range(60)]
-    watch = LossWatch(50_000, 0)
+    watch = LossWatch(math.log(50_000), 0)
     spikes = [number for number, loss in enumerate(losses) if watch.look(number, loss)]
     assert spikes == list(range(60, 70))
 
 
 def test_a_loss_that_stays_at_chance_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = LossWatch(1000, warmup_steps=20)
+    watch = LossWatch(math.log(1000), warmup_steps=20)
     for step in range(4 * WINDOW_LINES):
         watch.look(step, math.log(1000) + 0.01 * math.sin(step))
     (line,) = warnings(capsys)
@@ -73,7 +73,7 @@ def test_a_loss_that_stays_at_chance_is_named_once(capsys: pytest.CaptureFixture
 
 
 def test_a_loss_of_zero_is_flagged(capsys: pytest.CaptureFixture[str]) -> None:
-    LossWatch(1000, 0).look(3, 0.0)
+    LossWatch(math.log(1000), 0).look(3, 0.0)
     assert "exactly 0" in warnings(capsys)[0]
 
 

@@ -15,8 +15,8 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from maskwright.core.errors import InputError, TokenizerError
+from maskwright.core.finetuning import Task
 from maskwright.labels.answers import best_answers
-from maskwright.labels.config import Task
 from maskwright.labels.encode import Encoded, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Answer, Example
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from maskwright.core.errors import InputError
-from maskwright.labels.config import LabelledData, Task
+from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.read import read_examples
 from maskwright.labels.tables import ending

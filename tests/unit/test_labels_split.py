@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from maskwright.core.errors import InputError
-from maskwright.labels.config import LabelledData, Task
+from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.names import in_order, tag_scheme

@@ -92,6 +92,37 @@ def pretrain(
         task.pretrain(resolved, run, config_file=config, stop_request=request)
 
 
+@app.command("finetune")
+def finetune(
+    config: Config,
+    run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
+    set_: Set = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all but device and network; say what would happen.")
+    ] = False,
+    stop_after_hours: StopAfterHours = None,
+    stop_after_steps: StopAfterSteps = None,
+    profile_steps: ProfileSteps = 0,
+) -> None:
+    """Train a model on labelled examples and judge it. The same command on the same folder continues the run."""
+    from maskwright.core.parent import end_with_parent
+    from maskwright.tasks import finetune as task
+    from maskwright.training.stop import StopRequest
+
+    end_with_parent()
+    resolved = task.read_finetune_config(config, set_)
+    if dry_run:
+        ready = task.dry_run(resolved, run)
+        print(ready.describe())
+        for warning in ready.warnings():
+            warn(warning)
+        return
+    request = StopRequest(
+        stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
+    )
+    task.finetune(resolved, run, config_file=config, stop_request=request)
+
+
 @app.command("plan")
 def plan(
     config: Config,

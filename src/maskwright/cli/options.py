@@ -15,7 +15,7 @@ from maskwright.core.console import say, warn
 PANELS = {
     "Start": ["quickstart", "schema"],
     "Data": ["text", "tokenizer", "data"],
-    "Train": ["pretrain", "plan"],
+    "Train": ["pretrain", "finetune", "plan"],
     "Judge": ["evaluate", "fill", "export", "verify-resume", "drill", "replay"],
     "Watch": ["status", "logs", "stop"],
     "Elsewhere": ["submit", "list", "agent", "env"],

@@ -62,7 +62,7 @@ class Masking(Section):
         return max(self.rate, self.final_rate or 0.0)
 
 
-class Model(Section):
+class Shape(Section):
     architecture: Literal["roberta", "modernbert"] = "roberta"
     """roberta: learned positions, LayerNorm after each sub-layer. modernbert: rotary positions, LayerNorm before each
     sub-layer, gated inner layer, no biases, full attention in every layer. Each exports to its class in
@@ -80,6 +80,9 @@ class Model(Section):
     two halves."""
     max_seq_len: Annotated[int, Field(ge=8, le=65_536)] | None = None
     """Longest sequence that the model can ever take; data.seq_len when not set."""
+
+
+class Model(Shape):
     init_from: str | None = None
     """Hugging Face folder to continue from (safetensors). Its shape replaces the keys above."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
@@ -250,20 +253,7 @@ class RunConfig(Section):
         wsd      the peak until the last `decay_steps` (a fifth of the run when not set), then down as 1 - sqrt
                  (warmup-stable-decay; the shape is Hägele et al. 2024)
         """
-        schedule, peak = self.schedule, self.optimizer.learning_rate
-        begin, steps = schedule.warmup_steps, schedule.steps
-        if step < begin:
-            return peak * (step + 1) / begin
-        if schedule.kind == "wsd":
-            begin = steps - min(steps - begin, schedule.decay_steps or max(1, steps // 5))
-        progress = max(0.0, (step - begin) / (steps - begin))
-        if schedule.kind == "linear":
-            share = 1.0 - progress
-        elif schedule.kind == "cosine":
-            share = 0.5 * (1.0 + math.cos(math.pi * progress))
-        else:
-            share = 1.0 - math.sqrt(progress)
-        return peak * (schedule.final_lr_share + (1.0 - schedule.final_lr_share) * share)
+        return rate_at(self.schedule, self.optimizer.learning_rate, step)
 
     def masking_at(self, step: int) -> Masking:
         """The masking of update `step`. Its rate moves in a straight line from `rate` at step 0 to `final_rate` at the
@@ -276,7 +266,30 @@ class RunConfig(Section):
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return storage.sha256_of({key: value for key, value in flat(self).items() if key not in RESUMABLE_KEYS})
+        return digest(self)
+
+
+def rate_at(schedule: Schedule, peak: float, step: int) -> float:
+    """See `RunConfig.learning_rate_at`."""
+    begin, steps = schedule.warmup_steps, schedule.steps
+    if step < begin:
+        return peak * (step + 1) / begin
+    if schedule.kind == "wsd":
+        begin = steps - min(steps - begin, schedule.decay_steps or max(1, steps // 5))
+    progress = max(0.0, (step - begin) / (steps - begin))
+    if schedule.kind == "linear":
+        share = 1.0 - progress
+    elif schedule.kind == "cosine":
+        share = 0.5 * (1.0 + math.cos(math.pi * progress))
+    else:
+        share = 1.0 - math.sqrt(progress)
+    return peak * (schedule.final_lr_share + (1.0 - schedule.final_lr_share) * share)
+
+
+def digest(config: BaseModel) -> str:
+    """sha256 of every key that decides the numbers; resumable keys do not count."""
+    kept = resumable_keys(type(config))
+    return storage.sha256_of({key: value for key, value in flat(config).items() if key not in kept})
 
 
 def shared_out(virtual_workers: int, parts: int, what: str) -> int:
@@ -293,11 +306,17 @@ def shared_out(virtual_workers: int, parts: int, what: str) -> int:
 
 def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
     """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
+    return build_config(*read_values(location, overrides, "start with `data:` and `schedule:`"))
+
+
+def read_values(location: str, overrides: list[str] | None, begin: str) -> tuple[dict[str, Any], str, list[str]]:
+    """The values of a YAML file or recipe, where it lies, and the keys that `overrides` gave. `begin`: the advice for
+    an empty file."""
     location = find_config(location)
-    values = read_yaml(location, "start with `data:` and `schedule:`")
+    values = read_yaml(location, begin)
     for override in overrides or []:
         _apply(values, override)
-    return build_config(values, location, [override.partition("=")[0].strip() for override in overrides or []])
+    return values, location, [override.partition("=")[0].strip() for override in overrides or []]
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -338,16 +357,24 @@ def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
 
 KEYS = keys_of(RunConfig)
 ALL_KEYS: list[str] = list(KEYS)
-RESUMABLE_KEYS: frozenset[str] = frozenset(name for name, key in KEYS.items() if key.field.json_schema_extra)
 
 
-def refuse_changes(old: dict[str, Any], new: dict[str, Any], where: str) -> list[str]:
+def resumable_keys(kind: type[BaseModel]) -> frozenset[str]:
+    return frozenset(name for name, key in keys_of(kind).items() if key.field.json_schema_extra)
+
+
+RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)
+
+
+def refuse_changes(
+    old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
+) -> list[str]:
     """Returns the allowed differences between two flat configurations, as `key: old -> new`.
 
     Raises `ConfigError` listing the others, since they would make another run in the same folder.
     """
-    changed = [key for key in ALL_KEYS if old.get(key) != new.get(key)]
-    refused = [key for key in changed if key not in RESUMABLE_KEYS]
+    changed = [key for key in keys_of(kind) if old.get(key) != new.get(key)]
+    refused = [key for key in changed if key not in resumable_keys(kind)]
     if refused:
         listed = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in refused)
         fix = "put the old values back, or give --run a new folder"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ Int32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Batch:
-    """M rows of T tokens with K predicted positions."""
+    """M rows of T tokens with K predicted positions. Each row has an equal share of them."""
 
     input_ids: Int32
     """[M, T], masked; padding has the pad id."""
@@ -21,11 +22,11 @@ class Batch:
     segment_ids: Int32
     """[M, T], 0 = padding, 1.. = chunk. Attention stays inside one number."""
     predict_index: Int32
-    """[K], positions in the flattened M x T; 0 where the weight is 0."""
-    labels: Int32
-    """[K], the true ids; 0 where the weight is 0."""
+    """[K], positions in the flattened M x T; 0 where the weight is 0. All M x T for question_answering."""
+    labels: NDArray[Any]
+    """int32 [K], the true ids; 0 where the weight is 0. `heads.loss_sum` has the shapes of other tasks."""
     weights: NDArray[np.float32]
-    """[K], 1 = predicted, 0 = filler that keeps K fixed."""
+    """[K], 1 = predicted, 0 = filler that keeps K fixed; [M] for question_answering."""
 
     @property
     def text_tokens(self) -> int:
@@ -37,10 +38,12 @@ class Batch:
         return float(self.weights.sum())
 
     def part(self, begin: int, end: int) -> Batch:
-        """Rows `begin` to `end`. Each row has an equal share of the predicted positions."""
-        (M, T), K = self.input_ids.shape, len(self.labels)
-        rows, slots = slice(begin, end), slice(begin * K // M, end * K // M)
-        weights = self.weights[slots]
-        index = np.where(weights > 0, self.predict_index[slots] - begin * T, 0).astype(np.int32)
-        ids, positions, segments = (a[rows] for a in (self.input_ids, self.position_ids, self.segment_ids))
-        return Batch(ids, positions, segments, index, self.labels[slots], weights)
+        """Rows `begin` to `end`."""
+        M, T = self.input_ids.shape
+
+        def share(array: NDArray[Any]) -> NDArray[Any]:
+            return array[begin * len(array) // M : end * len(array) // M]
+
+        ids, positions, segments = (share(a) for a in (self.input_ids, self.position_ids, self.segment_ids))
+        index = np.maximum(share(self.predict_index) - np.int32(begin * T), 0)  # filler has 0
+        return Batch(ids, positions, segments, index, share(self.labels), share(self.weights))

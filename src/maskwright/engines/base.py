@@ -131,6 +131,12 @@ class Engine(Protocol):
         Every rank is given all `batches`, and gets all numbers. A multiple of `dp_degree` keeps all devices busy."""
         ...
 
+    def predict(self, batches: Sequence[Batch]) -> NDArray[np.float32]:
+        """What a head says: fp32 [len(batches) * K, C] logits at the `predict_index` of each batch, filler included.
+
+        All batches have the same shapes, and every rank is given all and gets all."""
+        ...
+
     def read(self) -> TrainState:
         """A copy that later steps do not change. All ranks take part; rank 0 gets it."""
         ...

@@ -12,17 +12,24 @@ from maskwright.model.config import ModelConfig
 
 
 def make_engine(
-    model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int, *, run_flops: float = 0.0
+    model: ModelConfig,
+    optimizer: run.Optimizer,
+    engine: run.Engine,
+    seed: int,
+    *,
+    run_flops: float = 0.0,
+    label_smoothing: float = 0.0,
 ) -> Engine:
-    """`run_flops`: see `TorchEngine`. Raises `ConfigError` where a device or a framework is absent."""
+    """`run_flops`: see `TorchEngine`. `label_smoothing`: share of each class's target that all classes get, in
+    training only. Raises `ConfigError` where a device or a framework is absent."""
     if engine.kind == "jax":
         require("jax", "engine.kind")
         from maskwright.engines.jax.engine import JaxEngine
 
-        return JaxEngine(model, optimizer, engine, seed)
+        return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing)
     from maskwright.engines.torch.engine import TorchEngine
 
-    return TorchEngine(model, optimizer, engine, seed, run_flops=run_flops)
+    return TorchEngine(model, optimizer, engine, seed, run_flops=run_flops, label_smoothing=label_smoothing)
 
 
 def find_processes(engine: run.Engine) -> Processes:

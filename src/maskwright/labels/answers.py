@@ -1,7 +1,10 @@
-"""A model's scores for windows to answers of questions."""
+"""A model's scores for windows to answers of questions, and how good answers are by SQuAD's rules."""
 
 from __future__ import annotations
 
+import re
+import string
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +14,8 @@ from maskwright.labels.encode import Encoded, SpanTargets
 from maskwright.labels.example import Example
 
 Scores = NDArray[np.float32]
+ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def best_answers(
@@ -54,3 +59,33 @@ def best_answers(
             answers[example] = targets.answer(encoded, row, int(inside[start]), int(inside[end]), context)
     refused = may_be_none & (none - best > null_score_diff_threshold)
     return ["" if no else answer for no, answer in zip(refused, answers, strict=True)]
+
+
+# ---- SQuAD's official metrics ------------------------------------------------------------------------------------
+
+
+def normalized(answer: str) -> str:
+    """Small letters without ASCII punctuation and articles, with single spaces."""
+    return " ".join(ARTICLES.sub(" ", answer.lower().translate(WITHOUT_PUNCTUATION)).split())
+
+
+def accepted(example: Example) -> list[str]:
+    """Normalized texts that are right; the empty one alone for a question without answer."""
+    return [text for answer in example.answers if (text := normalized(answer.text))] or [""]
+
+
+def exact_match(example: Example, answer: str) -> float:
+    """1 when the answer is an accepted one but for what `normalized` takes away, else 0."""
+    return float(normalized(answer) in accepted(example))
+
+
+def overlap_f1(example: Example, answer: str) -> float:
+    """F1 of the answer's words and the best accepted answer's, from 0 to 1, as version 2.0 of SQuAD's script has it."""
+    words = normalized(answer).split()
+    return max(_f1(words, right.split()) for right in accepted(example))
+
+
+def _f1(found: list[str], right: list[str]) -> float:
+    if not found or not right:
+        return float(found == right)
+    return 2.0 * (Counter(found) & Counter(right)).total() / (len(found) + len(right))

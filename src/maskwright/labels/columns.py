@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from maskwright.core.errors import SourceError
-from maskwright.labels.config import TaskKind
+from maskwright.core.finetuning import TaskKind
 from maskwright.labels.example import Answer, Example, Reading, Unusable
 from maskwright.labels.tables import Record, Table
 

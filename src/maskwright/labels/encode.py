@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.console import note
 from maskwright.core.errors import InputError, TokenizerError
-from maskwright.labels.config import Task
+from maskwright.core.finetuning import Task
 from maskwright.labels.example import Example
 from maskwright.text.vocabulary import tokenizer_file
 

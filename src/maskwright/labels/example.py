@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from maskwright.core.errors import SourceError
-from maskwright.labels.config import LabelledData, Task
+from maskwright.core.finetuning import LabelledData, Task
 
 
 class Answer(NamedTuple):

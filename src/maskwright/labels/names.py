@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.labels.config import LabelledData, Task
+from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.example import Example
 
 CLASSES = ("single_label_classification", "token_classification")

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import InputError
+from maskwright.core.finetuning import Task
 from maskwright.data import bits
-from maskwright.labels.config import Task
 from maskwright.labels.example import Example
 from maskwright.text.dedup import text_key
 

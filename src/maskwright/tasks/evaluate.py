@@ -97,6 +97,7 @@ def evaluate(
     engine: run.Engine | None = None,
 ) -> Evaluation:
     """Raises `StoreError` if the store was made with another tokenizer or holds nothing out."""
+    model.require_masked_lm()
     store.require_tokenizer(model.vocabulary, model.location)
     values = model.run["config"] if model.run else {}
     seq_len = row_tokens(model, seq_len)

@@ -6,21 +6,31 @@ import importlib.metadata
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.config import Model
 from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import InputError, VerificationError
+from maskwright.labels.encode import open_tokenizer
+from maskwright.model.config import SEQUENCE_TASKS
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import count_parameters
 from maskwright.model.torch.compare import largest_difference
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models import TrainedModel
-from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
 ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
+PIPELINES = {
+    "masked_lm": "fill-mask",
+    "token_classification": "token-classification",
+    "question_answering": "question-answering",
+    **dict.fromkeys(SEQUENCE_TASKS, "text-classification"),
+}
+"""Names of the pipelines of `transformers`, by which the hub sorts models."""
 SHAPE_KEYS = {f"model.{key}" for key in Model.model_fields if key not in ("hidden_dropout", "attention_dropout")}
 """What `model.init_from` decides, whatever the configuration says."""
 LARGEST_DIFFERENCE = 1e-4
@@ -34,14 +44,17 @@ def export(model: TrainedModel, folder: str) -> float:
     """
     if os.path.exists(folder):
         raise InputError("already exists", where=folder, fix="choose another --to")
-    if model.run and model.step != (steps := model.run["config"]["schedule.steps"]):
+    steps = model.run["config"].get("schedule.steps") if model.run else None
+    if steps is not None and model.step != steps:
         warn(f"{model.location}: the run has not ended; this exports its step {model.step:,} of {steps:,}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(temporary)
     try:
         write_tensors(os.path.join(temporary, "model.safetensors"), model.parameters, {"format": "pt"})
-        config = to_hf_config(model.config) | {"transformers_version": importlib.metadata.version("transformers")}
+        config = to_hf_config(model.config, model.labels) | {
+            "transformers_version": importlib.metadata.version("transformers")
+        }
         storage.write_json(os.path.join(temporary, "config.json"), config)
         _write_tokenizer(model, temporary)
         difference = verify(model, temporary)
@@ -54,10 +67,16 @@ def export(model: TrainedModel, folder: str) -> float:
 
 
 def _write_tokenizer(model: TrainedModel, folder: str) -> None:
+    """A fine-tuned model's is saved as its texts were encoded: with a template, and a space before each word."""
     copy_tokenizer(model.tokenizer_folder, folder)
     path = os.path.join(folder, "tokenizer_config.json")
     config = storage.read_json(path) if os.path.exists(path) else {"tokenizer_class": "RobertaTokenizer"}
-    storage.write_json(path, {**config, "model_max_length": model.config.max_seq_len})
+    config |= {"model_max_length": model.config.max_seq_len}
+    if model.task:
+        words = model.task.kind == "token_classification"
+        open_tokenizer(folder, words=words).save(os.path.join(folder, "tokenizer.json"))
+        config |= {"add_prefix_space": True} if words else {}
+    storage.write_json(path, config)
 
 
 def verify(model: TrainedModel, folder: str) -> float:
@@ -73,22 +92,32 @@ def verify(model: TrainedModel, folder: str) -> float:
     return largest
 
 
+TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a <mask> here", "Größe, 東京, 🙂 e\u0301")
+
+
 def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
     import transformers
 
-    from maskwright.text.tokenizer import load_tokenizer
-
-    own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
     theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    for text in ("Hello, world!", " two  spaces\n\tand a tab", "a <mask> here", "Größe, 東京, 🙂 e\u0301"):
-        expected = [
-            model.vocabulary.bos,
-            *own.encode(text, add_special_tokens=False).ids,
-            model.vocabulary.eos,
-        ]
-        found = theirs(text)["input_ids"]
-        if list(found) != expected:
+    for text, given, expected in _tokenized(model):
+        found = list(theirs(*given, is_split_into_words=isinstance(given[0], list))["input_ids"])
+        if found != expected:
             raise VerificationError(f"transformers tokenizes {text!r} to {found}, not {expected}")
+
+
+def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list[int]]]:
+    """(text, what `transformers` is given, ids that it should find): texts, for fine-tuned models pairs or words."""
+    if model.task is None:
+        own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
+        for text in TEXTS:
+            ids = own.encode(text, add_special_tokens=False).ids
+            yield text, (text,), [model.vocabulary.bos, *ids, model.vocabulary.eos]
+        return
+    words = model.task.kind == "token_classification"
+    own = open_tokenizer(model.tokenizer_folder, words=words)
+    for text in TEXTS:
+        given = (text.split(),) if words else (text, TEXTS[0])
+        yield text, given, own.encode(*given, is_pretokenized=words).ids
 
 
 def model_card(model: TrainedModel, difference: float) -> str:
@@ -98,8 +127,8 @@ def model_card(model: TrainedModel, difference: float) -> str:
         "---",
         *([f"base_model: {json.dumps(base)}"] if base else []),
         "library_name: transformers",
-        "pipeline_tag: fill-mask",
-        f"tags: [{shape.architecture}, masked-lm, maskwright]",
+        f"pipeline_tag: {PIPELINES[shape.task]}",
+        f"tags: [{shape.architecture}, {shape.task.replace('_', '-')}, maskwright]",
         "---",
         "",
         f"# {os.path.basename(os.path.abspath(model.location))}",

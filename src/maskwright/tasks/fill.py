@@ -20,6 +20,7 @@ class Guess:
 
 def fill(model: TrainedModel, text: str, *, top: int = 5) -> list[list[Guess]]:
     """For each `<mask>`, the `top` likeliest tokens. Raises `InputError` for a text without one, or too long."""
+    model.require_masked_lm()
     tokenizer = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
     words = model.vocabulary
     ids = [words.bos, *tokenizer.encode(text, add_special_tokens=False).ids, words.eos]

@@ -1,6 +1,6 @@
 """What ranks other than 0 do: they compute their share of each step, and write nothing.
 
-Each broadcast from rank 0, and each agreement, has its counterpart in `pretrain.py`, in the same order.
+Each broadcast from rank 0, and each agreement, has its counterpart in `train.py`, in the same order.
 """
 
 from __future__ import annotations
@@ -11,33 +11,42 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from maskwright.core.config import ALL_KEYS, RunConfig, flat
+from maskwright.core.config import RunConfig, flat
 from maskwright.core.console import only_warnings
 from maskwright.core.errors import ConfigError, StoreError
+from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Agree, Processes, together
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.preflight import Prepared, prepare_run
+from maskwright.tasks.prepared import Prepare, Prepared
 from maskwright.tasks.start import BEGIN, make_job, start_engine
 from maskwright.training.beats import Beats
 from maskwright.training.loop import FROM_RANK_0, restore, train
 from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
 OWN_KEYS = {"data.store", "model.init_from", "engine.threads"}
+OWN_KEYS |= {"data.train", "data.validation", "data.test", "model.tokenizer"}
 """Keys that may differ from rank 0's; the contents of those places are compared."""
 
 
-def follow(config: RunConfig, run: str, request: StopRequest, processes: Processes, agree: Agree) -> None:
-    """Raises what `pretrain` raises. If another rank fails first, its message."""
+def follow(
+    config: RunConfig | FinetuneConfig,
+    run: str,
+    prepare: Prepare,
+    request: StopRequest,
+    processes: Processes,
+    agree: Agree,
+) -> None:
+    """Raises what `train_run` raises. If another rank fails first, its message."""
     only_warnings()
     agree()
     given = json.loads(processes.broadcast(b""))
     before = given["before"]
     _require_same_keys(config, given["config"])
-    ready = prepare_run(config, before)
+    ready = prepare(before)
     _require_same_run(ready, given)
     if before is None:
-        ready.store.verify()
+        ready.verify()
     request.stop_after_steps = given["stop_after_steps"]
     engine = start_engine(ready, before, given["threads"])
     agree()
@@ -55,21 +64,22 @@ def follow(config: RunConfig, run: str, request: StopRequest, processes: Process
             restore(job, *FROM_RANK_0)
         with together(processes):
             train(job, stop)
+            ready.finish(job)
 
 
-def _require_same_keys(config: RunConfig, theirs: dict[str, Any]) -> None:
+def _require_same_keys(config: RunConfig | FinetuneConfig, theirs: dict[str, Any]) -> None:
     own = flat(config)
-    different = [key for key in ALL_KEYS if own[key] != theirs[key] and key not in OWN_KEYS]
+    different = [key for key in own if own[key] != theirs.get(key) and key not in OWN_KEYS]
     if different:
-        listed = ", ".join(f"{key}: {own[key]}, there {theirs[key]}" for key in different)
+        listed = ", ".join(f"{key}: {own[key]}, there {theirs.get(key)}" for key in different)
         fix = "start the same command with the same file on every host"
         raise ConfigError(f"is not the configuration of rank 0 ({listed})", where=different[0], fix=fix)
 
 
 def _require_same_run(ready: Prepared, given: dict[str, Any]) -> None:
-    if ready.store.fingerprint != given["store_fingerprint"]:
+    if ready.identity["store_fingerprint"] != given["store_fingerprint"]:
         fix = "give every host a copy of one"
-        raise StoreError("is not the store that rank 0 reads", where=ready.store.location, fix=fix)
+        raise StoreError("is not the data that rank 0 reads", where=ready.identity["store"], fix=fix)
     if json.loads(json.dumps(asdict(ready.model))) != given["model"]:
         fix = "give every host a copy of one"
         raise ConfigError("is not the model that rank 0 begins with", where="model.init_from", fix=fix)

@@ -6,13 +6,22 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from maskwright.core.errors import InputError
+from pydantic import ValidationError
+
+from maskwright.core import storage
+from maskwright.core.errors import CheckpointError, InputError
+from maskwright.core.finetuning import Task
+from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, recorded_config
+from maskwright.model.hf.config import LABELLED, class_name, read_labels
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
+
+RESULTS = "results.json"
+"""What a fine-tuned run ends with: the step of its best checkpoint, and scores."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,21 @@ class TrainedModel:
     vocabulary: Vocabulary
     run: dict[str, Any] | None = None
     step: int | None = None
+    labels: tuple[str, ...] = ()
+    """Names of a classifier's outputs."""
+    task: Task | None = None
+    """What a fine-tuned model says; None for masked-LM models. A folder does not tell more than its kind."""
+
+    def require_masked_lm(self) -> None:
+        if self.task is not None:
+            fix = "take the model that it was fine-tuned from; `maskwright predict` asks a fine-tuned one"
+            raise InputError(f"is a {class_name(self.config)}, without a masked-LM head", where=self.location, fix=fix)
+
+    def require_task(self) -> Task:
+        if self.task is None:
+            fix = "fine-tune it first: maskwright finetune"
+            raise InputError(f"is a {class_name(self.config)}, which has learnt no task", where=self.location, fix=fix)
+        return self.task
 
 
 def load_model(location: str) -> TrainedModel:
@@ -34,12 +58,13 @@ def load_model(location: str) -> TrainedModel:
     if directory.exists():
         record = directory.read_config()
         config = recorded_config(record["model"], directory.config)
-        loaded = checkpoint.load_newest(directory.checkpoints, set_aside=False)
+        loaded = load_best(directory) or checkpoint.load_newest(directory.checkpoints, set_aside=False)
         if loaded is None:
             raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
         parameters, step = loaded[0].parameters, loaded[0].step
         tokenizer = directory.path("tokenizer")
-        return TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step)
+        vocabulary, learnt = read_vocabulary(tokenizer), _recorded_task(record, config, directory.config)
+        return TrainedModel(location, config, parameters, tokenizer, vocabulary, record, step, *learnt)
     if not os.path.isdir(location):
         raise InputError("is not a folder", where=location, fix="give a run directory or a Hugging Face folder")
     config, parameters = read_model_folder(location)
@@ -47,4 +72,40 @@ def load_model(location: str) -> TrainedModel:
     if vocabulary.size > config.vocab_size:
         what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
         raise InputError(what, where=location, fix="put the tokenizer that belongs to the model into its folder")
-    return TrainedModel(location, config, parameters, location, vocabulary)
+    task = None if config.task == "masked_lm" else Task(kind=config.task)
+    labels = read_labels(location, config)
+    return TrainedModel(location, config, parameters, location, vocabulary, labels=labels, task=task)
+
+
+def load_best(directory: RunDirectory) -> tuple[TrainState, dict[str, Any]] | None:
+    """The best checkpoint of a fine-tuned run: that of its results, or of its newest checkpoint while it has none."""
+    steps = checkpoint.whole_steps(directory.checkpoints)
+    results = directory.path(RESULTS)
+    if os.path.exists(results):
+        best = storage.read_json(results).get("step")
+    elif steps:
+        best = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step")
+    else:
+        best = None
+    if best is None:
+        return None
+    if best not in steps:
+        what, fix = f"its best checkpoint, that of step {best:,}, is gone", "put it back, or fine-tune again"
+        raise CheckpointError(what, where=directory.checkpoints, fix=fix)
+    return checkpoint.load(directory.path("checkpoints", step_folder(best)))
+
+
+def _recorded_task(record: dict[str, Any], config: ModelConfig, where: str) -> tuple[tuple[str, ...], Task | None]:
+    """(labels, task) of a run. Raises `InputError` if they do not belong to its head."""
+    if config.task == "masked_lm":
+        return (), None
+    labels, fix = record.get("labels"), "restore the file, or start a new run"
+    try:
+        task = Task.model_validate(record.get("task"))
+    except ValidationError:
+        raise InputError("its `task` is no task", where=where, fix=fix) from None
+    wanted = config.num_labels if config.task in LABELLED else 0
+    named = isinstance(labels, list) and all(isinstance(name, str) for name in labels)
+    if not named or len(labels or []) != wanted or task.kind != config.task:
+        raise InputError(f"its `labels` are not those of {wanted} outputs for {config.task}", where=where, fix=fix)
+    return tuple(labels or []), task

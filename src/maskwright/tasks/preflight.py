@@ -4,39 +4,105 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from maskwright.core import config as run
-from maskwright.core import hardware
 from maskwright.core.config import RunConfig, flat, refuse_changes
-from maskwright.core.console import human_bytes, human_count, note
-from maskwright.core.errors import ConfigError, MaskwrightError, StoreError
-from maskwright.data.loader import Loader
+from maskwright.core.console import human_bytes, human_count, say, warn
+from maskwright.core.errors import ConfigError, ModelError, StoreError
+from maskwright.data.batch import Batch
+from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import is_out_of_memory
-from maskwright.engines.processes import launch_variables
-from maskwright.engines.tree import most_kept
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
-from maskwright.model.hf.config import read_hf_config
-from maskwright.model.hf.folder import read_hf_parameters
-from maskwright.model.hf.names import count_parameters
+from maskwright.model.hf.config import class_name, read_hf_config
+from maskwright.model.hf.folder import read_hf_parameters, weight_digests
+from maskwright.model.hf.names import Parameters, count_parameters
+from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.room import state_bytes
+from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
-from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
+from maskwright.training.job import Job
+from maskwright.training.masked_lm import MaskedLM
+from maskwright.training.replay import write_bundle
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A configuration whose data and model have been checked and fit together. Nothing is written yet."""
+class Pretraining:
+    """See `Prepared`."""
 
     config: RunConfig
     model: ModelConfig
     store: TokenStore
     loader: Loader
+    label_smoothing = 0.0
+    details: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def identity(self) -> dict[str, str]:
+        return {
+            "store": os.path.abspath(self.store.location),
+            "store_fingerprint": self.store.fingerprint,
+            "tokenizer_fingerprint": self.store.vocabulary.fingerprint,
+        }
+
+    @property
+    def flops(self) -> float:
+        return run_flops(self.config, self.model)
+
+    def verify(self) -> None:
+        self.store.verify()
+
+    def starting_parameters(self) -> Parameters:
+        """Read from `model.init_from`, or random. Raises `ModelError`."""
+        folder = self.config.model.init_from
+        if folder is None:
+            return initial_parameters(self.model, self.config.seed)
+        parameters = read_hf_parameters(folder, self.model)
+        say(f"continuing from {folder}")
+        return parameters
+
+    def base_weights(self) -> dict[str, Any]:
+        folder = self.config.model.init_from
+        return {} if folder is None else {"base_weights": weight_digests(folder)}
+
+    def objective(self) -> MaskedLM:
+        return MaskedLM(self.loader, self._validation(), self.model.vocab_size)
+
+    def _validation(self) -> list[Batch]:
+        config = self.config
+        try:
+            return validation_batches(
+                self.store,
+                seq_len=config.data.seq_len,
+                packing=config.data.packing,
+                max_rows=config.evaluation.max_rows,
+                micro_batch_rows=config.batch.micro_batch_rows,
+            )
+        except StoreError as error:
+            if not self.store.split("valid").documents:
+                warn(f"{error}. This run has no validation")
+                return []
+            raise
+
+    def write_tokenizer(self, folder: str) -> None:
+        copy_tokenizer(self.store.tokenizer_folder, folder)
+
+    def describe(self) -> str:
+        return describe(self)
+
+    def warnings(self) -> list[str]:
+        return unusual_settings(self.config, self)
+
+    def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
+        data = job.rollbacks.data_step(step)
+        return write_bundle(job.directory, self.loader, self.store, step=step, data_step=data, details=details)
+
+    def finish(self, job: Job) -> None:
+        """The last checkpoint is the result."""
 
 
-def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prepared:
+def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Pretraining:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
     `before`: the record of a run that is continued; the folder that it once began from is then no longer needed.
@@ -56,10 +122,10 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Prep
     ):
         what = "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)"
         raise StoreError(what, where=store.tokenizer_folder, fix="train one with `maskwright tokenizer train`")
-    return Prepared(config, model, store, Loader(config, store))
+    return Pretraining(config, model, store, Loader(config, store))
 
 
-def dry_run(config: RunConfig, run: str) -> Prepared:
+def dry_run(config: RunConfig, run: str) -> Pretraining:
     """Raises what a start would raise before it makes anything. The store's checksums and the device are left to it."""
     directory = RunDirectory(run)
     before = directory.read_config() if directory.exists() else None
@@ -89,19 +155,14 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
 def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, with the run's dropout instead of the folder's."""
     model = read_hf_config(folder)
+    if model.task != "masked_lm":
+        fix = "continue from the masked-LM model that it was fine-tuned from"
+        raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=folder, fix=fix)
     if config.data.seq_len > model.max_seq_len:
         what = f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take"
         raise ConfigError(what, where="data.seq_len", fix=f"set it to {model.max_seq_len}")
     own = config.model
     return replace(model, hidden_dropout_prob=own.hidden_dropout, attention_probs_dropout_prob=own.attention_dropout)
-
-
-def state_bytes(ready: Prepared) -> int:
-    """Bytes in a rank that holds the full model: fp32 weights, two moments, and the gradients that its sums keep."""
-    config, launch = ready.config, launch_variables()
-    world_size, V = launch.world_size if launch else 1, config.batch.virtual_workers
-    exact = config.engine.kind == "torch" and config.engine.reproducibility == "exact" and V % world_size == 0
-    return (12 + 4 * (most_kept(V // world_size, V) if exact else 1)) * count_parameters(ready.model)
 
 
 MOST_EPOCHS = 40
@@ -111,7 +172,7 @@ LEAST_HELD_OUT_DOCUMENTS = 100
 over so many documents is then 5 points at most."""
 
 
-def unusual_settings(config: RunConfig, ready: Prepared | None = None) -> list[str]:
+def unusual_settings(config: RunConfig, ready: Pretraining | None = None) -> list[str]:
     """Warnings about values that are allowed, but most often a slip; with `ready`, also about the run's data."""
     found, highest = _unusual_data(ready) if ready else [], config.masking.highest_rate
     if highest > 0.5:
@@ -127,7 +188,7 @@ def unusual_settings(config: RunConfig, ready: Prepared | None = None) -> list[s
     return found
 
 
-def _unusual_data(ready: Prepared) -> list[str]:
+def _unusual_data(ready: Pretraining) -> list[str]:
     found = []
     if (epochs := ready.loader.epoch(ready.config.schedule.steps)) > MOST_EPOCHS:
         found.append(
@@ -143,7 +204,7 @@ def _unusual_data(ready: Prepared) -> list[str]:
     return found
 
 
-def describe(ready: Prepared) -> str:
+def describe(ready: Pretraining) -> str:
     """Describes what the run will do, for `--dry-run` and the beginning of each run."""
     config, model, rows = ready.config, ready.model, ready.loader.rows.plan
     per_step, parameters, state = config.rows_per_step, count_parameters(model), state_bytes(ready)
@@ -171,67 +232,9 @@ def compiles(config: RunConfig) -> bool:
     return choose_compile(config.engine.compile, choose_device(config.engine.device), flops)
 
 
-def engine_config(config: RunConfig, before: dict[str, Any] | None, threads: int | None) -> run.Engine:
-    """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine.
-    `threads`: see `exact_threads`."""
-    decided: dict[str, Any] = {} if threads is None else {"threads": threads}
-    if before is not None and config.engine.dtype == "auto":
-        decided["dtype"] = {"bfloat16": "bf16", "float32": "fp32"}[before["dtype"]]
-    return config.engine.model_copy(update=decided)
-
-
-def exact_threads(config: RunConfig, before: dict[str, Any] | None) -> int | None:
-    """CPU threads of each rank of a run whose sums are exact; None if their number does not matter.
-
-    torch sums a tensor in as many parts as there are threads: 1, 2 and 4 threads give three results (measured). A run
-    keeps the number that it began with, unless engine.threads gives one.
-    """
-    if config.engine.kind != "torch" or config.engine.reproducibility != "exact":
-        return None
-    from maskwright.engines.torch.prepare import choose_device, cpu_threads
-
-    if choose_device(config.engine.device) != "cpu":
-        return None
-    here = cpu_threads()
-    kept = config.engine.threads or (before or {}).get("threads") or here
-    if kept != here and not config.engine.threads:
-        note(
-            f"computing with {kept} threads in each process, as this run began, instead of {here}: another number "
-            f"changes the last bits. Set engine.threads: {here} to take {here} all the same"
-        )
-    return int(kept)
-
-
 def run_flops(config: RunConfig, model: ModelConfig) -> float:
     """Model FLOPs of the whole run if each row is full, and one segment."""
     steps, seq_len = config.schedule.steps, config.data.seq_len
     tokens = float(steps) * config.rows_per_step * seq_len
     mean_rate = (config.masking_at(0).rate + config.masking_at(steps - 1).rate) / 2.0  # it moves in a straight line
     return training_flops(model, tokens, tokens * seq_len, tokens * mean_rate)
-
-
-def require_room(ready: Prepared, directory: RunDirectory) -> None:
-    """Checks memory and disk before anything is computed: room for weights and optimizer, and for one checkpoint more
-    than are kept. Raises `MaskwrightError` or `CheckpointError`."""
-    needed, there = state_bytes(ready), hardware.memory_bytes()
-    if ready.config.engine.device == "cpu" and needed > there:
-        raise too_large(ready, MemoryError())
-    kept = len(checkpoint.whole_steps(directory.checkpoints))
-    most = min(ready.config.checkpoint.keep, ready.config.schedule.steps)
-    more = max(most + 1 - kept, 1)
-    place = directory.location
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    checkpoint.require_space(place, more * (12 * count_parameters(ready.model) + checkpoint.SMALL_FILES_BYTES))
-
-
-def too_large(ready: Prepared, error: Exception) -> Exception:
-    """The error to raise when the engine cannot be made: `error` itself unless memory ran out."""
-    if not is_out_of_memory(error):
-        return error
-    needed, parameters = human_bytes(state_bytes(ready)), human_count(count_parameters(ready.model))
-    return MaskwrightError(
-        f"weights, gradient and optimizer state of {parameters} parameters take {needed}, more than there is",
-        where="model.size",
-        fix="take a smaller model, or a device with more memory",
-    )

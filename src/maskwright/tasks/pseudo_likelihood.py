@@ -122,9 +122,7 @@ class TokenScores:
 
 def open_scorer(model: TrainedModel, engine: run.Engine | None = None) -> Engine:
     """An engine with the model's weights, in fp32. Raises `InputError` if the model has another head."""
-    if model.config.task != "masked_lm":
-        what = f"its head is for {model.config.task} and gives tokens no probability"
-        raise InputError(what, where=model.location, fix="give a masked language model")
+    model.require_masked_lm()
     in_fp32 = (engine or run.Engine()).model_copy(update={"dtype": "fp32"})
     scorer = make_engine(model.config, run.Optimizer(), in_fp32, seed=0)
     scorer.write(TrainState(0, model.parameters))

@@ -13,8 +13,9 @@ from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import Engine, TrainState
 from maskwright.run.directory import RunDirectory, step_folder
-from maskwright.tasks.preflight import exact_threads, prepare_run
-from maskwright.tasks.start import start_engine, starting_parameters
+from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.room import exact_threads
+from maskwright.tasks.start import start_engine
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training import checkpoint
 from maskwright.training.health import Rollbacks
@@ -91,7 +92,7 @@ def replay(run: str, step: int) -> Replay:
     engine = start_engine(ready, before, exact_threads(ready.config, before))
     state, record = _state_before(directory, step)
     start = step_folder(state.step) if state else "the beginning"
-    engine.write(state or TrainState(0, starting_parameters(ready)))
+    engine.write(state or TrainState(0, ready.starting_parameters()))
     engine.rows_at_once = record.get("rows_at_once")
     rollbacks = Rollbacks(directory)
     first = state.step if state else 0

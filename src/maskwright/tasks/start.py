@@ -11,21 +11,17 @@ from typing import Any
 
 import maskwright
 from maskwright.core import hardware
-from maskwright.core.config import flat
-from maskwright.core.console import say, warn
-from maskwright.core.errors import StoreError
+from maskwright.core.config import RunConfig, flat
 from maskwright.core.extras import installed
-from maskwright.data.loader import validation_batches
+from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import Engine
 from maskwright.engines.choose import make_engine
-from maskwright.model.hf.folder import read_hf_parameters
-from maskwright.model.hf.names import Parameters
-from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.tasks.preflight import Prepared, engine_config, run_flops, too_large
+from maskwright.tasks.prepared import Prepared
+from maskwright.tasks.room import engine_config, too_large
 from maskwright.training.beats import Beats
 from maskwright.training.health import LossWatch, Rollbacks
-from maskwright.training.loop import Job
+from maskwright.training.job import Job
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest
 
@@ -33,13 +29,15 @@ BEGIN, RESTORE = b"begin", b"restore"
 """What rank 0 broadcasts for all to do first."""
 
 
-def for_all_ranks(ready: Prepared, request: StopRequest, before: dict[str, Any] | None) -> dict[str, Any]:
+def for_all_ranks(
+    ready: Prepared, given: RunConfig | FinetuneConfig, request: StopRequest, before: dict[str, Any] | None
+) -> dict[str, Any]:
     """What rank 0 broadcasts about the run."""
     return {
         "before": before,
-        "config": flat(ready.config),
+        "config": flat(given),
         "model": asdict(ready.model),
-        "store_fingerprint": ready.store.fingerprint,
+        "store_fingerprint": ready.identity["store_fingerprint"],
         "stop_after_steps": request.stop_after_steps,
         "start": uuid.uuid4().hex,
     }
@@ -52,7 +50,12 @@ def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | 
     decided = engine_config(config, before, threads)
     try:
         engine = make_engine(
-            ready.model, config.optimizer, decided, config.seed, run_flops=run_flops(config, ready.model)
+            ready.model,
+            config.optimizer,
+            decided,
+            config.seed,
+            run_flops=ready.flops,
+            label_smoothing=ready.label_smoothing,
         )
     except (RuntimeError, MemoryError) as error:
         raise too_large(ready, error) from None
@@ -63,48 +66,21 @@ def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | 
 def make_job(
     ready: Prepared, directory: RunDirectory, engine: Engine, record: dict[str, Any], saver: Saver | None
 ) -> Job:
+    objective = ready.objective()
     return Job(
         config=ready.config,
         model=ready.model,
         directory=directory,
         engine=engine,
-        loader=ready.loader,
-        validation=_validation(ready),
+        objective=objective,
         ceiling=engine.ceiling(),
         record=record,
         saver=saver,
-        watch=LossWatch(ready.model.vocab_size, ready.config.schedule.warmup_steps),
+        watch=LossWatch(objective.chance, ready.config.schedule.warmup_steps or 0),
         rollbacks=Rollbacks(directory),
         beats=Beats(directory),
-        status=Status(of=ready.config.schedule.steps),
+        status=Status(of=ready.config.schedule.steps or 0),
     )
-
-
-def _validation(ready: Prepared) -> list[Any]:
-    config = ready.config
-    try:
-        return validation_batches(
-            ready.store,
-            seq_len=config.data.seq_len,
-            packing=config.data.packing,
-            max_rows=config.evaluation.max_rows,
-            micro_batch_rows=config.batch.micro_batch_rows,
-        )
-    except StoreError as error:
-        if not ready.store.split("valid").documents:
-            warn(f"{error}. This run has no validation")
-            return []
-        raise
-
-
-def starting_parameters(ready: Prepared) -> Parameters:
-    """Parameters of step 0: read from `model.init_from`, or random. Raises `ModelError`."""
-    folder = ready.config.model.init_from
-    if folder is None:
-        return initial_parameters(ready.model, ready.config.seed)
-    parameters = read_hf_parameters(folder, ready.model)
-    say(f"continuing from {folder}")
-    return parameters
 
 
 def environment() -> dict[str, Any]:

@@ -44,9 +44,11 @@ def save(
     keep: int,
     keep_every_steps: int | None = None,
     planned: int | None = None,
+    best: int | None = None,
 ) -> str:
-    """Writes `folder/step-…` and returns it. Then removes older checkpoints, except the `keep` newest, those at
-    multiples of `keep_every_steps`, and the two newest at multiples of `planned`, to which a rollback may go.
+    """Writes `folder/step-…` and returns it. Then removes older checkpoints, except the `keep` newest, that of step
+    `best`, those at multiples of `keep_every_steps`, and the two newest at multiples of `planned`, to which a rollback
+    may go.
 
     `record` goes into state.json. Raises `CheckpointError` before writing if the disk is too full; the older
     checkpoints then stay as they are.
@@ -63,7 +65,7 @@ def save(
             shutil.rmtree(target, ignore_errors=True)
             raise _not_written(target, size_bytes(state), error) from None
     try:
-        for step in outdated(whole_steps(folder), keep, keep_every_steps, planned):
+        for step in outdated(whole_steps(folder), keep, keep_every_steps, planned, best):
             # The manifest goes first, so that a kill in between leaves no half checkpoint that looks complete.
             old = os.path.join(folder, step_folder(step))
             os.unlink(os.path.join(old, MANIFEST))
@@ -82,9 +84,11 @@ def _sweep(folder: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def outdated(steps: list[int], keep: int, keep_every_steps: int | None, planned: int | None = None) -> list[int]:
+def outdated(
+    steps: list[int], keep: int, keep_every_steps: int | None, planned: int | None = None, best: int | None = None
+) -> list[int]:
     """Those of the ascending `steps` that `save` does not keep."""
-    kept = {step for step in steps if keep_every_steps and step % keep_every_steps == 0}
+    kept = {step for step in steps if step == best or (keep_every_steps and step % keep_every_steps == 0)}
     kept |= set([step for step in steps if planned and step % planned == 0][-2:])
     return [step for step in steps[:-keep] if step not in kept]
 

@@ -51,7 +51,9 @@ class Copies:
         """Steps of the complete copies, ascending. Raises `InputError` if a bucket of Cloud Storage does not exist."""
         return whole_steps(self._folder)
 
-    def put(self, directory: RunDirectory, step: int, *, keep: int, keep_every_steps: int | None) -> None:
+    def put(
+        self, directory: RunDirectory, step: int, keep: int, keep_every_steps: int | None, *, best: int | None = None
+    ) -> None:
         """Copies a local checkpoint, then removes outdated copies. Raises `CheckpointError` if that fails."""
         folder, target = os.path.join(directory.checkpoints, step_folder(step)), step_folder(step)
         manifest = storage.read_json(os.path.join(folder, MANIFEST))
@@ -73,7 +75,7 @@ class Copies:
                 self._require_arrived(f"{target}/{name}", manifest["files"][name], file)
         if not self._folder.create(f"{target}/{MANIFEST}", json.dumps(manifest, indent=2).encode()):
             raise self._taken()  # one of two writers loses
-        for old in outdated(self.steps(), keep, keep_every_steps):
+        for old in outdated(self.steps(), keep, keep_every_steps, best=best):
             self._remove(old)
 
     def fetch(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
@@ -92,11 +94,22 @@ class Copies:
                 warn(str(error))
                 continue
             say(f"fetched step {step:,} from {self.location}")
+            state = storage.read_json(os.path.join(directory.checkpoints, step_folder(step), "state.json"))
+            best = state.get("best_step")
+            if best in self.steps() and best not in checkpoint.whole_steps(directory.checkpoints):
+                self._bring(directory, best, require_same, with_records=False)
             return
         if newer and here < 0:
             raise CheckpointError("every copy is damaged", where=self.location, fix="start a new run elsewhere")
 
-    def _bring(self, directory: RunDirectory, step: int, require_same: Callable[[dict[str, Any]], None]) -> None:
+    def _bring(
+        self,
+        directory: RunDirectory,
+        step: int,
+        require_same: Callable[[dict[str, Any]], None],
+        *,
+        with_records: bool = True,
+    ) -> None:
         source, folder = step_folder(step), os.path.join(directory.checkpoints, step_folder(step))
         partial = f"{folder}.tmp-{os.getpid()}"
         storage.make_folder(partial)
@@ -110,11 +123,13 @@ class Copies:
                     raise CheckpointError(what, where=f"{self._url(step)}/{name}", fix=RESTORE)
             require_same(storage.read_json(os.path.join(partial, RUN_FILES[0])))
             done, known = (_rollbacks(folder) for folder in (directory.location, partial))
-            if done != known[: len(done)]:
+            if with_records and done != known[: len(done)]:
                 raise CheckpointError("is from before a rollback", where=self._url(step), fix="nothing: it is left out")
             for name in RUN_FILES:
-                if os.path.exists(os.path.join(partial, name)):
+                if with_records and os.path.exists(os.path.join(partial, name)):
                     os.replace(os.path.join(partial, name), directory.path(name))
+                elif os.path.exists(os.path.join(partial, name)):
+                    os.unlink(os.path.join(partial, name))
             files = {name: manifest["files"][name] for name in checkpoint.FILES}
             shutil.rmtree(folder, ignore_errors=True)
             os.rename(partial, folder)

@@ -6,7 +6,6 @@ would have without the stop.
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 from collections import deque
@@ -22,7 +21,7 @@ WINDOW_LINES, FEWEST_LINES, NEW_LEVEL_LINES = 50, 10, 10
 SPIKE_DEVIATIONS, SPIKE_SHARE = 8.0, 0.1
 """A spike lies this many robust standard deviations, and this share, above the median of the window before it."""
 CHANCE_SHARE = 0.01
-"""A loss this close to ln(vocabulary) is that of a uniform guess."""
+"""A loss this close to the logarithm of the number of tokens, or of classes, is that of a uniform guess."""
 HEALTH_FIX = (
     "start a new run with a lower optimizer.learning_rate or more schedule.warmup_steps; `maskwright export` makes a "
     "folder of the last good checkpoint for its model.init_from"
@@ -30,11 +29,11 @@ HEALTH_FIX = (
 
 
 class LossWatch:
-    """`vocabulary`: number of tokens; `warmup_steps`: until then a loss at chance is no sign."""
+    """`chance`: loss of a uniform guess, if there is one; `warmup_steps`: until then a loss at chance is no sign."""
 
-    def __init__(self, vocabulary: int, warmup_steps: int, before: Iterable[float] = ()) -> None:
+    def __init__(self, chance: float | None, warmup_steps: int, before: Iterable[float] = ()) -> None:
         """`before`: losses of the log lines so far, judged again without warnings."""
-        self._chance, self._warmup_steps = math.log(vocabulary), warmup_steps
+        self._chance, self._warmup_steps = chance, warmup_steps
         self._losses: deque[float] = deque(maxlen=WINDOW_LINES)
         self._spikes: list[float] = []
         self._warned_of_chance = False
@@ -50,13 +49,13 @@ class LossWatch:
         if loss == 0.0:
             warn(f"step {step}: the loss is exactly 0, which no text gives; look at the data and its masks")
         full = len(self._losses) == WINDOW_LINES
-        if full and not self._warned_of_chance and step > self._warmup_steps:
+        if self._chance and full and not self._warned_of_chance and step > self._warmup_steps:
             least = min(self._losses)
             if least > self._chance * (1.0 - CHANCE_SHARE):
                 self._warned_of_chance = True
                 warn(
                     f"step {step}: the loss has stayed at {least:.3f} or above for {WINDOW_LINES} log lines; guessing "
-                    f"evenly among all tokens gives {self._chance:.3f}. The learning rate may be far too high or low"
+                    f"evenly gives {self._chance:.3f}. The learning rate may be far too high or low"
                 )
         return spike
 

@@ -6,23 +6,19 @@ import json
 import math
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.config import RunConfig
 from maskwright.core.console import Progress, note, progress, warn
 from maskwright.core.errors import HealthError, StoppedEarly, StopReason
-from maskwright.data.batch import Batch
-from maskwright.data.loader import Loader
-from maskwright.engines.base import Engine, EvalStats, StepStats, TrainState
-from maskwright.model.config import ModelConfig, training_flops
-from maskwright.run.directory import Phase, RunDirectory, Status
+from maskwright.engines.base import StepStats, TrainState
+from maskwright.model.config import training_flops
+from maskwright.run.directory import Phase
 from maskwright.training import checkpoint
-from maskwright.training.beats import Beats
-from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback, Rollbacks
-from maskwright.training.metrics import Counters, Speed, TensorBoard
-from maskwright.training.saver import Saver
+from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback
+from maskwright.training.job import Job
+from maskwright.training.metrics import Counters, TensorBoard
 from maskwright.training.stop import StopRequest
 from maskwright.training.vote import STOP, Vote, is_due
 
@@ -34,52 +30,10 @@ PROFILE_AFTER_STEPS = 5
 MOST_EMPTY_STEPS = 10
 
 
-@dataclass
-class Job:
-    """Everything one run trains with."""
-
-    config: RunConfig
-    model: ModelConfig
-    directory: RunDirectory
-    engine: Engine
-    loader: Loader
-    validation: list[Batch]
-    ceiling: float
-    """FLOP/s of plain matrix multiplication: the best measured so far."""
-    record: dict[str, Any]
-    """What goes into each checkpoint."""
-    saver: Saver | None
-    """None except on rank 0, which alone writes."""
-    watch: LossWatch
-    rollbacks: Rollbacks
-    beats: Beats
-    step: int = 0
-    """Finished updates."""
-    consistent: bool = False
-    """Whether the engine holds the state of `step`; false during a rollback."""
-    evaluated: set[int] = field(default_factory=set)
-    """Steps whose validation is in the metrics already, so that a restart neither repeats nor skips one."""
-    counters: Counters = field(default_factory=Counters)
-    speed: Speed = field(default_factory=Speed)
-    status: Status = field(default_factory=Status)
-    status_written: float = 0.0
-    reported: float = 0.0
-    measured: float = 0.0
-    """Seconds of training after which `ceiling` was measured last."""
-
-    @property
-    def alone(self) -> bool:
-        return self.engine.processes.world_size == 1
-
-    @property
-    def is_rank_0(self) -> bool:
-        return self.engine.processes.rank == 0
-
-
 def train(job: Job, stop: StopRequest) -> None:
     """Runs to the last step. Raises `StoppedEarly` after saving when asked to stop, `HealthError` before a bad
     update."""
-    config, steps, first = job.config, job.config.schedule.steps, job.step
+    config, steps, first = job.config, job.steps, job.step
     board = TensorBoard(job.directory.path("events"), first) if config.logging.tensorboard and job.is_rank_0 else None
     local = job.engine.local_virtual_workers(config.batch.virtual_workers)
     vote = Vote(config.checkpoint, stop, job.engine.processes, first)
@@ -87,12 +41,12 @@ def train(job: Job, stop: StopRequest) -> None:
     job.status.of, job.status.began, job.consistent = steps, first, True
     try:
         _dry_run(job, local, stop)
-        if job.step == 0 or is_due(config.evaluation.every_steps, job.step):
+        if is_due(config.evaluation.every_steps, job.step) or (job.step == 0 and job.objective.evaluates_at_start):
             evaluate(job, board, stop)
         _beat(job, "training", force=True)
         vote.begin()
         with profile, progress("pretrain", steps, "steps", done=first) as bar:
-            while job.step < steps and vote.agreed != STOP:
+            while not job.ended and vote.agreed != STOP:
                 # ---- one step: this rank's micro-batches, one update of the weights in all ranks
                 profile.look(job.step - first)
                 stats = _update(job, local, stop, vote.own)
@@ -114,6 +68,10 @@ def train(job: Job, stop: StopRequest) -> None:
                 # ---- once in a while: evaluate, save
                 if is_due(config.evaluation.every_steps, job.step) and job.step < steps:
                     evaluate(job, board, stop)
+                    if job.objective.best_step == job.step:
+                        save(job)
+                        vote.saved(job.step)
+                        continue
                 if vote.due_to_save(job.step) and job.step < steps:
                     save(job)
                     vote.saved(job.step)
@@ -131,11 +89,11 @@ def train(job: Job, stop: StopRequest) -> None:
 def _dry_run(job: Job, local: list[int], stop: StopRequest) -> None:
     """Tries the run's largest shapes, so that compiling and running out of memory come before the first step, not with
     the first evaluation some hours later. It costs about one micro-batch; no number of the run depends on it."""
-    if job.step == job.config.schedule.steps or (stop.requested and job.alone):
+    if job.ended or (stop.requested and job.alone):
         return
     began = time.perf_counter()
-    batches = job.loader.batches(job.step, job.rollbacks.data_step(job.step), local)
-    job.engine.dry_run(batches, job.validation[: job.engine.dp_degree])
+    batches = job.objective.trial(job.step, job.rollbacks.data_step(job.step), local)
+    job.engine.dry_run(batches, job.objective.held_out[: job.engine.dp_degree])
     seconds = time.perf_counter() - began
     job.speed.add("dry_run", seconds)
     message = f"largest shapes tried before step {job.step + 1}: {seconds:.1f} s"
@@ -167,12 +125,11 @@ def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
     """After the last save."""
     if job.saver:
         job.saver.finish()
-    steps = job.config.schedule.steps
-    if job.step < steps:
+    if not job.ended:
         if job.saver:
             job.saver.wait_for_copy()  # the grace period ends a wait that takes too long
         raise StoppedEarly(
-            f"{stop.why or 'another host was asked to'}: stopped at step {job.step:,} of {steps:,}, saved; "
+            f"{stop.why or 'another host was asked to'}: stopped at step {job.step:,} of {job.steps:,}, saved; "
             "the same command continues",
             reason=stop.reason or "agreed",
         )
@@ -200,20 +157,19 @@ def _update(job: Job, local: list[int], stop: StopRequest, vote: int) -> StepSta
     job.beats.begin_step(job.step)
     data_step = job.rollbacks.data_step(job.step)
     with job.speed.part("data"):
-        batches = job.loader.batches(job.step, data_step, local)
+        batches = job.objective.batches(job.step, data_step, local)
     with job.speed.part("step"):
         stats = job.engine.step(batches, job.config.learning_rate_at(job.step), lambda: stop.urgent, vote)
     if stats is None:
         return None
     job.step += 1
-    if is_due(job.config.logging.every_steps, job.step) or job.step == job.config.schedule.steps:
+    if is_due(job.config.logging.every_steps, job.step) or job.step == job.steps:
         with job.speed.part("wait"):
             job.engine.check()
     job.beats.end_step(job.step)
-    tokens, pairs = job.loader.work(data_step)
-    predicted = tokens * job.config.masking_at(job.step - 1).rate
-    job.speed.stop(tokens, training_flops(job.model, tokens, pairs, predicted))
-    job.counters.add(stats, tokens)
+    work = job.objective.work(job.step - 1, data_step)
+    job.speed.stop(work.tokens, training_flops(job.model, work.tokens, work.pairs, work.predicted))
+    job.counters.add(stats, work.tokens)
     if job.saver:
         job.saver.look()
     return stats
@@ -241,8 +197,8 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
         "loss": loss,
         "learning_rate": job.config.learning_rate_at(job.step - 1),
         "grad_norm": float(stats.grad_norm),
-        "masking_rate": job.config.masking_at(job.step - 1).rate,
-        "epoch": round(job.loader.epoch(job.rollbacks.data_step(job.step - 1) + 1), 6),
+        **job.objective.logged(job.step - 1),
+        "epoch": round(job.objective.epoch(job.rollbacks.data_step(job.step - 1) + 1), 6),
         "tokens": job.counters.tokens,
         "tokens_per_second": round(tokens_per_second, 1),
         "matmul_share": round(flops / job.ceiling, 4),
@@ -320,7 +276,8 @@ def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
     job.step, job.counters = history["step"], Counters(**history["counters"])
     job.rollbacks.all = [Rollback(**rollback) for rollback in history["rollbacks"]]
     job.evaluated = set(history["evaluated"])
-    job.watch = LossWatch(job.model.vocab_size, job.config.schedule.warmup_steps, history["losses"])
+    job.objective.remember(history["evaluations"])
+    job.watch = LossWatch(job.objective.chance, job.config.schedule.warmup_steps or 0, history["losses"])
     return int(history["again"])
 
 
@@ -334,6 +291,7 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
         "counters": record["counters"],
         "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
         "evaluated": [line["step"] for line in lines if "valid_loss" in line],
+        "evaluations": [line for line in lines if "valid_loss" in line],
         "losses": [line["loss"] for line in lines if "loss" in line],
     }
 
@@ -353,35 +311,25 @@ def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
 
 
 def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
-    """Measures held-out loss and masked accuracy on fixed rows and masks. A single rank that is asked to stop gives up
-    without a record."""
-    if not job.validation or job.step in job.evaluated:
+    """Measures on the validation split. A single rank that is asked to stop gives up without a record."""
+    if job.step in job.evaluated:
         return
     _beat(job, "evaluating", force=True)
     job.engine.check()
-    stats = EvalStats()
     began = time.perf_counter()
-    at_once = job.engine.dp_degree
-    with progress("validate", len(job.validation), "batches") as bar:
-        for begin in range(0, len(job.validation), at_once):
-            if stop.requested and job.alone:
-                return
-            batches = job.validation[begin : begin + at_once]
-            stats += job.engine.evaluate(batches)
-            bar.advance(len(batches))
-            _beat(job, "evaluating")
+
+    def look() -> bool:
+        _beat(job, "evaluating")
+        return stop.requested and job.alone
+
+    found = job.objective.evaluate(job.engine, job.step, look)
+    if not found:
+        return
     job.speed.add("evaluate", time.perf_counter() - began)
-    if not math.isfinite(stats.loss_sum):
-        raise HealthError(f"step {job.step}: the held-out loss is not finite ({stats.loss_sum})", fix=HEALTH_FIX)
-    record = {
-        "step": job.step,
-        "valid_loss": stats.loss,
-        "valid_accuracy": stats.accuracy,
-        "time": round(time.time(), 3),
-    }
-    _write(job, board, record)
+    if not math.isfinite(found["valid_loss"]):
+        raise HealthError(f"step {job.step}: the held-out loss is not finite ({found['valid_loss']})", fix=HEALTH_FIX)
+    _write(job, board, {"step": job.step, **found, "time": round(time.time(), 3)})
     job.evaluated.add(job.step)
-    note(f"step {job.step}: held-out loss {record['valid_loss']:.4f}, masked accuracy {record['valid_accuracy']:.2%}")
 
 
 def save(job: Job) -> None:
@@ -391,8 +339,13 @@ def save(job: Job) -> None:
     with job.speed.part("save"):
         state = job.engine.read()
     if job.saver:
-        counters = job.counters.to_json()
-        job.saver.begin(state, {**job.record, "counters": counters, "rows_at_once": job.engine.rows_at_once})
+        job.saver.best_step = job.objective.best_step
+        counters, best = (
+            job.counters.to_json(),
+            {} if job.saver.best_step is None else {"best_step": job.saver.best_step},
+        )
+        here = {"counters": counters, "rows_at_once": job.engine.rows_at_once, **best}
+        job.saver.begin(state, {**job.record, **here})
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:
@@ -414,6 +367,6 @@ def update_status(
     speed = job.speed
     done_here = speed.total_tokens / max(speed.total_seconds, 1e-9)
     per_step = job.counters.tokens / max(job.step, 1)
-    left = job.config.schedule.steps - job.step
+    left = 0 if job.ended else job.steps - job.step
     status.eta_seconds = round(left * per_step / done_here, 1) if done_here else None
     job.directory.write_status(status)

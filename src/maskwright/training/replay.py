@@ -8,6 +8,7 @@ RUN/replay/step-00001234/
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -52,18 +53,24 @@ def write_bundle(
     directory: RunDirectory, loader: Loader, store: TokenStore, *, step: int, data_step: int, details: dict[str, Any]
 ) -> str:
     """Writes what `maskwright replay` and a person need. Returns its folder."""
+    rows = [asdict(row) for row in origins(loader, store, data_step)]
+    rate = loader.config.masking_at(step).rate
+    record = {"data_step": data_step, "seed": loader.config.seed, "masking_rate": rate, **details, "rows": rows}
+    return _write(directory, loader.batches(step, data_step), step, record)
+
+
+def write_examples(
+    directory: RunDirectory, batches: Sequence[Batch], places: list[str], *, step: int, details: dict[str, Any]
+) -> str:
+    """The same for a step of fine-tuning; `places` are `file:line` of its examples. Returns its folder."""
+    return _write(directory, batches, step, {**details, "examples": places})
+
+
+def _write(directory: RunDirectory, batches: Sequence[Batch], step: int, record: dict[str, Any]) -> str:
     folder = directory.path("replay", step_folder(step))
     storage.make_folder(folder)
-    for virtual_worker, batch in enumerate(loader.batches(step, data_step)):
+    for virtual_worker, batch in enumerate(batches):
         arrays = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
         write_tensors(os.path.join(folder, f"batch-{virtual_worker:03d}.safetensors"), arrays)
-    record = {
-        "step": step,
-        "data_step": data_step,
-        "seed": loader.config.seed,
-        "masking_rate": loader.config.masking_at(step).rate,
-        **details,
-        "rows": [asdict(row) for row in origins(loader, store, data_step)],
-    }
-    storage.write_json(os.path.join(folder, "replay.json"), record)
+    storage.write_json(os.path.join(folder, "replay.json"), {"step": step, **record})
     return folder

@@ -36,6 +36,8 @@ class Saver:
         self._error: Exception | None = None
         self.saved = False
         """Whether a save has succeeded."""
+        self.best_step: int | None = None
+        """A checkpoint that no later save removes."""
 
     def begin(self, state: TrainState, record: dict[str, Any]) -> None:
         """Starts a save, after the one before has ended. `state` belongs to the saver from here on."""
@@ -81,7 +83,7 @@ class Saver:
         """Called at a start: copies what the start before had no time for."""
         steps = checkpoint.whole_steps(self._directory.checkpoints)
         if self._copier and steps:
-            self._copier.ask(steps[-1])
+            self._copier.ask(steps[-1], self.best_step)
 
     def wait_for_copy(self) -> CheckpointError | None:
         """Waits for the last copy. Returns what went wrong with it."""
@@ -99,12 +101,18 @@ class Saver:
             self._lease.require()
             keep, every = self._options.keep, self._options.keep_every_steps
             path = checkpoint.save(
-                self._directory.checkpoints, state, record, keep=keep, keep_every_steps=every, planned=self._planned
+                self._directory.checkpoints,
+                state,
+                record,
+                keep=keep,
+                keep_every_steps=every,
+                planned=self._planned,
+                best=self.best_step,
             )
             self.saved = True
             self._directory.log(f"saved {path}")
             if self._copier:
-                self._copier.ask(state.step)
+                self._copier.ask(state.step, self.best_step)
         except Exception as error:
             self._error = error
 
@@ -116,13 +124,14 @@ class Copier:
     def __init__(self, directory: RunDirectory, options: run.Checkpoint, copies: Copies) -> None:
         self._directory, self._options, self._copies = directory, options, copies
         self._lock = threading.Lock()
-        self._wanted: int | None = None
+        self._wanted: tuple[int, int | None] | None = None
         self._thread: threading.Thread | None = None
         self._failed: CheckpointError | None = None
 
-    def ask(self, step: int) -> None:
+    def ask(self, step: int, best: int | None) -> None:
+        """`best`: a step whose copy is not removed either."""
         with self._lock:
-            self._wanted = step
+            self._wanted = step, best
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="copy", daemon=True)
                 self._thread.start()
@@ -143,18 +152,18 @@ class Copier:
     def _work(self) -> None:
         while True:
             with self._lock:
-                step, self._wanted = self._wanted, None
-                if step is None:
+                wanted, self._wanted = self._wanted, None
+                if wanted is None:
                     self._thread = None
                     return
-            self._copy(step)
+            self._copy(*wanted)
 
-    def _copy(self, step: int) -> None:
+    def _copy(self, step: int, best: int | None) -> None:
         self._failed = None
         try:
-            self._copies.put(
-                self._directory, step, keep=self._options.keep, keep_every_steps=self._options.keep_every_steps
-            )
+            kept = [found for found in checkpoint.whole_steps(self._directory.checkpoints) if found == best != step]
+            for each in [*kept, step]:
+                self._copies.put(self._directory, each, self._options.keep, self._options.keep_every_steps, best=best)
             self._directory.log(f"copied step {step} to {self._copies.location}")
         except Exception as error:
             if step not in checkpoint.whole_steps(self._directory.checkpoints):

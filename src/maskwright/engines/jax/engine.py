@@ -67,14 +67,22 @@ class JaxEngine:
     runs_ahead = True
     reads_alone = False
 
-    def __init__(self, model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        optimizer: run.Optimizer,
+        engine: run.Engine,
+        seed: int,
+        *,
+        label_smoothing: float = 0.0,
+    ) -> None:
         self.config, self.optimizer_config = model, optimizer
         platform, devices, self.processes = connect(engine)
         self.device: str = platform
         dtype = choose_dtype(engine.dtype, platform)
         self.dtype_name = {"bf16": "bfloat16", "fp32": "float32"}[dtype]
         layout = Layout.of(devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name))
-        self.program = Program(model, optimizer, layout, platform, seed=seed)
+        self.program = Program(model, optimizer, layout, platform, seed=seed, label_smoothing=label_smoothing)
         self.dp_degree = layout.devices
         self._local = [i for i, found in enumerate(devices) if found.process_index == jax.process_index()]
         self.rows_at_once: int | None = None
@@ -152,17 +160,21 @@ class JaxEngine:
         return EvalStats(*(float(found[name]) for name in ("loss_sum", "weight", "correct")))
 
     def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
-        found = self._run("log_probs", self._state["parameters"], self._own(batches))
-        taken = np.stack([batch.weights > 0 for batch in batches])
-        N, B = self.dp_degree, len(batches)
+        taken = np.concatenate([batch.weights for batch in batches]) > 0
+        found = self._by_position("log_probs", batches)[taken]
+        return found[:, 0], found[:, 1] > 0
 
-        def by_batch(array: Array) -> np.ndarray:
-            """[rounds * parts, N, K / parts] -> [n]."""
-            parts = taken.shape[1] // array.shape[2]
-            ordered = np.asarray(self._gather(array)).reshape(-1, parts, N, array.shape[2]).transpose(0, 2, 1, 3)
-            return ordered.reshape(-1, taken.shape[1])[:B][taken]
+    def predict(self, batches: Sequence[Batch]) -> np.ndarray:
+        return self._by_position("predict", batches)
 
-        return by_batch(found["log_probs"]), by_batch(found["correct"])
+    def _by_position(self, what: str, batches: Sequence[Batch]) -> np.ndarray:
+        """[len(batches) * K, C] of a program that gives [A, 1, K, C]."""
+        found = self._run(what, self._state["parameters"], self._own(batches))
+        # [A * parts, N, K / parts, C] -> [A, N, K, C]: see `_put`
+        parts = len(found) * self.dp_degree // (len(batches) + -len(batches) % self.dp_degree)
+        whole = np.asarray(self._gather(found)).reshape(-1, parts, *found.shape[1:]).swapaxes(1, 2)
+        A, N, _, K, C = whole.shape
+        return whole.reshape(A * N, parts * K, C)[: len(batches)].reshape(-1, C)
 
     def _own(self, batches: Sequence[Batch]) -> list[Batch]:
         """Of everybody's batches, filled up with blank ones, those of this process's devices."""
@@ -202,11 +214,7 @@ class JaxEngine:
         if wanted not in self._programs:
             program = replace(self.program, parts=rows // sizes["input_ids"][2])
             began = time.perf_counter()
-            jitted = {
-                "update": program.jitted_update,
-                "evaluate": program.jitted_score,
-                "log_probs": program.jitted_log_probs,
-            }[what]()
+            jitted = getattr(program, f"jitted_{what}")()
             self._programs[wanted] = jitted.lower(*arguments).compile()
             if any(made.what == what for made in self.compiles):
                 shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())

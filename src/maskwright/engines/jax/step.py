@@ -51,6 +51,8 @@ class Program:
     parts: int = 1
     """Parts in which a virtual worker's micro-batch is computed; more than one if it does not fit at once."""
     seed: int = 0
+    label_smoothing: float = 0.0
+    """In training only."""
 
     # ---- one micro-batch, inside the mesh --------------------------------------------------------------------
 
@@ -79,9 +81,8 @@ class Program:
 
         def loss_of(weights: Weights, batch: dict[str, Array], number: Array) -> tuple[Array, Array]:
             found = self._logits(weights, batch, self._key(step, number))
-            loss = jnp.sum(
-                losses(self.model.task, found, batch["labels"]) * batch["weights"]
-            )  # not a product: those may be in bf16
+            each = losses(self.model.task, found, batch["labels"], self.label_smoothing)
+            loss = jnp.sum(each * batch["weights"])  # not a product: those may be in bf16
             return loss / jnp.maximum(weight, 1.0), loss
 
         def add(before: tuple[Weights, Array], here: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
@@ -134,16 +135,20 @@ class Program:
         here = jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
         return jax.lax.psum(jax.tree.map(lambda a: a.sum(0), here), AXIS)
 
-    def log_probs(self, parameters: Weights, batches: dict[str, Array]) -> dict[str, Array]:
-        """Inside the mesh: of each of this device's labels [A, 1, K], its log-probability and whether it is the
-        likeliest."""
+    def log_probs(self, parameters: Weights, batches: dict[str, Array]) -> Array:
+        """Inside the mesh: fp32 [A, 1, K, 2]: each label's log-probability, and 1 where it is the likeliest."""
 
-        def one(batch: dict[str, Array]) -> dict[str, Array]:
+        def one(batch: dict[str, Array]) -> Array:
             found = self._logits(parameters, batch, None)
-            scores = -losses(self.model.task, found, batch["labels"])
-            return {"log_probs": scores[None], "correct": (found.argmax(-1) == batch["labels"])[None]}
+            right = (found.argmax(-1) == batch["labels"]).astype(jnp.float32)
+            return jnp.stack([-losses(self.model.task, found, batch["labels"]), right], -1)
 
-        return jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
+        return jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})[:, None]
+
+    def predict(self, parameters: Weights, batches: dict[str, Array]) -> Array:
+        """Inside the mesh: fp32 logits [A, 1, K, C]."""
+        here = {name: array[:, 0] for name, array in batches.items()}
+        return jax.lax.map(lambda batch: self._logits(parameters, batch, None).astype(jnp.float32), here)[:, None]
 
     # ---- on a mesh -------------------------------------------------------------------------------------------
 
@@ -172,15 +177,18 @@ class Program:
         takes = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
         return self._on_mesh(self.update, takes, (state, stats), (0,))
 
-    def jitted_score(self) -> Any:
+    def jitted_evaluate(self) -> Any:
         state, batch = self._specs()
         stats = dict.fromkeys(("loss_sum", "weight", "correct"), EVERYWHERE)
         return self._on_mesh(self.score, (state["parameters"], batch), stats, ())
 
+    def jitted_predict(self) -> Any:
+        state, batch = self._specs()
+        return self._on_mesh(self.predict, (state["parameters"], batch), PartitionSpec(None, AXIS), ())
+
     def jitted_log_probs(self) -> Any:
         state, batch = self._specs()
-        scores = dict.fromkeys(("log_probs", "correct"), PartitionSpec(None, AXIS))
-        return self._on_mesh(self.log_probs, (state["parameters"], batch), scores, ())
+        return self._on_mesh(self.log_probs, (state["parameters"], batch), PartitionSpec(None, AXIS), ())
 
     # ---- shapes, for memory that is not there yet --------------------------------------------------------------
 

@@ -87,8 +87,16 @@ class TorchEngine:
     """
 
     def __init__(
-        self, model: ModelConfig, optimizer: run.Optimizer, engine: run.Engine, seed: int, *, run_flops: float = 0.0
+        self,
+        model: ModelConfig,
+        optimizer: run.Optimizer,
+        engine: run.Engine,
+        seed: int,
+        *,
+        run_flops: float = 0.0,
+        label_smoothing: float = 0.0,
     ) -> None:
+        self.label_smoothing = label_smoothing
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
         self.device = choose_device(engine.device)
         self.processes = connect(engine, self.device)
@@ -280,7 +288,7 @@ class TorchEngine:
         parts = self._parts(batch)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            loss = loss_sum(self.config.task, *self._predict(part))
+            loss = loss_sum(self.config.task, *self._predict(part), self.label_smoothing)
             self.weights.expect(first=number == 0, last=last, final=final and last)
             loss.backward()
             self.weights.take()
@@ -340,6 +348,22 @@ class TorchEngine:
         logits, targets, _ = self._predict(replace(batch, predict_index=index, labels=labels, weights=weights))
         scores = -F.cross_entropy(logits.float(), targets, reduction="none")
         return scores.cpu().numpy(), (logits.argmax(-1) == targets).cpu().numpy()
+
+    def predict(self, batches: Sequence[Batch]) -> np.ndarray:
+        rank, world_size = self.processes.rank, self.processes.world_size
+        everything = [*batches, *[batches[0]] * (-len(batches) % world_size)]
+        own = torch.stack([self._logits(batch) for batch in everything[rank::world_size]])
+        if isinstance(self.processes, Peers):
+            found = self.processes.gather_numbers(own.flatten()).view(world_size, *own.shape)
+            own = found.transpose(0, 1).flatten(0, 1)[: len(batches)]
+        return own.flatten(0, 1).numpy()
+
+    @torch.no_grad()
+    def _logits(self, batch: Batch) -> Tensor:
+        self.model.eval()
+        return self._fitting(
+            batch, lambda: torch.cat([self._predict(part)[0].float().cpu() for part in self._parts(batch)])
+        )
 
     # ---- state -----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.model.config import POSITION_OFFSET, SEQUENCE_TASKS, ModelConfig
 
-FOR_MASKED_LM = {"roberta": "RobertaForMaskedLM", "modernbert": "ModernBertForMaskedLM"}
+CLASS_BEGINS = {"roberta": "Roberta", "modernbert": "ModernBert"}
 CLASS_ENDS: dict[str, str] = {
     "masked_lm": "ForMaskedLM",
     "token_classification": "ForTokenClassification",
@@ -19,6 +19,8 @@ CLASS_ENDS: dict[str, str] = {
     **dict.fromkeys(SEQUENCE_TASKS, "ForSequenceClassification"),
 }
 """How the names of a task's classes in `transformers` end."""
+LABELLED = ("single_label_classification", "multi_label_classification", "token_classification")
+"""Tasks whose outputs have names."""
 # Defaults of `RobertaConfig` for keys that config.json leaves out.
 ROBERTA_DEFAULTS: dict[str, Any] = {
     "layer_norm_eps": 1e-12,
@@ -69,9 +71,13 @@ def to_hf_config(config: ModelConfig, labels: Sequence[str] = ()) -> dict[str, A
     return _encoder_config(config) | _task_config(config, labels)
 
 
+def class_name(config: ModelConfig) -> str:
+    """The class of `transformers` that computes the same."""
+    return CLASS_BEGINS[config.architecture] + CLASS_ENDS[config.task]
+
+
 def _task_config(config: ModelConfig, labels: Sequence[str]) -> dict[str, Any]:
-    name = {"roberta": "Roberta", "modernbert": "ModernBert"}[config.architecture]
-    values: dict[str, Any] = {"architectures": [name + CLASS_ENDS[config.task]]}
+    values: dict[str, Any] = {"architectures": [class_name(config)]}
     if config.task == "masked_lm":
         return values
     names = list(labels) or [f"LABEL_{number}" for number in range(config.num_labels)]
@@ -123,8 +129,8 @@ def read_hf_config(folder: str) -> ModelConfig:
         raise ModelError("has no config.json, and is not a run directory", where=folder, fix=fix)
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
-    if kind not in list(FOR_MASKED_LM):  # a list, because `kind` may be unhashable
-        known = " or ".join(map(repr, FOR_MASKED_LM))
+    if kind not in list(CLASS_BEGINS):  # a list, because `kind` may be unhashable
+        known = " or ".join(map(repr, CLASS_BEGINS))
         raise ModelError(f"model_type is {kind!r}, not {known}", where=path, fix="only such models can be read")
     for key, needed in (ROBERTA_NEEDS if kind == "roberta" else MODERNBERT_NEEDS).items():
         if values.get(key, needed) not in (needed, None):
@@ -134,6 +140,7 @@ def read_hf_config(folder: str) -> ModelConfig:
     names = set(ModelConfig.__dataclass_fields__) - {"architecture", *HEAD_FIELDS}
     defaults = ROBERTA_DEFAULTS if kind == "roberta" else MODERNBERT_DEFAULTS
     shape = defaults | {key: named[key] for key in sorted(names) if named.get(key) is not None}
+    head = _head(values, path)
     for key in ModelConfig.__dataclass_fields__:
         if key in names and (key in shape or key not in ("type_vocab_size", "rope_theta")):
             value = shape.get(key)
@@ -141,9 +148,57 @@ def read_hf_config(folder: str) -> ModelConfig:
             if beyond or not _plausible(key, value):
                 raise ModelError(f"{key} is {value!r:.40}, which it cannot be", where=path, fix="restore config.json")
     try:
-        return ModelConfig(**shape, architecture=kind)
+        return ModelConfig(**shape, architecture=kind, **head)
     except ConfigError as error:
         raise ModelError(error.what, where=path, fix="restore config.json") from None
+
+
+def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """`HEAD_FIELDS` as `transformers` reads them; none for a masked-LM head, nor for a class without one."""
+    listed = values.get("architectures")
+    name = str(listed[0]) if isinstance(listed, list) and listed else ""
+    task = next((task for task, end in CLASS_ENDS.items() if name.endswith(end)), "masked_lm")
+    if task == "masked_lm":
+        return {}
+    outputs = len(_outputs(values, path))
+    if task in SEQUENCE_TASKS:
+        said = values.get("problem_type") or ("regression" if outputs == 1 else "single_label_classification")
+        if said not in SEQUENCE_TASKS:
+            raise ModelError(f"problem_type is {said!r:.40}", where=path, fix=f"set one of {', '.join(SEQUENCE_TASKS)}")
+        task = said
+    pooling = values.get("classifier_pooling", "cls")
+    if task in SEQUENCE_TASKS and values["model_type"] == "modernbert" and pooling != "cls":
+        fix = "only classifiers of the first token can be read"
+        raise ModelError(f"classifier_pooling is {pooling!r:.40}, only 'cls' is supported", where=path, fix=fix)
+    if outputs != {"regression": 1, "question_answering": 2}.get(task, outputs):
+        raise ModelError(f"has {outputs} outputs for {task}", where=path, fix="restore config.json")
+    dropout = values.get("classifier_dropout")
+    if dropout is None:
+        dropout = values.get("hidden_dropout_prob", 0.1) if values["model_type"] == "roberta" else 0.0
+    if not _plausible("classifier_dropout_prob", dropout):
+        raise ModelError(f"classifier_dropout is {dropout!r:.40}, which it cannot be", where=path, fix="restore it")
+    return {"task": task, "num_labels": outputs, "classifier_dropout_prob": float(dropout)}
+
+
+def _outputs(values: dict[str, Any], path: str) -> tuple[str, ...]:
+    """Names of a head's outputs in order: `id2label`, or what `transformers` calls them where that is left out."""
+    names = values.get("id2label")
+    if names is None:
+        count = values.get("num_labels", 2)
+        names = {str(number): f"LABEL_{number}" for number in range(count if type(count) is int else 0)}
+    keys = [str(number) for number in range(len(names))] if isinstance(names, dict) else []
+    if not keys or set(keys) != set(names) or not all(isinstance(name, str) for name in names.values()):
+        fix = 'write {"0": "first name", "1": "second name"}'
+        raise ModelError("id2label does not name the outputs from 0 on", where=path, fix=fix)
+    if len(set(names.values())) < len(keys):
+        raise ModelError("id2label gives two outputs one name", where=path, fix="give each its own")
+    return tuple(names[key] for key in keys)
+
+
+def read_labels(folder: str, config: ModelConfig) -> tuple[str, ...]:
+    """Names of a classifier's outputs; none for other tasks. Raises `ModelError`."""
+    path = os.path.join(folder, "config.json")
+    return _outputs(storage.read_json(path), path) if config.task in LABELLED else ()
 
 
 def _how_to_get(name: str) -> str:

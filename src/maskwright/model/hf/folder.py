@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf.config import FOR_MASKED_LM, read_hf_config
+from maskwright.model.hf.config import class_name, read_hf_config
 from maskwright.model.hf.names import Parameters, Piece, pieces
 from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 
@@ -69,23 +69,24 @@ def _require_fit(found: dict[str, Tensor], config: ModelConfig, where: str) -> N
     for piece in pieces(config):
         tensor = found.get(piece.hf_name)
         if tensor is None:
-            raise _lacking(piece, found, FOR_MASKED_LM[config.architecture], where)
+            raise _lacking(piece, found, config, where)
         if tensor.shape != piece.shape:
             fix = "restore config.json, or the weights that belong to it"
             raise ModelError(f"{piece.hf_name} is {tensor.shape}, config.json says {piece.shape}", where=where, fix=fix)
         known.add(piece.hf_name)
     if extra := sorted(set(found) - known):
         what = f"has tensors that its architecture does not know: {', '.join(extra[:3])}"[:300]
-        raise ModelError(what, where=where, fix=f"continue from a plain {FOR_MASKED_LM[config.architecture]} folder")
+        raise ModelError(what, where=where, fix=f"continue from a plain {class_name(config)} folder")
 
 
-def _lacking(piece: Piece, found: dict[str, Tensor], kind: str, where: str) -> ModelError:
-    bare = piece.hf_name.partition(".")[2]
+def _lacking(piece: Piece, found: dict[str, Tensor], config: ModelConfig, where: str) -> ModelError:
+    bare, kind = piece.hf_name.partition(".")[2], class_name(config)
     if bare in found:
-        what = f"is a bare encoder, saved without its masked-LM head: it has {bare}, not {piece.hf_name}"
+        head = "masked-LM head" if config.task == "masked_lm" else "head"
+        what = f"is a bare encoder, saved without its {head}: it has {bare}, not {piece.hf_name}"
         return ModelError(what, where=where, fix=f"take the {kind} folder that it was made from")
     fix = "restore config.json, or the weights that belong to it"
-    if piece.name.startswith("head."):
+    if piece.name.startswith("head.") and config.task == "masked_lm":
         fix = f"continue from a masked-LM folder ({kind})"
     return ModelError(f"has no tensor {piece.hf_name}", where=where, fix=fix)
 

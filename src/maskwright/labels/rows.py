@@ -1,0 +1,229 @@
+"""Batches of a fine-tuning run as a function of the step: which examples, packed into which rows.
+
+A micro-batch has a fixed number of examples. Short ones share a row, and attention stays inside each, so a model says
+of every example what it would say of it alone. Rows are as long as the longest example of the whole split, in steps of
+64, and there are as many as the examples need: on JAX a step further in a short list of numbers, so that few programs
+are compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.finetuning import TaskKind
+from maskwright.data.batch import Batch
+from maskwright.data.order import order
+from maskwright.labels.encode import Encoded, SpanTargets, WordTargets
+
+LENGTH_MULTIPLE = 64
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch and where its predictions belong."""
+
+    batch: Batch
+    slots: Ints
+    """(slots,): places of the weighted predictions among the batch's K."""
+    rows: Ints
+    """(examples,): rows of `Encoded`, in the order of `slots`. Words come in the order of their row's."""
+
+
+@dataclass(frozen=True)
+class Packer:
+    """Makes batches of some rows of `encoded`."""
+
+    encoded: Encoded
+    kind: TaskKind
+    pad: int
+    T: int
+    """Length of all rows."""
+    few_shapes: bool
+    class_weights: NDArray[np.float32] | None = None
+    """[C]; None weighs all classes alike."""
+
+    @classmethod
+    def of(
+        cls,
+        encoded: Encoded,
+        kind: TaskKind,
+        pad: int,
+        *,
+        few_shapes: bool = False,
+        class_weights: NDArray[np.float32] | None = None,
+    ) -> Packer:
+        longest = int(np.diff(encoded.offsets).max(initial=1))
+        return cls(encoded, kind, pad, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, few_shapes, class_weights)
+
+    def pack(self, rows: Ints, *, at_least: tuple[int, int] = (1, 1)) -> Packed:
+        """`rows`: numbers of rows of `encoded`. `at_least`: fewest rows and slots a row of the batch."""
+        lengths = np.diff(self.encoded.offsets)[rows]
+        row, start, M = self._places(lengths)
+        M = self._rounded(max(M, at_least[0]))
+        ids = np.full((M, self.T), self.pad, np.int32)
+        positions, segments = np.zeros((2, M, self.T), np.int32)
+        flat = np.repeat(row * self.T + start - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        source = np.repeat(self.encoded.offsets[rows] - (np.cumsum(lengths) - lengths), lengths)
+        ids.flat[flat] = self.encoded.ids[source + np.arange(lengths.sum())]
+        positions.flat[flat] = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        number = np.empty(len(rows), np.int32)  # of each example in its row, from 1
+        for at in range(M):
+            here = np.flatnonzero(row == at)
+            number[here] = np.arange(1, len(here) + 1)
+        segments.flat[flat] = np.repeat(number, lengths)
+        if self.kind == "question_answering":
+            return self._spans(rows, ids, positions, segments, row)
+        owner, place, labels = self._predicted(rows, row * self.T + start)
+        row_of = row[owner]
+        in_row = np.zeros(len(owner), np.int64)
+        for at in range(M):
+            here = np.flatnonzero(row_of == at)
+            in_row[here] = np.arange(len(here))
+        S = max(int(in_row.max(initial=0)) + 1, at_least[1])
+        S = self._rounded(S)
+        slots = row_of * S + in_row
+        index, weights = np.zeros(M * S, np.int32), np.zeros(M * S, np.float32)
+        index[slots] = place
+        weights[slots] = 1.0 if self.class_weights is None else self.class_weights[labels]
+        given = np.zeros((M * S, *labels.shape[1:]), labels.dtype)
+        given[slots] = labels
+        return Packed(Batch(ids, positions, segments, index, given, weights), slots, rows)
+
+    def _places(self, lengths: Ints) -> tuple[Ints, Ints, int]:
+        """Row and first position of each example, and the number of rows: first fit, the longest first."""
+        row, start = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
+        if self.kind == "question_answering":  # the loss is over a whole row
+            return np.arange(len(lengths)), start, len(lengths)
+        used: list[int] = []
+        for example in np.argsort(-lengths, kind="stable").tolist():
+            size = int(lengths[example])
+            at = next((at for at, full in enumerate(used) if full + size <= self.T), len(used))
+            if at == len(used):
+                used.append(0)
+            row[example], start[example] = at, used[at]
+            used[at] += size
+        return row, start, len(used)
+
+    def _rounded(self, number: int) -> int:
+        """1, 2, 3, 4, 6, 8, 12, 16, 24, …: at most a third more."""
+        if not self.few_shapes:
+            return number
+        power = 1 << (number - 1).bit_length()
+        return power * 3 // 4 if power >= 4 and number <= power * 3 // 4 else power
+
+    def _predicted(self, rows: Ints, first: Ints) -> tuple[Ints, Ints, NDArray[Any]]:
+        """Of every prediction: which of `rows` it belongs to, its place among the M x T, its label as the loss takes
+        it. `first`: place of each row's first token."""
+        targets = self.encoded.targets
+        if isinstance(targets, WordTargets):
+            counts = np.diff(targets.offsets)[rows]
+            owner = np.repeat(np.arange(len(rows)), counts)
+            at = np.repeat(targets.offsets[rows] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+            return owner, first[owner] + targets.position[at], np.maximum(targets.tag[at], 0)
+        owner = np.arange(len(rows))
+        if targets is None:
+            return owner, first, np.zeros(len(rows), np.int32)
+        assert isinstance(targets, np.ndarray)
+        labels = targets[rows]
+        if self.kind == "multi_label_classification":
+            labels = labels.astype(np.float32)
+        return owner, first, labels[:, None] if self.kind == "regression" else labels
+
+    def _spans(
+        self, rows: Ints, ids: NDArray[Any], positions: NDArray[Any], segments: NDArray[Any], row: Ints
+    ) -> Packed:
+        targets = self.encoded.targets
+        assert isinstance(targets, SpanTargets)
+        M = len(ids)
+        labels, weights = np.zeros((M, 2), np.int32), np.zeros(M, np.float32)
+        labels[row] = np.stack([targets.start[rows], targets.end[rows]], 1)
+        weights[row] = 1.0
+        index = np.arange(M * self.T, dtype=np.int32)
+        lengths = np.diff(self.encoded.offsets)[rows]
+        slots = np.repeat(row * self.T - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        return Packed(Batch(ids, positions, segments, index, labels, weights), slots, rows)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The training stream: a permutation of the rows for each epoch, one epoch after the other, `per_step` a step."""
+
+    packer: Packer
+    seed: int
+    per_step: int
+    virtual_workers: int
+
+    def rows_at(self, data_step: int, virtual_worker: int | None = None) -> Ints:
+        """Rows of `encoded` that an update takes, or one virtual worker's part of them."""
+        size, each = len(self.packer.encoded), self.per_step // self.virtual_workers
+        first, count = data_step * self.per_step, self.per_step
+        if virtual_worker is not None:
+            first, count = first + virtual_worker * each, each
+        seen = first + np.arange(count, dtype=np.int64)
+        epochs, index = np.divmod(seen, size)
+        rows = np.empty(count, np.int64)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            rows[here] = order(self.seed, epoch, index[here], size)
+        return rows
+
+    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        """All of one shape, since ranks and devices compute them side by side: that of the update's largest."""
+        packed = [self.packer.pack(self.rows_at(data_step, worker)) for worker in range(self.virtual_workers)]
+        if self.virtual_workers > 1:
+            shapes = [(len(one.batch.input_ids), self._slots(one.batch)) for one in packed]
+            largest = (max(rows for rows, _ in shapes), max(slots for _, slots in shapes))
+            packed = [
+                self.packer.pack(self.rows_at(data_step, worker), at_least=largest) for worker in range(len(packed))
+            ]
+        return [packed[worker].batch for worker in virtual_workers]
+
+    @staticmethod
+    def _slots(batch: Batch) -> int:
+        return len(batch.weights) // len(batch.input_ids)
+
+    def work(self, data_step: int) -> tuple[int, float]:
+        """(tokens, (query, key) pairs) of an update of all ranks."""
+        lengths = np.diff(self.packer.encoded.offsets)[self.rows_at(data_step)].astype(np.float64)
+        return int(lengths.sum()), float(np.square(lengths).sum())
+
+
+def prediction_batches(packer: Packer, rows_at_once: int) -> list[Packed]:
+    """Batches of every row of `packer.encoded`, sorted by length, all of one shape: rows of padding fill them up."""
+    lengths = np.diff(packer.encoded.offsets)
+    ranked = np.argsort(-lengths, kind="stable")
+    if packer.kind == "question_answering":
+        groups = [ranked[begin : begin + rows_at_once] for begin in range(0, len(ranked), rows_at_once)]
+    else:
+        row, _, M = packer._places(lengths[ranked])
+        groups = [ranked[(row >= begin) & (row < begin + rows_at_once)] for begin in range(0, M, rows_at_once)]
+    packed = [packer.pack(group) for group in groups]
+    rows = max(len(one.batch.input_ids) for one in packed)
+    slots = max(len(one.batch.weights) // len(one.batch.input_ids) for one in packed)
+    return [packer.pack(one.rows, at_least=(rows, slots)) for one in packed]
+
+
+def in_order(packer: Packer, packed: Sequence[Packed], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Logits of `Engine.predict` for those batches -> in the order of `encoded`: [rows, C], [words, C], or for
+    questions [ids, 2]."""
+    encoded, parts = packer.encoded, np.split(logits, len(packed))
+    targets = encoded.targets
+    if isinstance(targets, WordTargets):
+        offsets = targets.offsets
+    elif packer.kind == "question_answering":
+        offsets = encoded.offsets
+    else:
+        offsets = np.arange(len(encoded) + 1, dtype=np.int64)
+    found = np.zeros((int(offsets[-1]), logits.shape[-1]), np.float32)
+    counts = np.diff(offsets)
+    for one, part in zip(packed, parts, strict=True):
+        size = counts[one.rows]
+        to = np.repeat(offsets[one.rows] - (np.cumsum(size) - size), size) + np.arange(size.sum())
+        found[to] = part[one.slots]
+    return found

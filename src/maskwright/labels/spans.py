@@ -1,0 +1,34 @@
+"""Tags of words to spans, such as the names of people and places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+OUTSIDE = "O"
+PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
+"""BILOU's last and unit are IOBES's end and single."""
+
+Span = tuple[int, int, str]
+"""First word, word behind the last, and kind."""
+
+
+def mark_spans(labels: Sequence[str]) -> bool:
+    """Whether these tags say where spans begin, as B-PER and I-PER do; tags of parts of speech do not."""
+    tags = [label for label in labels if label != OUTSIDE]
+    return bool(tags) and all(tag[:1] in PREFIXES and tag[1:2] == "-" for tag in tags)
+
+
+def spans(tags: Sequence[str]) -> list[Span]:
+    """The spans of one sentence in IOB2, IOB1, IOBES or BILOU, with the leniency of conlleval and of seqeval's default
+    mode: a span may begin with any prefix, and another kind begins another span."""
+    found: list[Span] = []
+    begin, before, kind_before = 0, OUTSIDE, ""
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        prefix, kind = (OUTSIDE, "") if tag == OUTSIDE else (PREFIXES[tag[0]], tag[2:])
+        starts = prefix != OUTSIDE and (prefix in "BS" or before in ("E", "S", OUTSIDE) or kind != kind_before)
+        if before != OUTSIDE and (starts or prefix == OUTSIDE):
+            found.append((begin, place, kind_before))
+        if starts:
+            begin = place
+        before, kind_before = prefix, kind
+    return found

@@ -1,0 +1,75 @@
+"""A run whose data and model have been checked and fit together: what a start asks of either kind of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from maskwright.core.config import RunConfig
+from maskwright.core.finetuning import FinetuneConfig
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.names import Parameters
+from maskwright.training.job import Job
+from maskwright.training.objective import Objective
+
+
+class Prepared(Protocol):
+    """Nothing is written yet. Whatever is wrong raises kinds of `InputError`."""
+
+    @property
+    def config(self) -> RunConfig | FinetuneConfig: ...
+
+    @property
+    def model(self) -> ModelConfig: ...
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """`store`, `store_fingerprint` and `tokenizer_fingerprint` of the run's record: what it trains on."""
+        ...
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What else belongs into the record."""
+        ...
+
+    @property
+    def flops(self) -> float:
+        """Model FLOPs of the whole run, roughly."""
+        ...
+
+    @property
+    def label_smoothing(self) -> float: ...
+
+    def verify(self) -> None:
+        """Checks the data's checksums."""
+        ...
+
+    def starting_parameters(self) -> Parameters:
+        """Parameters of step 0."""
+        ...
+
+    def base_weights(self) -> dict[str, Any]:
+        """For the record of a run that begins from a model: the checksums of its weights."""
+        ...
+
+    def objective(self) -> Objective: ...
+
+    def write_tokenizer(self, folder: str) -> None: ...
+
+    def describe(self) -> str:
+        """What the run will do, for `--dry-run` and the beginning of each run."""
+        ...
+
+    def warnings(self) -> list[str]: ...
+
+    def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
+        """Keeps the batch of a failed step in the run directory. Returns its folder."""
+        ...
+
+    def finish(self, job: Job) -> None:
+        """After the last step, in all ranks."""
+        ...
+
+
+Prepare = Callable[[dict[str, Any] | None], Prepared]
+"""Takes the record of a run that is continued, or None for a new one."""

@@ -1,0 +1,296 @@
+"""A start of a training run, new or continued: what rank 0 does, from the first check to the last status."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.config import RunConfig, flat, refuse_changes
+from maskwright.core.console import say, warn
+from maskwright.core.errors import (
+    CheckpointError,
+    ConfigError,
+    HealthError,
+    InputError,
+    MaskwrightError,
+    StoppedEarly,
+)
+from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.recipes import find_config
+from maskwright.core.secrets import redact
+from maskwright.engines.base import TrainState
+from maskwright.engines.choose import find_processes
+from maskwright.engines.processes import Agree, Processes, starting, together
+from maskwright.model.hf.names import Parameters
+from maskwright.run.directory import FORMAT, RunDirectory, step_folder
+from maskwright.run.lease import leased
+from maskwright.tasks.follow import follow
+from maskwright.tasks.prepared import Prepare, Prepared
+from maskwright.tasks.room import exact_threads, require_room
+from maskwright.tasks.start import BEGIN, RESTORE, environment, for_all_ranks, make_job, start_engine
+from maskwright.training import checkpoint
+from maskwright.training.beats import Beats
+from maskwright.training.copies import Copies
+from maskwright.training.job import Job
+from maskwright.training.loop import restore, save, train, update_status
+from maskwright.training.saver import Saver
+from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
+
+
+def train_run(
+    config: RunConfig | FinetuneConfig,
+    run: str,
+    prepare: Prepare,
+    *,
+    config_file: str | None = None,
+    stop_request: StopRequest | None = None,
+) -> None:
+    """Trains, or continues the run in `run`. `stop_request` may carry limits of this start.
+
+    Raises `StoppedEarly` (75), `HealthError` (3) or kinds of `InputError` (2)."""
+    processes = find_processes(config.engine)
+    request = stop_request or StopRequest()
+    request.grace_seconds = config.checkpoint.grace_seconds
+    with starting(processes) as agree:
+        if processes.rank == 0:
+            return _lead(config, run, prepare, config_file, request, processes, agree)
+        return follow(config, run, prepare, request, processes, agree)
+
+
+def _lead(
+    given: RunConfig | FinetuneConfig,
+    run: str,
+    prepare: Prepare,
+    config_file: str | None,
+    request: StopRequest,
+    processes: Processes,
+    agree: Agree,
+) -> None:
+    """What rank 0 does."""
+    directory = RunDirectory(run)
+    copies = _fetched(given, directory)
+    before = directory.read_config() if directory.exists() else None
+    ready = prepare(before)
+    config = ready.config
+    if before is None:
+        directory.require_fresh()
+        ready.verify()
+        # Before the folder is made, so that a bad model leaves nothing behind.
+        beginning = ready.starting_parameters()
+    base = _base_weights(ready, before)
+    require_room(ready, directory)
+    threads = exact_threads(config, before)
+    shared = {**for_all_ranks(ready, given, request, before), "threads": threads}
+    agree()
+    processes.broadcast(json.dumps(shared).encode())
+    engine = start_engine(ready, before, threads)
+    record = _record(ready, given, dtype=engine.dtype_name) | base | {"threads": threads}
+    agree()  # before the folder is made
+    with (
+        stop_on_signals(request) as stop,
+        leased(directory.location, stop=lambda: stop.requested) as lease,
+        Beats(directory, 0, processes.world_size, shared["start"]) as beats,
+    ):
+        if directory.exists() != (before is not None):
+            raise InputError("another start began here meanwhile", where=run, fix="start the same command again")
+        directory.take_request()  # it was meant for an earlier start
+        planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
+        saver = Saver(directory, config.checkpoint, copies, lease, planned)
+        job = make_job(ready, directory, engine, record, saver)
+        stop.when_grace_ends = partial(_grace_ended, job)
+        loaded = None if before is None else _load(job, ready, before)
+        if before is not None and loaded is None:
+            beginning, config_file = ready.starting_parameters(), None
+        job.beats = beats.begin(engine, job.status.attempt)
+        agree(last=True)
+        if loaded:
+            _continue(job, *loaded)
+        else:
+            _begin(job, ready, beginning, config_file)
+        update_status(job, "starting")
+        say(ready.describe())
+        for warning in ready.warnings():
+            warn(warning)
+        say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
+        directory.log(f"attempt {job.status.attempt}: {engine.description}")
+        saver.copy_newest()
+        _run(job, stop, ready)
+
+
+def _fetched(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> Copies | None:
+    """The run's copies, if it has any. Brings the newest into the run directory."""
+    if config.checkpoint.copy_to is None:
+        return None
+    copies = Copies(config.checkpoint.copy_to)
+    if copies.lies_in(directory.location):
+        fix = "name a folder on another disk or store"
+        raise ConfigError("lies in the run directory itself", where="checkpoint.copy_to", fix=fix)
+    if copies.steps():
+        with leased(directory.location):
+            copies.fetch(directory, partial(_require_same, config, directory))
+    return copies
+
+
+def _require_same(config: RunConfig | FinetuneConfig, directory: RunDirectory, copied: dict[str, Any]) -> None:
+    """Raises `ConfigError` unless a copy belongs to this run, by the run's record here or else its configuration."""
+    own = directory.read_config() if directory.exists() else None
+    where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
+    refuse_changes(copied["config"], own["config"] if own else flat(config), where, type(config))
+    for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
+        if own and own[key] != copied.get(key):
+            raise ConfigError(f"holds another run's copies (its {key})", where=where, fix="give each run its own")
+
+
+def _grace_ended(job: Job) -> None:
+    """Runs in a thread, while the main thread is in a step or a compiler: the launcher's SIGKILL is near."""
+    try:
+        while job.saver and job.saver.busy:
+            time.sleep(0.05)
+        saved = checkpoint.whole_steps(job.directory.checkpoints)
+        again = f"the same command goes on from step {saved[-1]:,}" if saved else "the same command starts again"
+        error = out_of_time(f"the grace period ended before the step did; {again}")
+        update_status(job, "stopped", error.what, error.exit_code, error.reason)
+        job.beats.end(error.exit_code, error.what, error.reason)
+    finally:
+        os._exit(StoppedEarly.exit_code)
+
+
+def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
+    try:
+        with together(job.engine.processes):
+            train(job, stop)
+            ready.finish(job)
+    except StoppedEarly as error:
+        if error.reason == "lost":
+            _save_finished_steps(job)
+        update_status(job, "stopped", str(error), error.exit_code, error.reason)
+        raise
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, MaskwrightError) else 1
+        if not (job.saver and job.saver.lost):  # otherwise the folder belongs to another process
+            update_status(job, "failed", str(error) or type(error).__name__, code)
+            job.directory.log(f"failed: {error}")
+        if isinstance(error, HealthError) and error.step is not None:
+            _keep_for_replay(job, ready, error.step, error)
+        raise
+    update_status(job, "done", "trained to the last step", 0)
+    say(f"done: {job.directory.location}")
+
+
+def _save_finished_steps(job: Job) -> None:
+    """Saves the updates before the one in which another rank was lost: no rank has finished that one."""
+    if job.consistent and job.engine.reads_alone and job.saver and job.step > job.directory.newest_step():
+        try:
+            save(job)
+            job.saver.finish()
+        except Exception as failure:  # for example, the device waits for the lost rank for ever
+            warn(f"step {job.step:,} cannot be saved: {failure}")
+
+
+def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
+    """Keeps the batch of a failed step. An error here must not hide the one that came before."""
+    saved = [found for found in checkpoint.whole_steps(job.directory.checkpoints) if found <= step]
+    details = {
+        "error": str(error),
+        "learning_rate": job.config.learning_rate_at(step),
+        "checkpoint": step_folder(saved[-1]) if saved else None,
+        "store": ready.identity["store"],
+    }
+    try:
+        folder = ready.keep_for_replay(job, step, details)
+        say(f"the batch and the places of its text are in {folder}")
+    except Exception as failure:
+        warn(f"the batch of step {step} cannot be kept for replay: {failure}")
+
+
+def _record(ready: Prepared, given: RunConfig | FinetuneConfig, *, dtype: str) -> dict[str, Any]:
+    """The record of the run in config.resolved.json and in each checkpoint."""
+    return {
+        "config": flat(given),
+        "digest": given.digest(),
+        "model": asdict(ready.model),
+        "dtype": dtype,
+        **ready.identity,
+        **ready.details,
+    }
+
+
+def _base_weights(ready: Prepared, before: dict[str, Any] | None) -> dict[str, Any]:
+    """For the record of a run that began from a folder: the checksums of its weights, as they were then."""
+    if before is not None:
+        return {key: before[key] for key in ("base_weights",) if key in before}
+    return ready.base_weights()
+
+
+def _begin(job: Job, ready: Prepared, parameters: Parameters, config_file: str | None) -> None:
+    directory = job.directory
+    job.engine.processes.broadcast(BEGIN)
+    job.engine.write(TrainState(0, parameters))
+    ready.write_tokenizer(directory.path("tokenizer"))
+    copy = directory.path("config.yaml")
+    source = config_file and find_config(config_file)
+    if source and not (os.path.exists(copy) and os.path.samefile(source, copy)):
+        with storage.open_binary(source) as given, storage.atomic_writer(copy) as kept:
+            kept.write(redact(given.read().decode()).encode())
+    storage.write_json(directory.path("environment.json"), environment())
+    # Last: with it, the folder is a run.
+    storage.write_json(directory.config, {"format": FORMAT, **job.record})
+
+
+def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
+    """Adds the files that a new machine lacks after it has fetched the run."""
+    if not os.path.exists(directory.path("tokenizer")):
+        ready.write_tokenizer(directory.path("tokenizer"))
+    if not os.path.exists(directory.path("environment.json")):
+        storage.write_json(directory.path("environment.json"), environment())
+
+
+def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
+    """The newest checkpoint of the run that is continued; None if it was stopped before its first."""
+    directory, now = job.directory, job.record
+    changes = refuse_changes(before["config"], now["config"], directory.location, type(ready.config))
+    for key, name in (
+        ("store_fingerprint", "token store" if isinstance(ready.config, RunConfig) else "set of examples"),
+        ("tokenizer_fingerprint", "tokenizer"),
+        ("dtype", "precision"),
+        ("model", "model shape"),
+    ):
+        if before[key] != now[key]:
+            what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
+            raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
+    _add_what_copies_lack(ready, directory)
+    for change in changes:
+        say(f"changed since the last start: {change}")
+        directory.log(f"changed: {change}")
+    if changes or before.get("threads") != now["threads"]:
+        storage.write_json(directory.config, {"format": FORMAT, **now})
+    if status := directory.read_status():
+        job.status.attempt, job.status.saved = status.attempt + 1, status.saved
+    loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
+    if loaded is None:
+        if job.status.saved:
+            what = "its checkpoints are gone (its status.json says that some were saved)"
+            fix = "put them back with their manifests, or give --run a new folder"
+            raise CheckpointError(what, where=directory.checkpoints, fix=fix)
+        say("the run was stopped before its first checkpoint: starting again")
+        directory.forget_metrics_after(-1)
+    job.status.saved = loaded is not None
+    return loaded
+
+
+def _continue(job: Job, state: TrainState, record: dict[str, Any]) -> None:
+    job.engine.processes.broadcast(RESTORE)
+    again = restore(job, state, record)
+    if job.ended:
+        say("already trained to the last step")
+        return
+    say(f"continuing at step {state.step:,}" + (f" ({again} log lines come again)" if again else ""))
+
+
+def _short(value: Any) -> str:
+    return str(value)[:12] if isinstance(value, str) else str(value)

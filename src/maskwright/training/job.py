@@ -1,0 +1,70 @@
+"""Everything one run trains with, and how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from maskwright.core.config import RunConfig
+from maskwright.core.finetuning import FinetuneConfig
+from maskwright.engines.base import Engine
+from maskwright.model.config import ModelConfig
+from maskwright.run.directory import RunDirectory, Status
+from maskwright.training.beats import Beats
+from maskwright.training.health import LossWatch, Rollbacks
+from maskwright.training.metrics import Counters, Speed
+from maskwright.training.objective import Objective
+from maskwright.training.saver import Saver
+
+
+@dataclass
+class Job:
+    """Everything one run trains with."""
+
+    config: RunConfig | FinetuneConfig
+    model: ModelConfig
+    directory: RunDirectory
+    engine: Engine
+    objective: Objective
+    ceiling: float
+    """FLOP/s of plain matrix multiplication: the best measured so far."""
+    record: dict[str, Any]
+    """What goes into each checkpoint."""
+    saver: Saver | None
+    """None except on rank 0, which alone writes."""
+    watch: LossWatch
+    rollbacks: Rollbacks
+    beats: Beats
+    step: int = 0
+    """Finished updates."""
+    consistent: bool = False
+    """Whether the engine holds the state of `step`; false during a rollback."""
+    evaluated: set[int] = field(default_factory=set)
+    """Steps whose validation is in the metrics already, so that a restart neither repeats nor skips one."""
+    counters: Counters = field(default_factory=Counters)
+    speed: Speed = field(default_factory=Speed)
+    status: Status = field(default_factory=Status)
+    status_written: float = 0.0
+    reported: float = 0.0
+    measured: float = 0.0
+    """Seconds of training after which `ceiling` was measured last."""
+
+    @property
+    def alone(self) -> bool:
+        return self.engine.processes.world_size == 1
+
+    @property
+    def is_rank_0(self) -> bool:
+        return self.engine.processes.rank == 0
+
+    @property
+    def steps(self) -> int:
+        """Updates in the whole run."""
+        steps = self.config.schedule.steps
+        assert steps is not None, "the configuration is a resolved one"
+        return steps
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.step == self.steps or self.objective.settled

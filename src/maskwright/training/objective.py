@@ -1,0 +1,79 @@
+"""The objective seam: what the loop asks of masked-LM training and of fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from maskwright.data.batch import Batch
+from maskwright.engines.base import Engine
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an update of all ranks computes."""
+
+    tokens: int
+    """Positions that are not padding."""
+    pairs: float
+    """(query, key) pairs inside segments."""
+    predicted: float
+    """Positions that the head computes."""
+
+
+class Objective(Protocol):
+    @property
+    def chance(self) -> float | None:
+        """Loss of a uniform guess in nats; None if the loss has none."""
+        ...
+
+    @property
+    def evaluates_at_start(self) -> bool:
+        """Whether the model of step 0 is worth an evaluation."""
+        ...
+
+    @property
+    def held_out(self) -> Sequence[Batch]:
+        """Batches of `Engine.evaluate` that the trial before the first step compiles; may be empty."""
+        ...
+
+    def batches(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        """The micro-batches of update `step`, one for each of `virtual_workers`. A pure function. `data_step` is
+        another step when some data was left out."""
+        ...
+
+    def trial(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        """Batches of the largest shapes that the run has."""
+        ...
+
+    def work(self, step: int, data_step: int) -> Work: ...
+
+    def epoch(self, data_step: int) -> float:
+        """Passes over the training data before `data_step`."""
+        ...
+
+    def logged(self, step: int) -> dict[str, float]:
+        """What a log line says besides loss and rates."""
+        ...
+
+    def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
+        """Metrics on the validation split, `valid_loss` among them; empty when there is none. All ranks get the same.
+
+        `look` is called often; None is returned when it says to give up.
+        """
+        ...
+
+    def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Takes the evaluations of metrics.jsonl so far, in place of what was remembered."""
+        ...
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best evaluation, whose checkpoint is kept; None if only the last one counts."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether the run ends here, before its last step, because it has stopped improving."""
+        ...
