@@ -295,7 +295,7 @@ class TorchEngine:
             total = total + loss.detach()
         return total
 
-    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict(self, batch: Batch, *, prune: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [K, V], labels and weights on the device, as `heads.loss_sum` takes them."""
 
         def put(array: np.ndarray) -> Tensor:
@@ -309,7 +309,8 @@ class TorchEngine:
         width = self.config.hidden_size // self.config.num_attention_heads
         if takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
             segments = CuSeqlens(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
-        logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
+        inputs = put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index)
+        logits = self.model(*inputs, prune=prune)
         labels = put(batch.labels)
         return logits, labels if labels.is_floating_point() else labels.long(), put(batch.weights)
 
@@ -345,7 +346,8 @@ class TorchEngine:
     def _label_scores(self, batch: Batch) -> LabelScores:
         taken = batch.weights > 0  # no logits of the filler
         index, labels, weights = batch.predict_index[taken], batch.labels[taken], batch.weights[taken]
-        logits, targets, _ = self._predict(replace(batch, predict_index=index, labels=labels, weights=weights))
+        few = replace(batch, predict_index=index, labels=labels, weights=weights)
+        logits, targets, _ = self._predict(few, prune=True)
         scores = -F.cross_entropy(logits.float(), targets, reduction="none")
         return scores.cpu().numpy(), (logits.argmax(-1) == targets).cpu().numpy()
 
