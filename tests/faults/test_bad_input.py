@@ -352,6 +352,18 @@ def test_fill_needs_a_mask_and_a_text_that_fits(cli: Cli, folder: Path) -> None:
     assert f"{folder} takes 32" in cli("fill", folder, "word " * 60 + "<mask>").error
 
 
+def test_evaluate_measures_one_thing_at_a_time(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("A foxes saw .\nA fox saw .\n")
+    assert "one at a time" in cli("evaluate", folder, "--blimp", pairs, "--text", pairs).error
+    assert "give --store, --blimp or --text" in cli("evaluate", folder).error
+    assert "a share of 0 holds no pair" in cli("evaluate", folder, "--blimp", pairs, "--share", 0).error
+    judged = json.loads(cli("evaluate", folder, "--blimp", pairs, "--device", "cpu", "--json").out)
+    assert judged["paradigms"][0]["name"] == "pairs" and judged["overall"]["sums"] in (0.0, 1.0)
+    result = cli("evaluate", folder, "--text", pairs, "--layout", "lines", "--device", "cpu")
+    assert result.code == 0 and "2 documents in 2 windows of up to 30 tokens" in result.out
+
+
 # ---- runs ----------------------------------------------------------------------------------------------------------
 
 
