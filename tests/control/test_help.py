@@ -53,7 +53,7 @@ def test_each_command_stands_in_a_panel(cli: Any) -> None:
 @pytest.mark.parametrize(
     ("typed", "offers"),
     [
-        ("maskwright pre", ["pretrain"]),
+        ("maskwright pret", ["pretrain"]),
         ("maskwright pretrain small --stop", ["--stop-after-hours", "--stop-after-steps"]),
         ("maskwright data in", ["inspect"]),
         ("maskwright submit sl", ["slurm", "slice"]),

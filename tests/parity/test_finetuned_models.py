@@ -4,65 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from finetuned import LABELS, SHAPES, TASKS, finished_run, shape
 from safetensors.numpy import save_file
 
-from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
 from maskwright.core.finetuning import Task
-from maskwright.engines.base import TrainState
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
-from maskwright.model.config import ModelConfig, TaskKind
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.config import LABELLED, read_hf_config, read_labels, to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.networks import build
-from maskwright.run.directory import FORMAT, RunDirectory
 from maskwright.tasks.export import export
 from maskwright.tasks.models import TrainedModel, load_model
-from maskwright.training import checkpoint
-
-TASKS = [task for task in get_args(TaskKind) if task != "masked_lm"]
-LABELS = ("O", "B-PER", "I-PER")
-ROBERTA = ModelConfig(400, 32, 2, 2, 64, 66)
-SHAPES = {"roberta": ROBERTA, "modernbert": replace(ROBERTA, architecture="modernbert", max_position_embeddings=64)}
-
-
-def shape(kind: str, task: TaskKind) -> ModelConfig:
-    outputs = {"regression": 1, "question_answering": 2}.get(task, 3)
-    return replace(SHAPES[kind], task=task, num_labels=outputs, classifier_dropout_prob=0.25)
-
-
-def finished_run(folder: Path, config: ModelConfig, tokenizer: str) -> Path:
-    """A run directory as fine-tuning leaves it, with weights large enough that every head says something."""
-    generator = np.random.default_rng(5)
-    parameters = {
-        name: (value + 0.2 * generator.standard_normal(value.shape)).astype(np.float32)
-        for name, value in initial_parameters(config, 1).items()
-    }
-    texts = dict.fromkeys(["digest", "store", "store_fingerprint", "tokenizer_fingerprint"], "none")
-    record: dict[str, Any] = {
-        "config": {"schedule.steps": 7},
-        "model": asdict(config),
-        "dtype": "float32",
-        "labels": list(LABELS) if config.task in LABELLED else [],
-        "task": Task(kind=config.task, doc_stride=8).model_dump(),  # type: ignore[arg-type]
-        **texts,
-    }
-    directory = RunDirectory(str(folder))
-    os.makedirs(directory.location)
-    shutil.copytree(tokenizer, directory.path("tokenizer"))
-    checkpoint.save(directory.checkpoints, TrainState(7, parameters), record, keep=1)
-    storage.write_json(directory.config, {"format": FORMAT, **record})
-    return folder
 
 
 @pytest.mark.parametrize("kind", list(SHAPES))
@@ -84,14 +45,12 @@ def test_export_of_every_head_is_proven_and_loads_again(
         written = json.load(file)
     if task in LABELLED:
         assert written["id2label"] == {"0": "O", "1": "B-PER", "2": "I-PER"} and written["label2id"]["I-PER"] == 2
-    assert written.get("problem_type") == (task if "classif" in task and "token" not in task else None) or (
-        task == "regression" and written["problem_type"] == "regression"
-    )
+    assert written.get("problem_type") == (task if task in SEQUENCE_TASKS else None)
     assert export(again, str(tmp_path / "again")) < 1e-5
 
 
 @pytest.mark.parametrize("kind", list(SHAPES))
-def test_pipelines_of_transformers_say_what_our_logits_say(kind: str, tokenizer: str, tmp_path: Path) -> None:
+def test_words_are_tagged_alike_by_the_exported_folder(kind: str, tokenizer: str, tmp_path: Path) -> None:
     """A tagger's folder is used on words, as a reader of its card would."""
     run = load_model(str(finished_run(tmp_path / "run", shape(kind, "token_classification"), tokenizer)))
     folder = str(tmp_path / "model")

@@ -24,6 +24,7 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     models,
     monitor,
     submit,
+    use,
 )
 from maskwright.cli.options import app
 from maskwright.core.console import say

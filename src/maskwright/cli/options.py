@@ -16,6 +16,7 @@ PANELS = {
     "Start": ["quickstart", "schema"],
     "Data": ["text", "tokenizer", "data"],
     "Train": ["pretrain", "finetune", "plan"],
+    "Use": ["predict", "embed"],
     "Judge": ["evaluate", "compare", "fill", "export", "verify-resume", "drill", "replay"],
     "Watch": ["status", "logs", "stop"],
     "Elsewhere": ["submit", "list", "agent", "env"],

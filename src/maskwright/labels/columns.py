@@ -65,17 +65,17 @@ def _roles(table: Table, reading: Reading) -> Roles:
     if not text:
         found = next(((a, b) for a, b in texts if a in table.columns and (b is None or b in table.columns)), None)
         if found is None:
-            raise _no_column("text", "text", table)
+            raise _no_column("text", reading.by("text"), table)
         text, pair = [found[0]], found[1]
         reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
     if reading.labelled and not label:
         one = next((column for column in labels if column in table.columns), None)
         if one is None:
-            raise _no_column("labels", "label", table)
+            raise _no_column("labels", reading.by("label"), table)
         label = [one]
         reading.note(f"the label is column '{one}'")
     if kind == "question_answering" and pair is None:
-        raise _no_column("context", "text_pair", table)
+        raise _no_column("context", reading.by("text_pair"), table)
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
     roles = Roles(text, pair, label, key)
     for column in roles.all:
@@ -83,17 +83,18 @@ def _roles(table: Table, reading: Reading) -> Roles:
             raise SourceError(
                 f"has no column {column!r} (columns: {_listed(table.columns)})",
                 where=table.header,
-                fix="name another under data:, or give numbers from 0 where the files have no header line",
+                fix=f"name another {'under data:' if reading.labelled else 'with --text'}, or give numbers from 0 "
+                "where the files have no header line",
             )
     return roles
 
 
-def _no_column(what: str, key: str, table: Table) -> SourceError:
+def _no_column(what: str, by: str, table: Table) -> SourceError:
     columns = _listed(table.columns)
     return SourceError(
         f"has no column with a usual name for the {what} (columns: {columns})",
         where=table.header,
-        fix=f"name it under data.{key}, or give its number from 0 where the files have no header line",
+        fix=f"name it {by}, or give its number from 0 where the files have no header line",
     )
 
 

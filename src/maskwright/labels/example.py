@@ -72,11 +72,16 @@ class Reading:
     """What was decided for the user, in sentences; each is said once."""
     skipped: list[Skipped] = field(default_factory=list)
 
+    def by(self, name: str) -> str:
+        """Where a user names a column: in the configuration, or in an option of a command that predicts."""
+        return f"under data.{name}" if self.labelled else f"with --{name.replace('_', '-')}"
+
     def note(self, sentence: str) -> None:
         self.notes.setdefault(sentence)
 
     def fault(self, where: str, what: str, fix: str) -> None:
         """A record that cannot be used: raises `SourceError`, or remembers it (`data.on_bad_input: skip`)."""
         if self.data.on_bad_input == "error":
-            raise SourceError(what, where=where, fix=f"{fix}, or data.on_bad_input: skip")
+            skip = "data.on_bad_input: skip" if self.labelled else "--on-bad-input skip"
+            raise SourceError(what, where=where, fix=f"{fix}, or {skip}")
         self.skipped.append(Skipped(where, what))

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from maskwright.core import storage
 from maskwright.core.config import Model
 from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import InputError, VerificationError
+from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
 from maskwright.labels.encode import open_tokenizer
 from maskwright.model.config import SEQUENCE_TASKS
 from maskwright.model.hf.config import to_hf_config
-from maskwright.model.hf.names import count_parameters
+from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import largest_difference
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.models import TrainedModel
+from maskwright.tasks.models import RESULTS, TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
@@ -44,8 +48,7 @@ def export(model: TrainedModel, folder: str) -> float:
     """
     if os.path.exists(folder):
         raise InputError("already exists", where=folder, fix="choose another --to")
-    steps = model.run["config"].get("schedule.steps") if model.run else None
-    if steps is not None and model.step != steps:
+    if model.run and not _has_ended(model, steps := model.run["config"]["schedule.steps"]):
         warn(f"{model.location}: the run has not ended; this exports its step {model.step:,} of {steps:,}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
@@ -64,6 +67,11 @@ def export(model: TrainedModel, folder: str) -> float:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return difference
+
+
+def _has_ended(model: TrainedModel, steps: int) -> bool:
+    """A fine-tuned run may end early, and what is exported is its best step."""
+    return model.step == steps if model.task is None else os.path.exists(os.path.join(model.location, RESULTS))
 
 
 def _write_tokenizer(model: TrainedModel, folder: str) -> None:
@@ -86,13 +94,27 @@ def verify(model: TrainedModel, folder: str) -> float:
     if not largest <= LARGEST_DIFFERENCE:  # so that NaN is refused
         raise VerificationError(
             f"logits differ by {largest:.3g} from transformers {importlib.metadata.version('transformers')}, "
-            f"more than {LARGEST_DIFFERENCE:g}"
+            f"more than {LARGEST_DIFFERENCE:g}",
+            fix=_smaller_weights(model.parameters) if math.isfinite(largest) else None,
         )
     _verify_tokenizer(model, folder)
     return largest
 
 
 TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a <mask> here", "Größe, 東京, 🙂 e\u0301")
+
+
+def _smaller_weights(parameters: Parameters) -> str | None:
+    """What mends logits that differ, if the matrices are so large that fp32's rounding alone may be the cause."""
+    squares = [np.square(value, dtype=np.float64) for value in parameters.values() if value.ndim == 2]
+    rms = math.sqrt(sum(square.sum() for square in squares) / sum(square.size for square in squares))
+    if rms <= LARGE_RMS:
+        return None
+    return (
+        f"train with a higher optimizer.weight_decay, or a lower optimizer.learning_rate: the matrices' root mean "
+        f"square is {rms:.2g}, {rms / INITIAL_RMS:.0f} times that of the start, and fp32 rounds logits of such weights "
+        "so coarsely"
+    )
 
 
 def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
@@ -158,20 +180,38 @@ def _base_name(folder: str | None) -> str | None:
 
 
 def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
-    records = [record for record in RunDirectory(model.location).read_metrics() if "valid_loss" in record]
-    lines = [f"- token store fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
+    source = "labelled data" if model.task else "token store"
+    lines = [f"- {source} fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
     lines += [f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in run.get("base_weights", {}).items()]
-    if records:
-        first, last = records[0], records[-1]
-        lines.append(
-            f"- held-out loss {first['valid_loss']:.4f} -> {last['valid_loss']:.4f}, masked accuracy "
-            f"{first['valid_accuracy']:.2%} -> {last['valid_accuracy']:.2%} (15 % masks, step {last['step']:,})"
-        )
+    lines += _scores(model) if model.task else _held_out(model)
     left_out = {"data.store", "model.init_from"}
     if run["config"].get("model.init_from"):
         left_out |= SHAPE_KEYS
     values = {key: value for key, value in run["config"].items() if value is not None and key not in left_out}
     return [*lines, "", "```json", json.dumps(values, indent=1), "```"]
+
+
+def _held_out(model: TrainedModel) -> list[str]:
+    records = [record for record in RunDirectory(model.location).read_metrics() if "valid_loss" in record]
+    if not records:
+        return []
+    first, last = records[0], records[-1]
+    return [
+        f"- held-out loss {first['valid_loss']:.4f} -> {last['valid_loss']:.4f}, masked accuracy "
+        f"{first['valid_accuracy']:.2%} -> {last['valid_accuracy']:.2%} (15 % masks, step {last['step']:,})"
+    ]
+
+
+def _scores(model: TrainedModel) -> list[str]:
+    """Of the exported step on each split, once the run has ended."""
+    path = os.path.join(model.location, RESULTS)
+    results = storage.read_json(path) if os.path.exists(path) else {}
+    return [
+        f"- {split}, {results[split]['examples']:,} examples: "
+        + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items() if name != "examples")
+        for split in ("validation", "test")
+        if split in results
+    ]
 
 
 def announce(difference: float, folder: str) -> None:

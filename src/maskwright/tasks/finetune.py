@@ -20,7 +20,7 @@ from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, longest_row
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import Encoded, WordTargets, encode, open_tokenizer
+from maskwright.labels.encode import Encoded, WordTargets, encode
 from maskwright.labels.example import Example
 from maskwright.labels.rows import Examples, Packer
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, model_config, recorded_config, training_flops
@@ -94,14 +94,15 @@ class PreparedFinetuning:
     def starting_parameters(self) -> Parameters:
         """The encoder's from where the run starts, and a new head, of which all that fits is taken along too."""
         random = initial_parameters(self.model, self.config.seed)
-        if self.start is None or self.config.model.weights == "random":
+        if self.config.model.init_from is None or self.config.model.weights == "random":
             return random
-        found, same = self.start.parameters, self.start.labels == self.dataset.labels
+        start = self.start or _start(self.config)  # a run that is continued may have been killed before its first save
+        found, same = start.parameters, start.labels == self.dataset.labels
         for name, value in random.items():
             last = name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")
             if name in found and found[name].shape == value.shape and (same or not last):
                 random[name] = found[name]
-        say(f"starting from {self.start.location}")
+        say(f"starting from {start.location}")
         return random
 
     def base_weights(self) -> dict[str, Any]:
@@ -130,8 +131,6 @@ class PreparedFinetuning:
 
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.tokenizer_folder, folder)
-        if self.config.task.kind == "token_classification":
-            open_tokenizer(self.tokenizer_folder, words=True).save(os.path.join(folder, "tokenizer.json"))
 
     def describe(self) -> str:
         config, model, sizes = self.config, self.model, self.dataset.report.sizes

@@ -142,6 +142,8 @@ def copy_tokenizer(source: str, folder: str) -> None:
     if os.path.isdir(source):
         names += ["vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json"]
     storage.make_folder(folder)
+    if os.path.samefile(os.path.dirname(os.path.abspath(path)), folder):  # a run that begins again has it already
+        return
     for name in names:
         origin = os.path.join(os.path.dirname(path), name) if name != "tokenizer.json" else path
         if os.path.exists(origin):

@@ -1,0 +1,129 @@
+"""The commands that put a trained model to use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from maskwright.cli.options import Device, Model, app
+from maskwright.core.console import say
+
+Text = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text",
+        metavar="COLUMN",
+        help="Column of the text, or its number from 0 in a file without a header line; several are joined by a "
+        "space. When not given, it is the run's own, or one of GLUE's names.",
+    ),
+]
+MaxSeqLen = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Tokens of a text that the model reads. When not given, the run's own number, or all that a folder's "
+        "model takes.",
+        min=8,
+    ),
+]
+SkipBadInput = Annotated[
+    Literal["error", "skip"],
+    typer.Option("--on-bad-input", help="Records that cannot be read: stop, or leave them out and name them."),
+]
+
+
+@app.command("predict")
+def predict(
+    model: Model,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help="Texts to read: .csv, .tsv, .jsonl, .parquet; CoNLL columns for words, SQuAD's .json for questions.",
+        ),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="File to write: .jsonl, .csv, .tsv or .parquet; .conll for words.",
+        ),
+    ],
+    text: Text = None,
+    text_pair: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of a pair's second text, or of a question's context.")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Write the probability of every label too.")
+    ] = False,
+    no_answer: Annotated[
+        bool,
+        typer.Option(
+            "--no-answer", help="Questions may have no answer, as in SQuAD 2; the answer is then an empty text."
+        ),
+    ] = False,
+    max_seq_len: MaxSeqLen = None,
+    on_bad_input: SkipBadInput = "error",
+    device: Device = "auto",
+) -> None:
+    """Write what a fine-tuned model says of each text: labels, numbers, tags or answers."""
+    from maskwright.tasks import predict as task
+    from maskwright.tasks.models import load_model
+
+    given = task.Given(tuple(text or ()), text_pair, max_seq_len, on_bad_input == "skip")
+    trained = load_model(model)
+    say(
+        task.predict(
+            trained,
+            source,
+            output,
+            given=given,
+            device=device,
+            probabilities=probabilities,
+            may_be_none=no_answer,
+        )
+    )
+
+
+@app.command("embed")
+def embed(
+    model: Model,
+    source: Annotated[
+        str | None,
+        typer.Option("--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", metavar="FILE", help="File to write: .npy for the vectors alone, .parquet beside the texts."
+        ),
+    ] = None,
+    text: Text = None,
+    max_seq_len: MaxSeqLen = None,
+    on_bad_input: SkipBadInput = "error",
+    sentence_transformers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Also write a folder that sentence-transformers loads, with the same vectors."
+        ),
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Write a vector for each text: the mean of its tokens' last hidden states."""
+    from maskwright.core.errors import InputError
+    from maskwright.tasks import embed as task
+    from maskwright.tasks.export import announce
+    from maskwright.tasks.models import load_model
+    from maskwright.tasks.predict import Given
+
+    if (source is None) != (output is None) or not (source or sentence_transformers):
+        raise InputError("nothing to do", fix="give --input and --output, or --sentence-transformers, or all three")
+    trained = load_model(model)
+    if sentence_transformers is not None:
+        announce(task.export_for_sentence_transformers(trained, sentence_transformers), sentence_transformers)
+    if source is not None and output is not None:
+        given = Given(tuple(text or ()), None, max_seq_len, on_bad_input == "skip")
+        say(task.embed(trained, source, output, given=given, device=device))

@@ -1,0 +1,40 @@
+"""Mean-pooled last hidden states: one vector for each text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskwright.data.batch import Batch
+from maskwright.model.config import NEVER_PREDICTED, ModelConfig
+from maskwright.model.hf.names import Parameters
+from maskwright.model.torch.networks import assign, make_network
+
+Pool = Callable[[Batch], NDArray[np.float32]]
+
+
+def mean_pooler(config: ModelConfig, parameters: Parameters, device: str) -> Pool:
+    """From a batch, whose `predict_index` names one token of each text, to the fp32 mean over all tokens of its
+    segment, special ones included: [K, D]. That is the mean pooling of `sentence-transformers`."""
+    network = make_network(config, device).eval()
+    assign(dict(network.named_parameters()), parameters, config, NEVER_PREDICTED)
+
+    @torch.no_grad()
+    def pooled(batch: Batch) -> NDArray[np.float32]:
+        ids, positions, segments, index = (
+            torch.from_numpy(array).long().to(device)
+            for array in (batch.input_ids, batch.position_ids, batch.segment_ids, batch.predict_index)
+        )
+        hidden_MTD = network.encode(ids, positions, segments)
+        most = int(segments.max()) + 1
+        key = (segments + most * torch.arange(len(segments), device=device)[:, None]).flatten()
+        sums = torch.zeros(len(segments) * most, hidden_MTD.shape[-1], device=device)
+        sums.index_add_(0, key, hidden_MTD.flatten(0, 1))
+        counts = torch.bincount(key, minlength=len(sums))[:, None]
+        own = key[index]
+        return (sums[own] / counts[own]).cpu().numpy()
+
+    return pooled

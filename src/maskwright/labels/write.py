@@ -1,0 +1,90 @@
+"""Records to the files that `labels.tables` reads, each whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.labels.tables import ending
+
+WRITTEN = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+COLUMNS = (".conll", ".txt", ".tsv")
+"""Words and tags are written to these as one word a line."""
+
+
+def require_writable(location: str, endings: Sequence[str]) -> None:
+    """Before the work whose result goes there. Raises `InputError`."""
+    storage.require_local(location)
+    if os.path.splitext(location)[1].lower() not in endings:
+        fix = f"let it end in {' '.join(endings)}"
+        raise InputError("is of a kind that cannot be written", where=location, fix=fix)
+    if os.path.isdir(location):
+        raise InputError("is a folder", where=location, fix="name a file")
+    storage.make_folder(os.path.dirname(os.path.abspath(location)))
+
+
+def write_records(location: str, records: Sequence[dict[str, Any]], separator: str = ",") -> None:
+    """One record at least; all have the keys of the first. In CSV and TSV, a list is one cell with `separator`, and an
+    object one column for each key; TSV, which has no quotes, gets spaces for tabs and line ends."""
+    kind = ending(location)
+    with storage.atomic_writer(location) as file:
+        if kind == ".parquet":
+            import pyarrow
+            import pyarrow.parquet
+
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([*records]), file)
+        elif kind in (".csv", ".tsv"):
+            file.write(_table([_flat(record, separator) for record in records], tabs=kind == ".tsv").encode())
+        else:
+            file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
+
+
+def _flat(record: dict[str, Any], separator: str) -> dict[str, Any]:
+    cells: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            cells |= {f"{key}_{name}": cell for name, cell in value.items()}
+        else:
+            cells[key] = separator.join(map(str, value)) if isinstance(value, list) else value
+    return cells
+
+
+def _table(rows: Sequence[dict[str, Any]], *, tabs: bool) -> str:
+    if tabs:
+        lines = [rows[0], *(row.values() for row in rows)]
+        return "".join("\t".join(" ".join(str(cell).split()) for cell in line) + "\n" for line in lines)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    writer.writerows(row.values() for row in rows)
+    return text.getvalue()
+
+
+def write_conll(location: str, sentences: Sequence[Sequence[tuple[str, str]]]) -> None:
+    """(word, tag) of each sentence, with a tab between them."""
+    lines = ("".join(f"{word}\t{tag}\n" for word, tag in sentence) for sentence in sentences)
+    with storage.atomic_writer(location) as file:
+        file.write("\n".join(lines).encode())
+
+
+def write_vectors(location: str, vectors: NDArray[np.float32], records: Sequence[dict[str, Any]]) -> None:
+    """`vectors`: [records, D]. `.npy` gets them alone, `.parquet` as a column `embedding` beside `records`."""
+    with storage.atomic_writer(location) as file:
+        if ending(location) == ".npy":
+            np.save(file, vectors, allow_pickle=False)
+            return
+        import pyarrow
+        import pyarrow.parquet
+
+        column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
+        table = pyarrow.Table.from_pylist([*records]).append_column("embedding", column)
+        pyarrow.parquet.write_table(table, file)

@@ -1,0 +1,76 @@
+"""`maskwright embed`: a vector for each text, also as a folder that `sentence-transformers` loads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.console import progress, warn
+from maskwright.core.errors import InputError
+from maskwright.core.finetuning import Task
+from maskwright.labels.encode import encode
+from maskwright.labels.example import Example
+from maskwright.labels.rows import Packer, in_order, prediction_batches
+from maskwright.labels.write import require_writable, write_vectors
+from maskwright.tasks.examples import PREDICTION_TOKENS
+from maskwright.tasks.export import export
+from maskwright.tasks.models import TrainedModel
+from maskwright.tasks.predict import EXAMPLES_AT_ONCE, Given, read_texts, row_length
+
+TEXTS = Task()
+"""How texts are read and encoded, whatever the model has learnt to say of them."""
+
+
+def embed(model: TrainedModel, source: str, output: str, *, given: Given, device: str = "auto") -> str:
+    """Writes fp32 vectors in the order of the texts, and returns a sentence on them."""
+    require_writable(output, (".npy", ".parquet"))
+    examples, data = read_texts(model, TEXTS, source, given)
+    if examples[0].text_pair is not None:
+        raise InputError("has two texts", where=source, fix="name the column of one with --text")
+    length = row_length(model, TEXTS, data)
+    found, cut = vectors(model, examples, length, device)
+    if cut:
+        warn(f"the ends of {cut:,} texts lie beyond {length} tokens, so the model has not read them")
+    write_vectors(output, found, [{"line": one.line, "text": one.text} for one in examples])
+    return f"{output}: {found.shape[0]:,} vectors of {found.shape[1]} numbers"
+
+
+def vectors(
+    model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto"
+) -> tuple[NDArray[np.float32], int]:
+    """([examples, D], how many were cut): means of the last hidden states, those of `<s>` and `</s>` included."""
+    from maskwright.engines.torch.pooling import mean_pooler
+    from maskwright.engines.torch.prepare import choose_device
+
+    pool, parts, cut = mean_pooler(model.config, model.parameters, choose_device(device)), [], 0
+    with progress("embed", len(examples), "texts") as bar:
+        for first in range(0, len(examples), EXAMPLES_AT_ONCE):
+            some = examples[first : first + EXAMPLES_AT_ONCE]
+            encoded = encode(some, model.tokenizer_folder, TEXTS, (), max_seq_len, labelled=False)
+            packer = Packer.of(encoded, TEXTS.kind, model.config.pad_token_id)
+            batches = prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T))
+            parts.append(in_order(packer, batches, np.concatenate([pool(one.batch) for one in batches])))
+            cut += encoded.cut
+            bar.advance(len(some))
+    return np.concatenate(parts), cut
+
+
+def export_for_sentence_transformers(model: TrainedModel, folder: str) -> float:
+    """The exported folder with what `sentence-transformers` needs beside it. Returns what `export` does."""
+    model.require_masked_lm()
+    difference = export(model, folder)
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    pooling = {"word_embedding_dimension": model.config.hidden_size, "pooling_mode_mean_tokens": True}
+    length = {"max_seq_length": model.config.max_seq_len, "do_lower_case": False}
+    storage.make_folder(os.path.join(folder, "1_Pooling"))
+    storage.write_json(os.path.join(folder, "1_Pooling", "config.json"), pooling)
+    storage.write_json(os.path.join(folder, "sentence_bert_config.json"), length)
+    storage.write_json(os.path.join(folder, "modules.json"), modules)
+    return difference

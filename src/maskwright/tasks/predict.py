@@ -1,0 +1,220 @@
+"""`maskwright predict`: what a fine-tuned model says of texts, in their order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from maskwright.core import config as run
+from maskwright.core.console import progress, say, warn
+from maskwright.core.errors import InputError
+from maskwright.core.finetuning import LabelledData, Task, longest_row
+from maskwright.engines.base import Engine, TrainState
+from maskwright.engines.choose import make_engine
+from maskwright.labels.encode import Encoded, encode
+from maskwright.labels.example import Example, Reading
+from maskwright.labels.metrics import NO_LABEL, Predictions, decode
+from maskwright.labels.read import read_examples
+from maskwright.labels.rows import Packer, in_order, prediction_batches
+from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_conll, write_records
+from maskwright.tasks.examples import PREDICTION_TOKENS
+from maskwright.tasks.models import TrainedModel
+
+EXAMPLES_AT_ONCE = 2048
+"""They are sorted by length and packed together; more would only take more memory."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user says of the texts. What is left out is as in the run's own configuration."""
+
+    text: Sequence[str] = ()
+    text_pair: str | None = None
+    max_seq_len: int | None = None
+    skip_bad_input: bool = False
+
+
+def read_texts(model: TrainedModel, task: Task, location: str, given: Given) -> tuple[list[Example], LabelledData]:
+    """Raises `InputError` with file and line. What was decided for the user, and what was skipped, is said."""
+    values = model.run["config"] if model.run else {}
+    text = [_column(name) for name in given.text] or values.get("data.text")
+    pair = given.text_pair if given.text else given.text_pair or values.get("data.text_pair")
+    if text is None and pair is not None:
+        raise InputError("--text-pair is given without --text", fix="name both columns, or neither")
+    data = LabelledData(
+        train=location,
+        text=text,
+        text_pair=_column(pair) if isinstance(pair, str) else pair,
+        max_seq_len=given.max_seq_len or values.get("data.max_seq_len"),
+        on_bad_input="skip" if given.skip_bad_input else "error",
+    )
+    reading = Reading(data, task, labelled=False)
+    examples = read_examples(location, reading)
+    for sentence in reading.notes:
+        say(sentence)
+    for skipped in reading.skipped[:10]:
+        warn(f"{skipped.where} is left out: {skipped.what}")
+    if len(reading.skipped) > 10:
+        warn(f"{len(reading.skipped):,} records are left out")
+    return examples, data
+
+
+def _column(name: str) -> str | int:
+    return int(name) if name.isascii() and name.isdigit() else name
+
+
+def row_length(model: TrainedModel, task: Task, data: LabelledData) -> int:
+    """Tokens that a text may have: as in training, or for a folder, which does not tell, as many as the model takes."""
+    most = model.config.max_seq_len
+    if data.max_seq_len is not None and data.max_seq_len > most:
+        what = f"rows of {data.max_seq_len} tokens were asked for, {model.location} takes {most}"
+        raise InputError(what, fix="give a smaller --max-seq-len")
+    if model.run is None and data.max_seq_len is None and task.kind != "question_answering":
+        return most
+    return min(most, longest_row(data, task))
+
+
+def fp32_engine(model: TrainedModel, device: Any) -> Engine:
+    """Whose numbers are those of the exported folder in `transformers`."""
+    engine = make_engine(model.config, run.Optimizer(), run.Engine(device=device, dtype="fp32"), seed=0)
+    engine.write(TrainState(0, model.parameters))
+    return engine
+
+
+def ask(
+    engine: Engine,
+    model: TrainedModel,
+    examples: Sequence[Example],
+    max_seq_len: int,
+    *,
+    may_be_none: bool | None = None,
+) -> tuple[Predictions, int]:
+    """Predictions in the order of `examples`, and how many of them were cut (words, for words)."""
+    task = model.require_task()
+    if model.run is None:  # a folder does not tell how its windows overlapped
+        task = task.model_copy(update={"doc_stride": min(task.doc_stride, max_seq_len // 3)})
+    parts, cut = [], 0
+    with progress("predict", len(examples), "examples") as bar:
+        for first in range(0, len(examples), EXAMPLES_AT_ONCE):
+            some = examples[first : first + EXAMPLES_AT_ONCE]
+            encoded = encode(some, model.tokenizer_folder, task, model.labels, max_seq_len, labelled=False)
+            logits = _logits(engine, model, encoded)
+            parts.append(decode(task, encoded, some, logits, model.labels, may_be_none=may_be_none))
+            cut += encoded.cut
+            bar.advance(len(some))
+    return _joined(parts), cut
+
+
+def _logits(engine: Engine, model: TrainedModel, encoded: Encoded) -> Any:
+    kind = model.require_task().kind
+    packer = Packer.of(encoded, kind, model.config.pad_token_id)
+    batches = prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T))
+    return in_order(packer, batches, engine.predict([one.batch for one in batches]))
+
+
+def _joined(parts: Sequence[Predictions]) -> Predictions:
+    outcomes = tuple(outcome for part in parts for outcome in part.outcomes)
+    shares = [part.probabilities for part in parts if part.probabilities is not None]
+    words, first = [], 0
+    for part in parts:
+        if part.words is not None:
+            words.append(part.words + np.array([first, 0], np.int32))
+        first += len(part.outcomes)
+    return Predictions(
+        outcomes,
+        np.concatenate(shares) if shares else None,
+        np.concatenate(words) if words else None,
+    )
+
+
+# ---- to a file ---------------------------------------------------------------------------------------------------
+
+
+def predict(
+    model: TrainedModel,
+    source: str,
+    output: str,
+    *,
+    given: Given,
+    device: str = "auto",
+    probabilities: bool = False,
+    may_be_none: bool = False,
+) -> str:
+    """Writes `output`, a record for each text in its order, and returns a sentence on it."""
+    task = model.require_task()
+    words = task.kind == "token_classification"
+    require_writable(output, [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"] if words else WRITTEN)
+    if probabilities and task.kind in ("regression", "question_answering"):
+        raise InputError(f"--probabilities is not for {task.kind}", where=model.location, fix="leave it out")
+    if os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
+        raise InputError("is the input too", where=output, fix="give --output another name")
+    examples, data = read_texts(model, task, source, given)
+    length = row_length(model, task, data)
+    engine = fp32_engine(model, device)
+    said, cut = ask(engine, model, examples, length, may_be_none=may_be_none)
+    if cut:
+        lost = f"{cut:,} words lie" if words else f"the ends of {cut:,} texts lie"
+        warn(f"{lost} beyond {length} tokens, so the model has not read them")
+    if words and os.path.splitext(output)[1].lower() in COLUMNS:
+        tags = [[_name(model, tag) for tag in outcome] for outcome in said.outcomes]
+        write_conll(output, [[*zip(one.words, of, strict=True)] for one, of in zip(examples, tags, strict=True)])
+    else:
+        write_records(output, records(model, examples, said, probabilities=probabilities), task.separator)
+    return f"{output}: {len(examples):,} predictions of {model.location} ({engine.description})"
+
+
+def _name(model: TrainedModel, label: int) -> str:
+    return "" if label == NO_LABEL else model.labels[label]
+
+
+def records(
+    model: TrainedModel, examples: Sequence[Example], said: Predictions, *, probabilities: bool
+) -> list[dict[str, Any]]:
+    """What is written of each example: its line, its text, and what the model says."""
+    kind, shares = model.require_task().kind, said.probabilities
+    rows_of = np.arange(len(examples) + 1)
+    if said.words is not None:
+        rows_of = np.searchsorted(said.words[:, 0], rows_of)
+    found = []
+    for number, (one, outcome) in enumerate(zip(examples, said.outcomes, strict=True)):
+        rows = None if shares is None else shares[rows_of[number] : rows_of[number + 1]]
+        record: dict[str, Any] = {"line": one.line, **_shown(one, kind)}
+        if kind == "question_answering":
+            record["answer"] = outcome
+        elif kind == "regression":
+            record["score"] = outcome
+        elif kind == "token_classification":
+            record["tags"] = [_name(model, tag) for tag in outcome]
+            assert rows is not None
+            record["scores"] = [*map(_rounded, rows.max(-1)), *[None] * (len(one.words) - len(rows))]
+            if probabilities:
+                record["probabilities"] = [_by_label(model, row) for row in rows]
+        else:
+            assert rows is not None
+            several = kind == "multi_label_classification"
+            record["label"] = [model.labels[label] for label in outcome] if several else model.labels[outcome]
+            record["score"] = [_rounded(rows[0, label]) for label in outcome] if several else _rounded(rows[0, outcome])
+            if probabilities:
+                record["probability"] = _by_label(model, rows[0])
+        found.append(record)
+    return found
+
+
+def _shown(one: Example, kind: str) -> dict[str, Any]:
+    if kind == "token_classification":
+        return {"words": [*one.words]}
+    if kind == "question_answering":
+        return {"id": one.key, "question": one.text}
+    return {"text": one.text} | ({} if one.text_pair is None else {"text_pair": one.text_pair})
+
+
+def _by_label(model: TrainedModel, shares: Any) -> dict[str, float]:
+    return {label: _rounded(share) for label, share in zip(model.labels, shares, strict=True)}
+
+
+def _rounded(share: Any) -> float:
+    return round(float(share), 6)

@@ -1,0 +1,73 @@
+"""Vectors of texts beside those of `transformers` and, where it is there, of `sentence-transformers`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+import transformers
+from finetuned import finished_run, shape
+
+from maskwright.cli.main import run as command
+from maskwright.tasks import embed as module
+
+GENERATOR = np.random.default_rng(4)
+WORDS = ["fox", "garden", "the", "rained", "Größe", "letters,", "again!", "blue"]
+TEXTS = [" ".join(GENERATOR.choice(WORDS, GENERATOR.integers(1, 50))) for _ in range(20)]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
+def test_vectors_are_those_of_transformers_and_of_sentence_transformers(
+    kind: str, source: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 texts of every length, the longest cut, eight at a time."""
+    monkeypatch.setattr(module, "EXAMPLES_AT_ONCE", 8)
+    run, folder = str(finished_run(tmp_path / "run", shape(kind, "masked_lm"), tokenizer)), tmp_path / "folder"
+    out = tmp_path / "vectors.npy"
+    words = ["embed", run, "--input", source, "--output", out, "--sentence-transformers", folder, "--device", "cpu"]
+    assert command([*map(str, words)]) == 0
+    ours = np.load(out)
+    assert ours.shape == (20, 32) and ours.dtype == np.float32
+    tokens = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    model = transformers.AutoModel.from_pretrained(str(folder), local_files_only=True).eval()
+    for text, vector in zip(TEXTS, ours, strict=True):
+        inputs = tokens(text, truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            hidden = model(input_ids=inputs["input_ids"]).last_hidden_state[0]
+        np.testing.assert_allclose(vector, hidden.mean(0).numpy(), atol=2e-5)
+    beside = tmp_path / "vectors.parquet"
+    assert command(["embed", str(folder), "--input", str(source), "--output", str(beside), "--device", "cpu"]) == 0
+    table = pyarrow.parquet.read_table(beside)
+    assert table.column("text").to_pylist() == TEXTS
+    np.testing.assert_allclose(np.array(table.column("embedding").to_pylist()), ours, atol=1e-6)
+    package = pytest.importorskip("sentence_transformers", reason="sentence-transformers is the referee here")
+    theirs = package.SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(TEXTS, batch_size=5)
+    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_mistakes(source: Path, tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = str(finished_run(tmp_path / "run", shape("roberta", "regression"), tokenizer))
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("sentence1,sentence2\na,b\n")
+    for words, said in (
+        (["--input", str(source)], "nothing to do. Fix: give --input and --output"),
+        (["--input", str(source), "--output", str(tmp_path / "a.csv")], "cannot be written. Fix: let it end in .npy"),
+        (["--input", str(pairs), "--output", str(tmp_path / "a.npy")], "has two texts. Fix: name the column of one"),
+        (["--sentence-transformers", str(tmp_path / "new")], "without a masked-LM head"),
+    ):
+        assert command(["embed", run, *words]) == 2
+        assert said in capfd.readouterr().err.splitlines()[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv", "run"]
+    given = ["--input", str(pairs), "--text", "sentence2", "--output", str(tmp_path / "a.npy"), "--device", "cpu"]
+    assert command(["embed", run, *given]) == 0 and np.load(tmp_path / "a.npy").shape == (1, 32)

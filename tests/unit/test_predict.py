@@ -1,0 +1,226 @@
+"""What `predict` writes: that of `transformers` on the exported folder, in the order of the input, in every format."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+import transformers
+from finetuned import LABELS, finished_run, shape
+
+from maskwright.cli.main import run as command
+from maskwright.labels.answers import best_answers
+from maskwright.labels.encode import encode
+from maskwright.labels.example import Example
+from maskwright.model.config import TaskKind
+from maskwright.tasks import predict as module
+from maskwright.tasks.export import export
+from maskwright.tasks.models import load_model
+
+GENERATOR = np.random.default_rng(4)
+WORDS = ["fox", "garden", "the", "rained", "Größe", "letters,", "again!", "blue"]
+TEXTS = [" ".join(GENERATOR.choice(WORDS, GENERATOR.integers(1, 60))) for _ in range(25)]
+
+
+def made(task: TaskKind, tokenizer: str, folder: Path) -> tuple[str, Any, Any]:
+    """(run, tokenizer and model of its export as `transformers` loads them)."""
+    run = str(finished_run(folder / "run", shape("modernbert", task), tokenizer, noise=0.5))
+    exported = str(folder / "model")
+    export(load_model(run), exported)
+    kind = getattr(transformers, json.loads((folder / "model" / "config.json").read_text())["architectures"][0])
+    loaded = kind.from_pretrained(exported, local_files_only=True).eval()
+    return run, transformers.AutoTokenizer.from_pretrained(exported, local_files_only=True), loaded
+
+
+def logits(tokens: Any, model: Any, *given: Any) -> np.ndarray:
+    """Of one text, without any padding."""
+    inputs = tokens(*given, truncation=True, max_length=64, return_tensors="pt")
+    with torch.no_grad():
+        return model(input_ids=inputs["input_ids"]).logits[0].double().numpy()
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def predicted(*words: Any) -> None:
+    assert command(["predict", *map(str, words), "--device", "cpu"]) == 0
+
+
+def test_classes_of_pairs_in_every_format(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """25 pairs of every length, some cut, seven at a time: from the run and from its export."""
+    monkeypatch.setattr(module, "EXAMPLES_AT_ONCE", 7)
+    run, tokens, model = made("single_label_classification", tokenizer, tmp_path)
+    pairs = list(zip(TEXTS, reversed(TEXTS), strict=True))
+    with (tmp_path / "pairs.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["id", "premise", "hypothesis"], *([n, a, b] for n, (a, b) in enumerate(pairs))])
+    expected = []
+    for a, b in pairs:
+        exact = np.exp(logits(tokens, model, a, b))
+        expected.append(exact / exact.sum())
+    assert len({row.argmax() for row in expected}) > 1
+    for source in (run, tmp_path / "model"):
+        out = tmp_path / "out.jsonl"
+        predicted(source, "--input", tmp_path / "pairs.csv", "--output", out, "--probabilities", "--max-seq-len", 64)
+        for line, (record, (a, b), shares) in enumerate(zip(written(out), pairs, expected, strict=True), 2):
+            assert (record["line"], record["text"], record["text_pair"]) == (line, a, b)
+            assert record["label"] == LABELS[shares.argmax()]
+            assert record["score"] == pytest.approx(shares.max(), abs=2e-5) == record["probability"][record["label"]]
+            assert [*record["probability"].values()] == pytest.approx(shares.tolist(), abs=2e-5)
+    first = written(tmp_path / "out.jsonl")
+    for ending in ("csv", "tsv", "parquet"):
+        out = tmp_path / f"out.{ending}"
+        predicted(run, "--input", tmp_path / "pairs.csv", "--output", out, "--probabilities", "--max-seq-len", 64)
+        if ending == "parquet":
+            assert pyarrow.parquet.read_table(out).to_pylist() == first
+            continue
+        with out.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file, delimiter="\t" if ending == "tsv" else ","))
+        assert [row["label"] for row in rows] == [record["label"] for record in first]
+        assert [float(row["probability_B-PER"]) for row in rows] == [r["probability"]["B-PER"] for r in first]
+
+
+def test_several_labels_and_numbers(tokenizer: str, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXTS), encoding="utf-8")
+    for task in ("multi_label_classification", "regression"):
+        (tmp_path / task).mkdir()
+        run, tokens, model = made(task, tokenizer, tmp_path / task)  # type: ignore[arg-type]
+        out = tmp_path / task / "out.jsonl"
+        predicted(run, "--input", texts, "--output", out, "--text", "body", "--max-seq-len", 64)
+        for record, text in zip(written(out), TEXTS, strict=True):
+            found = logits(tokens, model, text)
+            if task == "regression":
+                assert record["score"] == pytest.approx(found[0], abs=1e-4)
+                assert set(record) == {"line", "text", "score"}
+                continue
+            shares = 1.0 / (1.0 + np.exp(-found))
+            assert record["label"] == [name for name, share in zip(LABELS, shares, strict=True) if share > 0.5]
+            assert record["score"] == pytest.approx(shares[shares > 0.5].tolist(), abs=2e-5)
+
+
+def test_words_get_tags_in_columns_and_in_lists(tokenizer: str, tmp_path: Path) -> None:
+    """The last sentence is longer than the model: what it did not see is outside of all spans."""
+    run, tokens, model = made("token_classification", tokenizer, tmp_path)
+    sentences = [text.split() for text in [*TEXTS[:6], " ".join(WORDS * 12)]]
+    source = tmp_path / "words.conll"
+    source.write_text("\n".join("".join(f"{word}\n" for word in words) for words in sentences), encoding="utf-8")
+    out, columns = tmp_path / "out.jsonl", tmp_path / "out.conll"
+    predicted(run, "--input", source, "--output", out, "--max-seq-len", 64, "--probabilities")
+    predicted(run, "--input", source, "--output", columns, "--max-seq-len", 64)
+    for record, words in zip(written(out), sentences, strict=True):
+        inputs = tokens(words, is_split_into_words=True, truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            said = model(input_ids=inputs["input_ids"]).logits[0].double().softmax(-1).numpy()
+        of_word = inputs.word_ids()
+        firsts = [said[of_word.index(word)] for word in range(len(words)) if word in of_word]
+        tags = [LABELS[share.argmax()] for share in firsts]
+        assert record["words"] == words and record["tags"] == tags + ["O"] * (len(words) - len(tags))
+        kept = [score for score in record["scores"] if score is not None]
+        assert kept == pytest.approx([share.max() for share in firsts], abs=2e-5)
+        assert [*record["probabilities"][0].values()] == pytest.approx(firsts[0].tolist(), abs=2e-5)
+    assert None in written(out)[-1]["scores"]
+    pairs = [list(zip(record["words"], record["tags"], strict=True)) for record in written(out)]
+    assert columns.read_text() == "\n".join("".join(f"{word}\t{tag}\n" for word, tag in one) for one in pairs)
+
+
+def test_questions_get_answers(tokenizer: str, tmp_path: Path) -> None:
+    run, _, model = made("question_answering", tokenizer, tmp_path)
+    records = [{"id": f"q{n}", "question": "Who?", "context": text} for n, text in enumerate(TEXTS) if len(text) > 20]
+    source = tmp_path / "questions.jsonl"
+    source.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    examples = [Example("a", 1, one["question"], one["context"]) for one in records]
+    task = load_model(run).task
+    assert task
+    encoded = encode(examples, tokenizer, task, (), 64, labelled=False)
+    sides: list[Any] = [[], []]
+    for row in range(len(encoded)):
+        with torch.no_grad():
+            said = model(input_ids=torch.from_numpy(encoded.row(row).astype(np.int64))[None])
+        sides[0].append(said.start_logits[0].numpy())
+        sides[1].append(said.end_logits[0].numpy())
+    starts, ends = map(np.concatenate, sides)
+    for extra, none in (((), False), (("--no-answer",), True)):
+        out = tmp_path / "out.csv"
+        predicted(run, "--input", source, "--output", out, "--max-seq-len", 64, *extra)
+        expected = best_answers(encoded, examples, starts, ends, task.max_answer_length, may_be_none=none)
+        with out.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["answer"] for row in rows] == expected and any(expected)
+        assert [row["id"] for row in rows] == [one["id"] for one in records]
+
+
+def test_mistakes_are_one_line_and_write_nothing(
+    tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer)
+    plain = finished_run(tmp_path / "plain", shape("roberta", "masked_lm"), tokenizer)
+    tagger = finished_run(tmp_path / "tagger", shape("roberta", "token_classification"), tokenizer)
+    good, other, gap = (tmp_path / name for name in ("good.csv", "other.csv", "gap.csv"))
+    good.write_text("text\nA fox.\n")
+    other.write_text("body\nA fox.\n")
+    gap.write_text("text\nA fox.\n ,\n")
+    gap.write_text('text\nA fox.\n" "\nA dog.\n')
+    out = tmp_path / "out.csv"
+    cases: list[tuple[tuple[Any, ...], str]] = [
+        ((plain, "--input", good), "is a RobertaForMaskedLM, which has learnt no task. Fix: fine-tune it first"),
+        (
+            (run, "--input", other),
+            "no column with a usual name for the text (columns: body). Fix: name it with --text,",
+        ),
+        (
+            (run, "--input", other, "--text", "sentence"),
+            "has no column 'sentence' (columns: body). Fix: name another with",
+        ),
+        (
+            (run, "--input", gap),
+            "gap.csv:3: column 'text' is empty. Fix: write a text there, or take the record out, or --on",
+        ),
+        ((run, "--input", good, "--max-seq-len", 65), "takes 64. Fix: give a smaller --max-seq-len"),
+        ((run, "--input", tmp_path / "none.csv"), "none.csv"),
+        ((tagger, "--input", good), "is of a kind that cannot be written"),
+        ((run, "--input", good, "--output", good), "is the input too"),
+        ((run, "--input", good, "--text-pair", "b"), "--text-pair is given without --text"),
+    ]
+    for words, said in cases:
+        given = [*words, *(() if "--output" in words else ("--output", out))]
+        assert command(["predict", *map(str, given)]) == 2, given
+        error = capfd.readouterr().err.splitlines()[-1]
+        assert said in error and error.startswith("error: ") and not out.exists(), error
+    assert command(["predict", str(run), "--input", str(gap), "--output", str(out), "--on-bad-input", "skip"]) == 0
+    assert f"{gap}:3 is left out: column 'text' is empty" in capfd.readouterr().err
+    assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "2", "4"]
+
+
+def test_evaluate_judges_fine_tuned_models(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The gold labels are what `predict` said, but for the first three, which are all another one."""
+    run, _, _ = made("single_label_classification", tokenizer, tmp_path)
+    texts, out, gold = tmp_path / "texts.csv", tmp_path / "out.jsonl", tmp_path / "gold.tsv"
+    texts.write_text("text\n" + "".join(f'"{text}"\n' for text in TEXTS), encoding="utf-8")
+    predicted(run, "--input", texts, "--output", out)
+    said = [record["label"] for record in written(out)]
+    true = [LABELS[LABELS.index(label) - 1] for label in said[:3]] + said[3:]
+    lines = (f"{text}\t{label}\n" for text, label in zip(TEXTS, true, strict=True))
+    gold.write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
+    capfd.readouterr()
+    assert command(["evaluate", run, "--input", str(gold), "--device", "cpu", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["metrics"]["accuracy"] == 22 / 25 and found["count"] == 25 and found["labels"] == [*LABELS]
+    table = np.array(found["confusion"])
+    assert table.sum() == 25 and np.trace(table) == 22
+    assert [table[:, n].sum() for n in range(3)] == [said.count(label) for label in LABELS]
+    assert sum(part["count"] for part in found["calibration"]["bins"]) == 25
+    assert command(["evaluate", str(tmp_path / "model"), "--input", str(gold), "--device", "cpu"]) == 0
+    shown = capfd.readouterr().out
+    assert "accuracy               0.8800" in shown and "weighted avg" in shown and "expected calibration" in shown
+    assert command(["evaluate", run, "--device", "cpu"]) == 2
+    assert "names no labelled file. Fix: give --input" in capfd.readouterr().err
+    gold.write_text("text\tlabel\nA fox.\tB-LOC\n", encoding="utf-8")
+    assert command(["evaluate", run, "--input", str(gold), "--device", "cpu"]) == 2
+    assert f"{gold}:2: label 'B-LOC' is in the given split" in capfd.readouterr().err
