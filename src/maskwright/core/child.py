@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from maskwright.core.parent import PARENT
@@ -33,7 +33,9 @@ def run(words: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def run_side_by_side(commands: Sequence[tuple[Sequence[str], str]], at_once: int) -> Iterator[tuple[int, int]]:
+def run_side_by_side(
+    commands: Sequence[tuple[Sequence[str], str]], at_once: int
+) -> Generator[tuple[int, int], None, None]:
     """Runs `maskwright WORDS` for each (words, log), `at_once` of them at a time; what they print is added to the file
     `log`. Yields (place in `commands`, exit code) as they end. None outlives this process, even when it is killed.
 

@@ -158,7 +158,7 @@ def outcomes(task: LabelledTask, run: FineTuning) -> verdict.Outcomes:
     labels = task.dataset.labels
     if task.config.task.kind == "question_answering":
         score = exact_match if task.metric == "exact_match" else overlap_f1
-        return tuple(score(one, answer) for one, answer in zip(task.dataset.test, given, strict=True))
+        return tuple(score(one, str(answer)) for one, answer in zip(task.dataset.test, given, strict=True))
     if task.config.task.kind == "token_classification":
         if task.metric == "f1":
             return spans_of(labels, span_kinds(labels), given)
