@@ -179,6 +179,7 @@ def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task:
         (["x/a", "y/a"], None, "two arms are called a"),
         (["a", "b=a"], None, "is named twice"),
         (["a", "random", "random"], None, "two arms are called random"),
+        (["a", "random=b"], None, "two arms are called random"),
         (["a", "b"], "c", "c is no arm of this comparison"),
         (["a=a1,a2", "b"], None, "b has one pretraining run where another arm has several"),
     ],

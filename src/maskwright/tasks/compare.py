@@ -27,7 +27,7 @@ from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.examples import chosen_metric
-from maskwright.tasks.finetune import prepare_finetuning
+from maskwright.tasks.finetune import PreparedFinetuning, prepare_finetuning
 from maskwright.tasks.models import RESULTS, load_model
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training.tensor_file import write_tensors
@@ -37,7 +37,7 @@ FORMAT = 1
 RANDOM = "random"
 NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
 """Metrics that choose a checkpoint but are no score of `verdict.results`."""
-OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", "data.test")
+OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate")
 """What differs between the runs of a comparison."""
 
 
@@ -173,7 +173,7 @@ def read_starts(given: Sequence[str], base: str | None) -> tuple[Start, ...]:
 def _refuse_twice(starts: Sequence[Start], given: Sequence[str]) -> None:
     seen: set[str] = {RANDOM} if given.count(RANDOM) > 1 else set()
     for start in starts:
-        if start.name in seen:
+        if start.name in seen or (start.name == RANDOM and not start.random):
             fix = "name each arm once; NAME=PATH gives one another name"
             raise InputError(f"two arms are called {start.name}", where="MODEL", fix=fix)
         seen.add(start.name)
@@ -197,8 +197,7 @@ def read_tasks(
     """Checks all that can be checked before the first run. Raises kinds of `InputError` (exit 2)."""
     for key in (override.partition("=")[0].strip() for override in overrides):
         if key in OURS:
-            fix = "leave it out" if key != "data.test" else "set it in the YAML"
-            raise ConfigError(f"{key} is what a comparison sets itself", where="--set", fix=fix)
+            raise ConfigError(f"{key} is what a comparison sets itself", where="--set", fix="leave it out")
     tasks: dict[str, LabelledTask] = {}
     for location in locations:
         name = os.path.splitext(os.path.basename(location))[0]
@@ -212,6 +211,7 @@ def _read_task(
     name: str, location: str, starts: Sequence[Start], overrides: Sequence[str], budget: Budget
 ) -> LabelledTask:
     found: dict[str, list[dict[str, Any]]] = {}
+    first: PreparedFinetuning | None = None
     for start in starts:
         for number in range(len(start.locations)):
             own = [*start.keys(number), f"seed={budget.search_seed}"]
@@ -221,8 +221,8 @@ def _read_task(
                 raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
             ready = prepare_finetuning(config, RunDirectory(""), None)
             found.setdefault(start.name, []).append(ready.base_weights()["base"])
-            if len(found) == 1 and number == 0:
-                first = ready
+            first = first or ready
+    assert first is not None
     metric = chosen_metric(first.config, first.dataset.labels)
     multi = first.config.task.kind == "multi_label_classification"
     if metric in NOT_JUDGED or (multi and metric == "accuracy"):
@@ -247,7 +247,7 @@ def record(comparison: Comparison) -> dict[str, Any]:
     for task in comparison.tasks:
         found[f"{task.name}.examples"] = task.dataset.fingerprint
         keys = flat(task.config).items()
-        found |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS or key == "data.test"}
+        found |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS}
     return cast(dict[str, Any], json.loads(json.dumps(found)))
 
 
@@ -272,24 +272,22 @@ def open_folder(comparison: Comparison) -> None:
 def random_folders(comparison: Comparison) -> Comparison:
     """For the question about the recipe, random weights have as many draws as other arms have pretraining runs: each is
     a model folder. For the question about checkpoints, each seed draws its own."""
-    starts = []
-    for start in comparison.starts:
-        if start.random and len(start.locations) > 1:
-            folders = []
-            for number, location in enumerate(start.locations):
-                folder = os.path.join(comparison.folder, RANDOM, f"{number + 1}")
-                if not os.path.exists(os.path.join(folder, "config.json")):
-                    model = load_model(location)
-                    storage.make_folder(folder)
-                    weights = initial_parameters(model.config, number)
-                    write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
-                    copy_tokenizer(model.tokenizer_folder, folder)
-                    storage.write_json(os.path.join(folder, "config.json"), to_hf_config(model.config, model.labels))
-                folders.append(folder)
-            starts.append(Start(start.name, tuple(folders)))
-        else:
-            starts.append(start)
-    return replace(comparison, starts=tuple(starts))
+    random = next((start for start in comparison.starts if start.random and len(start.locations) > 1), None)
+    if random is None:
+        return comparison
+    folders = []
+    for number, location in enumerate(random.locations):
+        folder = os.path.join(comparison.folder, RANDOM, f"{number + 1}")
+        folders.append(folder)
+        if not os.path.exists(os.path.join(folder, "config.json")):  # which is written last
+            model = load_model(location)
+            storage.make_folder(folder)
+            weights = initial_parameters(model.config, number)
+            write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
+            copy_tokenizer(model.tokenizer_folder, folder)
+            storage.write_json(os.path.join(folder, "config.json"), to_hf_config(model.config, model.labels))
+    drawn = Start(RANDOM, tuple(folders))
+    return replace(comparison, starts=tuple(drawn if start is random else start for start in comparison.starts))
 
 
 # ---- the runs --------------------------------------------------------------------------------------------------------

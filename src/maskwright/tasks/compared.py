@@ -12,6 +12,7 @@ from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.metrics import KINDS, NO_LABEL, span_kinds, spans_of, truth
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import (
+    RANDOM,
     Budget,
     Chosen,
     Comparison,
@@ -112,8 +113,9 @@ def _arm(comparison: Comparison, start: Start, names: tuple[str, ...]) -> verdic
     base = comparison.tasks[0].starts[start.name][0]
     step = f", step {base['step']:,}" if base["step"] else ""
     place = f"{base['location']} ({base['class']}{step})"
-    if start.random:
-        what = f"random weights in the shape of {place}, other ones with each seed"
+    if start.name == RANDOM:
+        draws = "others with each seed" if start.random else f"drawn {len(names)} times"
+        what = f"random weights in the shape of {place}, {draws}"
         return verdict.Arm(start.name, what, names, seconds=0.0, tokens=0)
     if start.name not in names:
         place = f"{len(names)} pretraining runs, such as {place}"
