@@ -9,7 +9,7 @@ from typing import Any
 from faults_table import table as faults_table
 
 HERE = Path(__file__).parent
-NOT_ON_A_GPU = "not run on a GPU yet"
+NOT_ON_A_GPU = "no whole run on a GPU yet"
 #   result file, where, against, key of its ratios, unit, target, whether less is better
 ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("cpu-base", "CPU, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 1.7, False),
@@ -93,7 +93,8 @@ python benchmarks/faults.py                                   # makes its own te
 
 Ratios compare medians over the rounds; for the time to a loss they are those of the worst seed. Only real tokens count,
 never padding. The top of each script says what its numbers hold and leave out. "At its best" means bf16, no dropout,
-SDPA, `torch.compile` and the fastest of the batch sizes.
+SDPA, `torch.compile` and the fastest of the batch sizes. On one H100, `gpu-base` was cut off after a round and a half:
+[experiments](../docs/experiments.md) has its figures.
 """
 
 FAULTS = """

@@ -18,9 +18,10 @@ import pytest
 from reference.parity_rows import NOT_COMPARED, ROWS
 from safetensors.numpy import save_file
 
-from maskwright.cli.pages import run_page
+from maskwright.cli.pages import finetuning_page, run_page
 from maskwright.core.config import ALL_KEYS, RunConfig, read_config
 from maskwright.core.extras import EXTRAS, TRAIN
+from maskwright.core.finetuning import FinetuningOptimizer, read_finetune_config
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
@@ -268,6 +269,7 @@ def test_scripts_are_executable() -> None:
 def test_configuration_page_is_the_configuration() -> None:
     """`maskwright schema --markdown > docs/configuration.md` renews it."""
     assert (ROOT / "docs" / "configuration.md").read_text() == run_page()
+    assert (ROOT / "docs" / "finetuning-configuration.md").read_text() == finetuning_page()
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -286,6 +288,16 @@ def test_every_recipe_loads_and_plans(recipe: Path, store: TokenStore, tmp_path:
     ready = prepare_run(read_config(str(recipe), small))
     assert f"{config.schedule.steps:,} steps" in describe(ready)
     assert ready.loader.batches(0)[0].predicted > 0
+
+
+FINETUNE_RECIPES = sorted((ROOT / "recipes" / "finetune").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", FINETUNE_RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_of_fine_tuning_has_the_setting_of_all(recipe: Path) -> None:
+    config = read_finetune_config(recipe.stem)
+    assert (config.schedule.kind, config.schedule.epochs, config.batch.examples) == ("cosine", 5.0, 16)
+    assert config.optimizer == FinetuningOptimizer(learning_rate=4e-5)
 
 
 def readme_blocks() -> list[str]:

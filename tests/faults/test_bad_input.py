@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -351,6 +352,18 @@ def test_fill_needs_a_mask_and_a_text_that_fits(cli: Cli, folder: Path) -> None:
     assert f"{folder} takes 32" in cli("fill", folder, "word " * 60 + "<mask>").error
 
 
+def test_evaluate_measures_one_thing_at_a_time(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("A foxes saw .\nA fox saw .\n")
+    assert "one at a time" in cli("evaluate", folder, "--blimp", pairs, "--text", pairs).error
+    assert "give --store, --blimp or --text" in cli("evaluate", folder).error
+    assert "a share of 0 holds no pair" in cli("evaluate", folder, "--blimp", pairs, "--share", 0).error
+    judged = json.loads(cli("evaluate", folder, "--blimp", pairs, "--device", "cpu", "--json").out)
+    assert judged["paradigms"][0]["name"] == "pairs" and judged["overall"]["sums"] in (0.0, 1.0)
+    result = cli("evaluate", folder, "--text", pairs, "--layout", "lines", "--device", "cpu")
+    assert result.code == 0 and "2 documents in 2 windows of up to 30 tokens" in result.out
+
+
 # ---- runs ----------------------------------------------------------------------------------------------------------
 
 
@@ -412,8 +425,20 @@ def test_export_that_differs_is_refused_and_removed(
     monkeypatch.setattr(task, "to_hf_config", lambda *given: original(*given) | {"layer_norm_eps": 1e-2})
     result = cli("export", finished, "--to", tmp_path / "model")
     assert result.code == 1
-    assert "logits differ by" in result.error
+    assert "logits differ by" in result.error and "weight_decay" not in result.error
     assert not list(tmp_path.glob("model*"))
+
+
+def test_export_of_weights_that_grew_too_large_says_so(
+    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Muon leaves them without enough weight decay."""
+    large = {name: value * 12 if value.ndim == 2 else value for name, value in initial_parameters(SHAPE, 0).items()}
+    save_file(large, str(folder / "model.safetensors"))
+    monkeypatch.setattr("maskwright.tasks.export.LARGEST_DIFFERENCE", 1e-9)
+    result = cli("export", folder, "--to", tmp_path / "out")
+    assert result.code == 1
+    assert re.search(r"Fix: train with a higher optimizer.weight_decay.* is 0\.24, 12 times", result.error)
 
 
 def test_debug_shows_the_traceback_and_changes_nothing_else(cli: Cli, tmp_path: Path) -> None:

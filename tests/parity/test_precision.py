@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
 
 from maskwright.core.config import RunConfig
+from maskwright.core.errors import MaskwrightError
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
@@ -54,7 +55,42 @@ def test_compiling_is_for_long_runs_on_a_gpu() -> None:
     assert not choose_compile("off", "cuda", 1e18)
 
 
+@pytest.fixture
+def exact_kernels() -> Iterator[None]:
+    """As an exact run on CUDA has them. The flag is torch's own, for the whole process."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("exact_kernels")
+@pytest.mark.parametrize("has_exact_form", [False, True])
+def test_an_operation_without_an_exact_form_is_named_at_the_start(
+    store: TokenStore, config: Callable[..., RunConfig], has_exact_form: bool
+) -> None:
+    run = config()
+    shape = model_config(run.model, store.vocabulary.size, 32)
+    engine, loader = TorchEngine(shape, run.optimizer, run.engine, seed=0), Loader(run, store)
+
+    def predict(*_: object) -> None:
+        if has_exact_form:
+            raise RuntimeError("of another kind")
+        torch.zeros(2).put_(torch.tensor([0]), torch.ones(1))  # has none, on any device
+
+    engine.model.register_forward_hook(predict)
+    with pytest.raises(RuntimeError if has_exact_form else MaskwrightError) as raised:
+        engine.dry_run(loader.batches(0), [])
+    if has_exact_form:
+        assert str(raised.value) == "of another kind"
+    else:
+        assert "put_ does not have a deterministic implementation" in str(raised.value)
+        assert str(raised.value).endswith("Fix: --set engine.reproducibility=fast")
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("exact_kernels")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
 def test_cuda_follows_cpu(store: TokenStore, config: Callable[..., RunConfig]) -> None:
     cpu, cuda = (losses(store, config(**{"engine.device": device})) for device in ("cpu", "cuda"))

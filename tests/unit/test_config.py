@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from maskwright.core import config as c
 from maskwright.core import recipes
 from maskwright.core.errors import ConfigError
-from maskwright.tasks.preflight import prepare_run, unusual_settings
+from maskwright.tasks.preflight import muon_rms, prepare_run, unusual_settings
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -107,7 +108,7 @@ def test_only_resumable_keys_may_change() -> None:
 
 
 def test_schema_describes_every_key() -> None:
-    schema = c.json_schema()
+    schema = json.dumps(c.RunConfig.model_json_schema())
     for key in c.ALL_KEYS:
         assert f'"{key.rsplit(".", 1)[-1]}"' in schema
 
@@ -122,6 +123,34 @@ def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) ->
     assert unusual_settings(c.build_config(values, "x")) == []
     (found,) = unusual_settings(c.build_config(values | {section: {name: value}}, "x"))
     assert f"{value:g}" in found
+
+
+@pytest.mark.parametrize(
+    ("rate", "weight_decay", "steps", "rms"),  # as mini ModernBERTs ended
+    [(8e-3, 0.01, 2000, 0.231), (8e-3, 0.3, 2000, 0.0725), (8e-3, 1.0, 2000, 0.0277)],
+)
+def test_weights_that_muon_leaves_too_large_are_foreseen(
+    rate: float, weight_decay: float, steps: int, rms: float
+) -> None:
+    schedule = {"kind": "wsd", "steps": steps, "warmup_steps": steps * 6 // 100, "decay_steps": steps * 4 // 10}
+    values: dict[str, Any] = {"data": {"store": "x", "seq_len": 32}, "schedule": schedule}
+
+    def run(decay: float) -> c.RunConfig:
+        optimizer = {"kind": "muon", "learning_rate": rate, "weight_decay": decay}
+        return c.build_config({**values, "optimizer": optimizer}, "x")
+
+    assert muon_rms(run(weight_decay), weight_decay) == pytest.approx(rms, rel=0.1)
+    found = unusual_settings(run(weight_decay))
+    assert len(found) == (rms > 0.08)
+    if found:
+        decay = re.search(r"--set optimizer.weight_decay=([\d.]+)", found[0])
+        assert decay and unusual_settings(run(float(decay[1]))) == []
+
+
+def test_no_recipe_has_what_is_most_often_a_slip() -> None:
+    """With 0.01, the modern recipe's weights would end ten times as large as they begin."""
+    assert {name: found for name in recipes.names() if (found := unusual_settings(c.read_config(name)))} == {}
+    assert unusual_settings(c.read_config("modern", ["optimizer.weight_decay=0.01"]))
 
 
 def test_too_much_of_too_little_text_is_doubted(config: Callable[..., c.RunConfig]) -> None:

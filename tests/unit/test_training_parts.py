@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from maskwright.core import hardware
 from maskwright.core.config import Data, Optimizer, RunConfig, Schedule
@@ -19,6 +20,7 @@ from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.storage import atomic_writer
 from maskwright.engines.base import TrainState
+from maskwright.engines.ceiling import SHAPES as ALL_SHAPES
 from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.run.directory import RunDirectory, Status
@@ -67,6 +69,38 @@ def test_the_ceiling_is_what_no_busy_neighbour_decides(monkeypatch: pytest.Monke
 
         found.append(gemm_ceiling(prepare))
     assert max(found) <= 2e12 and min(found) >= 0.97 * 2e12
+
+
+@pytest.mark.parametrize(
+    ("flops_per_second", "memory", "shapes", "ceiling"),
+    [
+        (7.34e14, 1e9, ALL_SHAPES, 0.968),  # of each product, 0.05 ms are lost
+        (7.34e14, 2e8, ALL_SHAPES[:3], 0.79),  # no room for the largest
+        (1.3e14, 1e9, ALL_SHAPES[:3], 0.955),  # the third takes a millisecond
+        (2e12, 1e9, ALL_SHAPES[:2], 0.99),  # a CPU
+    ],
+)
+def test_a_fast_device_gets_larger_products(
+    monkeypatch: pytest.MonkeyPatch, flops_per_second: float, memory: float, shapes: object, ceiling: float
+) -> None:
+    clock, asked = 0.0, []
+    monkeypatch.setattr("maskwright.engines.ceiling.time.perf_counter", lambda: clock)
+    monkeypatch.setattr("maskwright.engines.ceiling.SHAPES", ALL_SHAPES)
+
+    def prepare(m: int, k: int, n: int) -> Callable[[], object]:
+        if 2 * (m * k + k * n + m * n) > memory:
+            raise torch.OutOfMemoryError
+
+        def multiply() -> None:
+            nonlocal clock
+            clock += 2.0 * m * k * n / flops_per_second + 5e-5
+
+        asked.append((m, k, n))
+        return multiply
+
+    found = gemm_ceiling(prepare)
+    assert tuple(asked) == shapes
+    assert found / flops_per_second == pytest.approx(ceiling, abs=0.01)
 
 
 def test_a_start_on_a_busy_machine_is_measured_again(

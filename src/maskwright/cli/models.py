@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from json import dumps
 from typing import Annotated, Literal
 
 import typer
@@ -25,6 +26,7 @@ from maskwright.cli.options import (
     To,
     all_overrides,
     app,
+    open_sources,
     print_result,
 )
 from maskwright.core.console import warn
@@ -172,6 +174,18 @@ def evaluate(
     store: Annotated[
         str | None, typer.Option(metavar="PATH", help="Token store; the run's own when not given.")
     ] = None,
+    blimp: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Minimal pairs to judge instead: BLiMP's .jsonl or Zorro's .txt files."),
+    ] = None,
+    share: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of the pairs to take; always the same ones.", min=0.0, max=1.0)
+    ] = 1.0,
+    text: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Text whose pseudo-perplexity to measure instead.")
+    ] = None,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
     max_rows: Annotated[int, typer.Option(metavar="N", help="Number of held-out rows to use.", min=1)] = 512,
     seq_len: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens in a row; the run's own number when not given.")
@@ -187,33 +201,44 @@ def evaluate(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure held-out loss and masked accuracy, beside the unigram baseline; of a fine-tuned model, every metric."""
+    """Measure a model: held-out loss, minimal pairs, pseudo-perplexity; every metric of a fine-tuned one."""
     from maskwright.core.config import Engine
     from maskwright.core.errors import InputError
     from maskwright.data.store import TokenStore
     from maskwright.tasks import evaluate as task
+    from maskwright.tasks.blimp import Blimp
+    from maskwright.tasks.blimp import blimp as judge_pairs
     from maskwright.tasks.models import load_model
+    from maskwright.tasks.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
 
-    trained = load_model(model)
-    if trained.task is not None:
+    if (store, blimp, text, source).count(None) < 3:
+        fix = "give one of them"
+        raise InputError("--store, --blimp, --text and --input are measured one at a time", fix=fix)
+    trained, engine = load_model(model), Engine(device=device)
+    if source is not None:
+        trained.require_task()
+    if trained.task is not None and (blimp or text or store) is None:
         from maskwright.tasks.scores import judge
 
         scores = judge(trained, source, device)
         print_result(scores.report(), scores.to_json(), as_json)
         return
-    if source is not None:
-        trained.require_task()
-    location = store or (trained.run or {}).get("store")
-    if location is None:
-        raise InputError("a model folder names no text to evaluate on", fix="give --store")
     if seq_len is not None and not 8 <= seq_len <= trained.config.max_seq_len:
         raise InputError(
             f"--seq-len {seq_len} is not in 8 … {trained.config.max_seq_len}, what the model takes",
             fix="give one in that range",
         )
-    result = task.evaluate(
-        trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=Engine(device=device)
-    )
+    result: task.Evaluation | Blimp | PseudoPerplexity
+    if blimp is not None:
+        result = judge_pairs(trained, blimp, share=share, engine=engine)
+    elif text is not None:
+        sources = open_sources([text], layout, text_column)
+        result = pseudo_perplexity(trained, sources, seq_len=task.row_tokens(trained, seq_len), engine=engine)
+    else:
+        location = store or (trained.run or {}).get("store")
+        if location is None:
+            raise InputError("a model folder names no text to evaluate on", fix="give --store, --blimp or --text")
+        result = task.evaluate(trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=engine)
     print_result(result.report(), asdict(result), as_json)
 
 
@@ -342,13 +367,17 @@ def schema(
     recipe: Annotated[
         str | None, typer.Option(metavar="NAME", help="Print this recipe instead, to begin a YAML of your own with.")
     ] = None,
+    finetune: Annotated[bool, typer.Option("--finetune", help="The YAML of `maskwright finetune`.")] = False,
 ) -> None:
     """Print the JSON schema of a run's YAML, for editors."""
-    from maskwright.cli.pages import run_page
+    from maskwright.cli.pages import finetuning_page, run_page
     from maskwright.core import recipes
-    from maskwright.core.config import json_schema
+    from maskwright.core.config import RunConfig
+    from maskwright.core.finetuning import FinetuneConfig
 
     if recipe is not None:
         print(recipes.read(recipe).rstrip())
-        return
-    print(run_page().rstrip() if as_markdown else json_schema())
+    elif as_markdown:
+        print((finetuning_page() if finetune else run_page()).rstrip())
+    else:
+        print(dumps((FinetuneConfig if finetune else RunConfig).model_json_schema(), indent=2))

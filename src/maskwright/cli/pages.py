@@ -22,6 +22,17 @@ a virtual worker are.
 
 `data.store` and `schedule.steps` have no default.
 """
+FINETUNING = """\
+# Configuration of a fine-tuning run
+
+<!-- Made by `maskwright schema --finetune --markdown > docs/finetuning-configuration.md`; a test compares the two. -->
+
+One YAML file describes a fine-tuning run; [fine-tuning](finetuning.md) walks through one. The package brings some in
+[recipes/finetune/](../recipes/finetune), which go by their names, as in `maskwright finetune banking77 …`.
+`--set section.key=value` overrides a key. Keys marked *resumable* may change when a run is continued.
+
+`data.train` has no default, and either `model.init_from` or `model.tokenizer` has to be given.
+"""
 ENVIRONMENT = """\
 # An environment's YAML
 
@@ -36,6 +47,13 @@ def run_page() -> str:
     from maskwright.core.config import RESUMABLE_KEYS, RunConfig
 
     return f"{RUN}\n{_table(keys_of(RunConfig), RESUMABLE_KEYS)}"
+
+
+def finetuning_page() -> str:
+    from maskwright.core.config import resumable_keys
+    from maskwright.core.finetuning import FinetuneConfig
+
+    return f"{FINETUNING}\n{_table(keys_of(FinetuneConfig), resumable_keys(FinetuneConfig))}"
 
 
 def environment_page() -> str:

@@ -8,7 +8,6 @@ resume.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -18,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.foreign import FOREIGN
-from maskwright.core.recipes import find_config
+from maskwright.core.recipes import Kind, find_config
 from maskwright.core.settings import Guide, Refused, Section, keys_of, parse_yaml, read_yaml
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -106,7 +105,8 @@ class Optimizer(Section):
     eps: Annotated[float, Field(gt=0.0)] = 1e-6
     """Added to the square root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """Weight decay of matrices. Biases and LayerNorms are not decayed."""
+    """Weight decay of matrices. Biases and LayerNorms are not decayed. Muon needs more than AdamW, such as 0.3: without
+    it, the weights grow large and the model fine-tunes badly."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
     """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
 
@@ -314,10 +314,12 @@ def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
     return build_config(*read_values(location, overrides, "start with `data:` and `schedule:`"))
 
 
-def read_values(location: str, overrides: list[str] | None, begin: str) -> tuple[dict[str, Any], str, list[str]]:
+def read_values(
+    location: str, overrides: list[str] | None, begin: str, kind: Kind = "pretrain"
+) -> tuple[dict[str, Any], str, list[str]]:
     """The values of a YAML file or recipe, where it lies, and the keys that `overrides` gave. `begin`: the advice for
     an empty file."""
-    location = find_config(location)
+    location = find_config(location, kind)
     values = read_yaml(location, begin)
     for override in overrides or []:
         _apply(values, override)
@@ -385,8 +387,3 @@ def refuse_changes(
         fix = "put the old values back, or give --run a new folder"
         raise ConfigError(f"the run was started with another configuration ({listed})", where=where, fix=fix)
     return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed]
-
-
-def json_schema() -> str:
-    """JSON schema of a run's YAML, for editors."""
-    return json.dumps(RunConfig.model_json_schema(), indent=2)

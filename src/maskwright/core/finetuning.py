@@ -334,7 +334,7 @@ GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdo
 
 def read_finetune_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig:
     """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
-    values, where, keys = read_values(location, overrides, "start with `data:` and `model:`")
+    values, where, keys = read_values(location, overrides, "start with `data:` and `model:`", "finetune")
     return build_finetune_config(values, where, keys)
 
 

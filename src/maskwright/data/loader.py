@@ -91,6 +91,15 @@ class Rows:
         found = np.searchsorted(self.split.document_ends, start[length > 0], side="right")
         return [int(number) for number in np.unique(found)]
 
+    def places(self, rows: Int64, positions: Int64) -> Int64:
+        """[n] tokens of the split: what stands at `positions` [n] of `rows` [n], none of which is of the frame."""
+        layout = self.plan
+        sizes = layout.length.astype(np.int64) + layout.bos + layout.eos
+        begins = np.cumsum(sizes) - sizes
+        at = begins[layout.first[rows]] + positions
+        piece = np.searchsorted(begins, at, side="right") - 1
+        return layout.start[piece] + at - begins[piece] - layout.bos[piece]
+
     def _require_ids(self, ids: NDArray[np.int32]) -> None:
         """Opening a store does not read its tokens, so a damaged id shows here, before it is used."""
         largest = int(ids.view(np.uint32).max())  # uint32 ids above 2^31 would be negative
@@ -174,13 +183,19 @@ def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing
     return Rows(split, layout, words.bos, words.pad, words.eos, words.size, store.location)
 
 
+def validation_rows(rows: Rows, max_rows: int) -> Int64:
+    """Numbers of the rows in `validation_batches`, in their order."""
+    count = min(max_rows, rows.plan.rows)
+    return order(VALIDATION_SEED, 0, np.arange(count, dtype=np.int64), rows.plan.rows)
+
+
 def validation_batches(
     store: TokenStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
 ) -> list[Batch]:
     """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, the last batch filled with padding."""
     rows = open_rows(store, "valid", seq_len, packing)
-    count = min(max_rows, rows.plan.rows)
-    chosen = order(VALIDATION_SEED, 0, np.arange(count, dtype=np.int64), rows.plan.rows)
+    chosen = validation_rows(rows, max_rows)
+    count = len(chosen)
     batches = -(-count // micro_batch_rows)
     masker = Masker.of(store.vocabulary)
     padded = np.concatenate([chosen, np.full(batches * micro_batch_rows - count, -1, np.int64)])

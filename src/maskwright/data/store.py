@@ -180,16 +180,19 @@ class TokenStore:
 
     def _ends_of(self, shard: dict[str, Any], role: Role) -> Int64:
         """The ends are small and read in full whenever they are used, so every byte is checked each time."""
+        path, ends = self._path(shard, role), self._numbers(shard, role)
+        if int(ends[-1]) != shard["tokens"] or (ends[1:] < ends[:-1]).any():
+            what = f"does not rise to the end of its {shard['tokens']:,} tokens"
+            raise StoreError(what, where=path, fix="prepare again")
+        return ends.astype(np.int64)
+
+    def _numbers(self, shard: dict[str, Any], role: Role) -> NDArray[np.uint64]:
         path = self._path(shard, role)
         with storage.open_binary(path) as file:
             content = file.read()
         if zlib.crc32(content) != shard["files"][role]["crc32"]:
             raise StoreError("is not what was written (its crc32 differs)", where=path, fix=COPY_AGAIN)
-        ends = np.frombuffer(content, "<u8")
-        if int(ends[-1]) != shard["tokens"] or (ends[1:] < ends[:-1]).any():
-            what = f"does not rise to the end of its {shard['tokens']:,} tokens"
-            raise StoreError(what, where=path, fix="prepare again")
-        return ends.astype(np.int64)
+        return np.frombuffer(content, "<u8")
 
     def origin(self, split: SplitName, document: int) -> str:
         """`file:line` where a document of the split begins in the text that the store was made from."""
@@ -200,6 +203,11 @@ class TokenStore:
                 return f"{self.manifest['sources'][source]['location']}:{line}"
             document -= shard["documents"]
         raise IndexError(document)
+
+    def source_numbers(self, split: SplitName) -> Int64:
+        """[documents]: which of the manifest's sources each document of the split is from."""
+        shards = [shard for shard in self.shards if shard["split"] == split]
+        return np.concatenate([self._numbers(shard, "origins")[::2] for shard in shards]).astype(np.int64)
 
     def verify(self) -> None:
         """Reads every byte. Raises `StoreError` with the first file that is not what was written, or an id that is too

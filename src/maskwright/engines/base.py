@@ -15,6 +15,9 @@ from maskwright.data.batch import Batch
 from maskwright.engines.processes import Processes
 from maskwright.model.hf.names import Parameters
 
+LabelScores = tuple[NDArray[np.float32], NDArray[np.bool_]]
+"""Log-probability of each label, and whether no token is likelier."""
+
 DROPOUT_PURPOSE = 7
 """Purpose in the keys of dropout's random numbers (`data.bits.key`)."""
 
@@ -120,6 +123,12 @@ class Engine(Protocol):
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
         """Sums over all `batches`, of which every rank is given all. A multiple of `dp_degree` keeps all devices
         busy."""
+        ...
+
+    def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
+        """[n] of the n labels with a weight, batch by batch, from a softmax in fp32. For a masked language model.
+
+        Every rank is given all `batches`, and gets all numbers. A multiple of `dp_degree` keeps all devices busy."""
         ...
 
     def predict(self, batches: Sequence[Batch]) -> NDArray[np.float32]:

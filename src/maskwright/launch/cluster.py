@@ -42,7 +42,7 @@ def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str
 
 def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
     """The configuration as it will be read there, and the text of its file."""
-    with storage.open_binary(find_config(command.config)) as file:
+    with storage.open_binary(find_config(command.config, command.verb)) as file:
         text = file.read().decode("utf-8", errors="replace")
     reader = read_config if command.verb == "pretrain" else read_finetune_config
     config = reader(command.config, list(command.overrides))

@@ -1,20 +1,38 @@
-"""`maskwright evaluate`: held-out masked accuracy and loss, beside what unigram frequencies alone would give."""
+"""`maskwright evaluate`: held-out masked accuracy and loss, beside what unigram frequencies alone would give, and by
+how often a token was in the training text and by the file that it is from."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core.console import progress
 from maskwright.data.batch import Batch
-from maskwright.data.loader import validation_batches
+from maskwright.data.loader import open_rows, validation_batches, validation_rows
+from maskwright.data.packing import Packing
 from maskwright.data.store import SplitName, TokenStore
-from maskwright.engines.base import EvalStats, TrainState
+from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.tasks.models import TrainedModel
+
+MICRO_BATCH_ROWS, SHOWN_SOURCES = 8, 20
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the masked tokens."""
+
+    name: str
+    predicted: int
+    """Tokens."""
+    loss: float
+    accuracy: float
 
 
 @dataclass(frozen=True)
@@ -31,7 +49,11 @@ class Evaluation:
     unigram_loss: float
     unigram_accuracy: float
     unigram_of: SplitName
-    """The text whose frequencies the unigram baseline takes."""
+    """The text whose frequencies the unigram baseline takes, and `by_frequency`."""
+    by_frequency: list[Part]
+    """By how often the token is in that text, in powers of ten."""
+    by_source: list[Part]
+    """By the file that the store was made from, the largest part first."""
 
     def report(self) -> str:
         lines = [
@@ -43,7 +65,27 @@ class Evaluation:
         ]
         if self.unigram_of != "train":
             lines.append("the baseline has its frequencies from the held-out text itself")
+        text = "training text" if self.unigram_of == "train" else "held-out text"
+        lines += ["", *_table(f"times in the {text}", self.by_frequency)]
+        if len(self.by_source) > 1:
+            lines += ["", *_table("source", self.by_source[:SHOWN_SOURCES])]
+        if (more := len(self.by_source) - SHOWN_SOURCES) > 0:
+            lines.append(f"{more:,} sources with fewer tokens are not shown; --json has them")
         return "\n".join(lines)
+
+
+def _table(title: str, parts: list[Part]) -> list[str]:
+    width = max(len(title), *(len(part.name) for part in parts)) + 2
+    return [
+        f"{title:{width}}{'tokens':>8}{'loss':>10}{'accuracy':>10}",
+        *(f"{part.name:{width}}{part.predicted:8,}{part.loss:10.4f}{part.accuracy:10.2%}" for part in parts),
+    ]
+
+
+def row_tokens(model: TrainedModel, wanted: int | None = None) -> int:
+    """`wanted`, else what the run had, else the longest row up to 512."""
+    values = model.run["config"] if model.run else {}
+    return wanted or values.get("data.seq_len") or min(512, model.config.max_seq_len)
 
 
 def evaluate(
@@ -58,33 +100,70 @@ def evaluate(
     model.require_masked_lm()
     store.require_tokenizer(model.vocabulary, model.location)
     values = model.run["config"] if model.run else {}
+    seq_len = row_tokens(model, seq_len)
+    packing = values.get("data.packing", "documents")
     batches = validation_batches(
-        store,
-        seq_len=seq_len or values.get("data.seq_len") or min(512, model.config.max_seq_len),
-        packing=values.get("data.packing", "documents"),
-        max_rows=max_rows,
-        micro_batch_rows=8,
+        store, seq_len=seq_len, packing=packing, max_rows=max_rows, micro_batch_rows=MICRO_BATCH_ROWS
     )
     scorer = make_engine(model.config, run.Optimizer(), engine or run.Engine(), seed=0)
     scorer.write(TrainState(0, model.parameters))
-    stats = EvalStats()
+    found, waiting = [], iter(batches)
     with progress("evaluate", len(batches), "batches") as bar:
-        for batch in batches:
-            stats += scorer.evaluate([batch])
-            bar.advance()
+        while some := list(islice(waiting, scorer.dp_degree)):
+            found.append(scorer.log_probs(some))
+            bar.advance(len(some))
+    losses, correct = -np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
     unigram_of: SplitName = "train" if store.split("train").documents else "valid"
     unigram_loss, unigram_accuracy = unigram(store, batches, unigram_of)
+    labels = np.concatenate([batch.labels[batch.weights > 0] for batch in batches])
+    decades, sources = _decades(store, unigram_of)[labels], _sources(store, batches, seq_len, packing, max_rows)
+    locations = [source["location"] for source in store.manifest["sources"]]
+    by_source = _parts(sources, locations, losses, correct)
+    loss = float(losses.mean(dtype=np.float64))
     return Evaluation(
         model=model.location,
         store=store.location,
-        predicted=int(stats.weight),
-        loss=stats.loss,
-        accuracy=stats.accuracy,
-        perplexity=math.exp(min(stats.loss, 700.0)),
+        predicted=len(labels),
+        loss=loss,
+        accuracy=float(correct.mean()),
+        perplexity=math.exp(min(loss, 700.0)),
         unigram_loss=unigram_loss,
         unigram_accuracy=unigram_accuracy,
         unigram_of=unigram_of,
+        by_frequency=_parts(decades, BANDS, losses, correct),
+        by_source=sorted(by_source, key=lambda part: -part.predicted),
     )
+
+
+BANDS = ["0", *(f"{10**power:,} to {10 ** (power + 1) - 1:,}" for power in range(19))]
+
+
+def _decades(store: TokenStore, side: SplitName) -> Int64:
+    """[vocab_size]: the number of digits of each id's count in one side of the store, 0 for a count of 0."""
+    counts = store.split(side).counts(store.vocabulary.size)
+    return np.searchsorted(10 ** np.arange(18), counts, side="right")
+
+
+def _sources(store: TokenStore, batches: list[Batch], seq_len: int, packing: Packing, max_rows: int) -> Int64:
+    """[n]: for each label with a weight, which of the manifest's sources its document is from."""
+    rows = open_rows(store, "valid", seq_len, packing)
+    chosen = validation_rows(rows, max_rows)
+    index = [
+        batch.predict_index[batch.weights > 0] + number * MICRO_BATCH_ROWS * seq_len
+        for number, batch in enumerate(batches)
+    ]
+    row, position = np.divmod(np.concatenate(index).astype(np.int64), seq_len)
+    document = np.searchsorted(rows.split.document_ends, rows.places(chosen[row], position), side="right")
+    return store.source_numbers("valid")[document]
+
+
+def _parts(number: Int64, names: list[str], losses: NDArray[np.float32], correct: NDArray[np.bool_]) -> list[Part]:
+    """A part for each number that occurs, in rising order."""
+    return [
+        Part(names[one], int(here.sum()), float(losses[here].mean(dtype=np.float64)), float(correct[here].mean()))
+        for one in np.unique(number).tolist()
+        for here in [number == one]
+    ]
 
 
 def unigram(store: TokenStore, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:

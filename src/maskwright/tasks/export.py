@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from maskwright.core import storage
 from maskwright.core.config import Model
 from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import InputError, VerificationError
+from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
 from maskwright.labels.encode import open_tokenizer
 from maskwright.model.config import SEQUENCE_TASKS
 from maskwright.model.hf.config import to_hf_config
-from maskwright.model.hf.names import count_parameters
+from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import largest_difference
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models import RESULTS, TrainedModel
@@ -90,13 +94,27 @@ def verify(model: TrainedModel, folder: str) -> float:
     if not largest <= LARGEST_DIFFERENCE:  # so that NaN is refused
         raise VerificationError(
             f"logits differ by {largest:.3g} from transformers {importlib.metadata.version('transformers')}, "
-            f"more than {LARGEST_DIFFERENCE:g}"
+            f"more than {LARGEST_DIFFERENCE:g}",
+            fix=_smaller_weights(model.parameters) if math.isfinite(largest) else None,
         )
     _verify_tokenizer(model, folder)
     return largest
 
 
 TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a <mask> here", "Größe, 東京, 🙂 e\u0301")
+
+
+def _smaller_weights(parameters: Parameters) -> str | None:
+    """What mends logits that differ, if the matrices are so large that fp32's rounding alone may be the cause."""
+    squares = [np.square(value, dtype=np.float64) for value in parameters.values() if value.ndim == 2]
+    rms = math.sqrt(sum(square.sum() for square in squares) / sum(square.size for square in squares))
+    if rms <= LARGE_RMS:
+        return None
+    return (
+        f"train with a higher optimizer.weight_decay, or a lower optimizer.learning_rate: the matrices' root mean "
+        f"square is {rms:.2g}, {rms / INITIAL_RMS:.0f} times that of the start, and fp32 rounds logits of such weights "
+        "so coarsely"
+    )
 
 
 def _verify_tokenizer(model: TrainedModel, folder: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from maskwright.core.errors import ConfigError, ModelError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
+from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import class_name, read_hf_config
 from maskwright.model.hf.folder import read_hf_parameters, weight_digests
@@ -181,11 +183,32 @@ def unusual_settings(config: RunConfig, ready: Pretraining | None = None) -> lis
         found.append(
             f"optimizer.learning_rate {config.optimizer.learning_rate:g} is far above what trains: 1e-4 to 1e-2"
         )
+    if config.optimizer.kind == "muon" and (rms := muon_rms(config, config.optimizer.weight_decay)) > LARGE_RMS:
+        decays = (0.03, 0.1, 0.3, 1.0, 3.0)
+        enough = next((decay for decay in decays if muon_rms(config, decay) < 0.75 * LARGE_RMS), 10.0)
+        found.append(
+            f"optimizer.weight_decay {config.optimizer.weight_decay:g}: Muon's updates make the matrices some "
+            f"{rms / INITIAL_RMS:.0f} times as large as they begin, and such a model fine-tunes badly: "
+            f"--set optimizer.weight_decay={enough:g}, or a lower optimizer.learning_rate as well"
+        )
     if config.masking.mask_share == 0.0:
         found.append(
             "masking.mask_share 0: the model never sees <mask>, so `fill` and most evaluations are out of reach"
         )
     return found
+
+
+def muon_rms(config: RunConfig, weight_decay: float) -> float:
+    """About the root mean square of Muon's matrices at the end of the run: each update adds its square and decay takes
+    its share (Kosson et al. 2023, arXiv 2305.17212, have the equilibrium)."""
+    steps, square = config.schedule.steps, 0.0
+    length = max(1, steps // 1000)
+    for step in range(0, steps, length):
+        rate = config.learning_rate_at(step)
+        lost = 2.0 * rate * weight_decay * length
+        added = (GROWTH * UPDATE_RMS * rate) ** 2 * length
+        square = square * math.exp(-lost) + (added * -math.expm1(-lost) / lost if lost else added)
+    return math.sqrt(square)
 
 
 def _unusual_data(ready: Pretraining) -> list[str]:

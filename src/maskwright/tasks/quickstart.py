@@ -158,7 +158,7 @@ def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
 
 
 def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str, Any]:
-    optimizer: dict[str, Any] = {"kind": "muon", "learning_rate": 8e-3}
+    optimizer: dict[str, Any] = {"kind": "muon", "learning_rate": 4e-3, "weight_decay": 0.3}
     schedule = {"kind": "wsd", "steps": steps, "warmup_steps": steps * 6 // 100, "decay_steps": steps * 4 // 10}
     if architecture == "roberta":
         optimizer = {"kind": "adamw", "learning_rate": 3e-3}

@@ -21,7 +21,7 @@ from maskwright.core.errors import (
     StoppedEarly,
 )
 from maskwright.core.finetuning import FinetuneConfig
-from maskwright.core.recipes import find_config
+from maskwright.core.recipes import Kind, find_config
 from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import find_processes
@@ -233,7 +233,8 @@ def _begin(job: Job, ready: Prepared, parameters: Parameters, config_file: str |
     job.engine.write(TrainState(0, parameters))
     ready.write_tokenizer(directory.path("tokenizer"))
     copy = directory.path("config.yaml")
-    source = config_file and find_config(config_file)
+    kind: Kind = "pretrain" if isinstance(ready.config, RunConfig) else "finetune"
+    source = config_file and find_config(config_file, kind)
     if source and not (os.path.exists(copy) and os.path.samefile(source, copy)):
         with storage.open_binary(source) as given, storage.atomic_writer(copy) as kept:
             kept.write(redact(given.read().decode()).encode())

@@ -28,6 +28,7 @@ from maskwright.core.errors import MaskwrightError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
     EvalStats,
+    LabelScores,
     StepStats,
     TrainState,
     fewer_at_once,
@@ -158,8 +159,17 @@ class JaxEngine:
         found = self._run("evaluate", self._state["parameters"], self._own(batches))
         return EvalStats(*(float(found[name]) for name in ("loss_sum", "weight", "correct")))
 
+    def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
+        taken = np.concatenate([batch.weights for batch in batches]) > 0
+        found = self._by_position("log_probs", batches)[taken]
+        return found[:, 0], found[:, 1] > 0
+
     def predict(self, batches: Sequence[Batch]) -> np.ndarray:
-        found = self._run("predict", self._state["parameters"], self._own(batches))
+        return self._by_position("predict", batches)
+
+    def _by_position(self, what: str, batches: Sequence[Batch]) -> np.ndarray:
+        """[len(batches) * K, C] of a program that gives [A, 1, K, C]."""
+        found = self._run(what, self._state["parameters"], self._own(batches))
         # [A * parts, N, K / parts, C] -> [A, N, K, C]: see `_put`
         parts = len(found) * self.dp_degree // (len(batches) + -len(batches) % self.dp_degree)
         whole = np.asarray(self._gather(found)).reshape(-1, parts, *found.shape[1:]).swapaxes(1, 2)

@@ -135,6 +135,16 @@ class Program:
         here = jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
         return jax.lax.psum(jax.tree.map(lambda a: a.sum(0), here), AXIS)
 
+    def log_probs(self, parameters: Weights, batches: dict[str, Array]) -> Array:
+        """Inside the mesh: fp32 [A, 1, K, 2]: each label's log-probability, and 1 where it is the likeliest."""
+
+        def one(batch: dict[str, Array]) -> Array:
+            found = self._logits(parameters, batch, None)
+            right = (found.argmax(-1) == batch["labels"]).astype(jnp.float32)
+            return jnp.stack([-losses(self.model.task, found, batch["labels"]), right], -1)
+
+        return jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})[:, None]
+
     def predict(self, parameters: Weights, batches: dict[str, Array]) -> Array:
         """Inside the mesh: fp32 logits [A, 1, K, C]."""
         here = {name: array[:, 0] for name, array in batches.items()}
@@ -175,6 +185,10 @@ class Program:
     def jitted_predict(self) -> Any:
         state, batch = self._specs()
         return self._on_mesh(self.predict, (state["parameters"], batch), PartitionSpec(None, AXIS), ())
+
+    def jitted_log_probs(self) -> Any:
+        state, batch = self._specs()
+        return self._on_mesh(self.log_probs, (state["parameters"], batch), PartitionSpec(None, AXIS), ())
 
     # ---- shapes, for memory that is not there yet --------------------------------------------------------------
 

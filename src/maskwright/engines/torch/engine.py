@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from maskwright.core import config as run
@@ -27,6 +28,7 @@ from maskwright.data.batch import Batch
 from maskwright.engines.base import (
     DROPOUT_PURPOSE,
     EvalStats,
+    LabelScores,
     StepStats,
     TrainState,
     fewer_at_once,
@@ -39,6 +41,7 @@ from maskwright.engines.torch.prepare import (
     choose_compile,
     choose_device,
     choose_dtype,
+    needs_any_order,
     prepare,
     use_exact_sums,
     use_threads,
@@ -162,9 +165,19 @@ class TorchEngine:
             self.weights.begin(len(batches) * self.dp_degree)
             self._accumulate(batches[0], local[0], final=False)
 
-        self._fitting(batches[0], train)
-        for batch in held_out[:1]:
-            self._evaluate(batch)
+        def both() -> None:
+            self._fitting(batches[0], train)
+            for batch in held_out[:1]:
+                self._evaluate(batch)
+
+        try:
+            both()
+        except RuntimeError as error:
+            if not needs_any_order(both):
+                raise
+            what = f"an operation has no exact form on {self.device}: {str(error).partition('. ')[0]}"
+            fix = "--set engine.reproducibility=fast"
+            raise MaskwrightError(what, where="engine.reproducibility exact", fix=fix) from error
         self.exchange(0.0, 0, urgent=False)
 
     def step(
@@ -293,7 +306,7 @@ class TorchEngine:
             total = total + loss.detach()
         return total
 
-    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict(self, batch: Batch, *, prune: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [K, V], labels and weights on the device, as `heads.loss_sum` takes them."""
 
         def put(array: np.ndarray) -> Tensor:
@@ -307,7 +320,8 @@ class TorchEngine:
         width = self.config.hidden_size // self.config.num_attention_heads
         if takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
             segments = CuSeqlens(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
-        logits = self.model(put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index))
+        inputs = put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index)
+        logits = self.model(*inputs, prune=prune)
         labels = put(batch.labels)
         return logits, labels if labels.is_floating_point() else labels.long(), put(batch.weights)
 
@@ -331,6 +345,22 @@ class TorchEngine:
         loss = loss_sum(self.config.task, logits, labels, weights)
         correct = ((logits.argmax(-1) == labels) * weights).sum()
         return EvalStats(float(loss), float(weights.sum()), float(correct))
+
+    @torch.no_grad()
+    def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
+        self.model.eval()
+        found: list[LabelScores] = []
+        for batch in batches:
+            found += self._fitting(batch, lambda: [self._label_scores(part) for part in self._parts(batch)])  # noqa: B023 - called at once
+        return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+
+    def _label_scores(self, batch: Batch) -> LabelScores:
+        taken = batch.weights > 0  # no logits of the filler
+        index, labels, weights = batch.predict_index[taken], batch.labels[taken], batch.weights[taken]
+        few = replace(batch, predict_index=index, labels=labels, weights=weights)
+        logits, targets, _ = self._predict(few, prune=True)
+        scores = -F.cross_entropy(logits.float(), targets, reduction="none")
+        return scores.cpu().numpy(), (logits.argmax(-1) == targets).cpu().numpy()
 
     def predict(self, batches: Sequence[Batch]) -> np.ndarray:
         rank, world_size = self.processes.rank, self.processes.world_size

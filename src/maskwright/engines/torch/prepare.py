@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -92,12 +93,28 @@ def cpu_threads() -> int:
 
 
 def use_exact_sums(exact: bool) -> None:
-    """On CUDA, some kernels add in whatever order their threads come, as flash attention's backward pass does. Those
-    that have no other way are named in a warning (torch's page "Reproducibility")."""
+    """On CUDA, some kernels add in whatever order their threads come, as flash attention's backward pass does. If they
+    may not, torch takes others, and raises `RuntimeError` where there are none (its page "Reproducibility"). With
+    `warn_only`, flash and memory-efficient attention would keep theirs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(exact, warn_only=True)
+    torch.use_deterministic_algorithms(exact)
     # Otherwise each new tensor is filled first, for nothing.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def needs_any_order(compute: Callable[[], object]) -> bool:
+    """Whether `compute`, which raised `RuntimeError`, succeeds when sums need not be exact. torch's error for a kernel
+    that has no exact form is a plain `RuntimeError`."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return False
+    torch.use_deterministic_algorithms(False)
+    try:
+        compute()
+    except RuntimeError:
+        return False
+    finally:
+        torch.use_deterministic_algorithms(True)
+    return True
 
 
 def prepare(

@@ -1,0 +1,106 @@
+"""Packed masked copies against one copy a row in `transformers`' own models, and JAX against torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from maskwright.core import storage
+from maskwright.core.config import Engine
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.hf.names import pieces
+from maskwright.tasks import pseudo_likelihood as task
+from maskwright.tasks.models import TrainedModel
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary
+
+LENGTHS = np.array([1, 2, 30, 7, 7, 3, 1, 12, 29, 5, 5, 5, 18])
+OFTEN = 9
+"""An id that the models like and the texts have often, so that some labels are the likeliest."""
+Ints = NDArray[np.int64]
+
+
+def random_model(tokenizer: str, architecture: str) -> TrainedModel:
+    """Its log-probabilities differ by several nats, so that an exchanged one shows."""
+    words, generator = read_vocabulary(tokenizer), np.random.default_rng(7)
+    config = ModelConfig(words.size, 32, 2, 2, 64, 34, architecture=architecture)  # type: ignore[arg-type]
+    parameters = {
+        piece.hf_name: (generator.standard_normal(piece.shape) * 0.4 + ("norm" in piece.hf_name.lower())).astype("f4")
+        for piece in pieces(config)
+    }
+    bias = next(piece.hf_name for piece in pieces(config) if piece.name == "head.bias")
+    parameters[bias][OFTEN] += 6.0
+    return TrainedModel("random", config, parameters, tokenizer, words)
+
+
+def texts(words: Vocabulary) -> Ints:
+    generator, count = np.random.default_rng(1), int(LENGTHS.sum())
+    return np.where(generator.random(count) < 0.3, OFTEN, generator.integers(5, words.size, count))
+
+
+@torch.no_grad()
+def slow_twin(model: TrainedModel, folder: Path, ids: Ints, lengths: Ints) -> NDArray[np.float32]:
+    """[tokens]: one masked copy after the other through what transformers makes of the exported weights."""
+    folder.mkdir()
+    save_file(model.parameters, str(folder / "model.safetensors"), {"format": "pt"})
+    storage.write_json(str(folder / "config.json"), to_hf_config(model.config))
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    found, words = [], model.vocabulary
+    for text in np.split(ids, np.cumsum(lengths)[:-1]):
+        framed = torch.tensor([[words.bos, *text.tolist(), words.eos]])
+        for place in range(1, framed.shape[1] - 1):
+            copy = framed.clone()
+            copy[0, place] = words.mask
+            found.append(torch.log_softmax(theirs(copy).logits[0, place].double(), -1)[framed[0, place]])
+    return torch.stack(found).numpy()
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
+def test_packed_copies_equal_one_copy_a_row(
+    architecture: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "BATCH_TOKENS", 256)
+    model = random_model(tokenizer, architecture)
+    ids = texts(model.vocabulary)
+    copies = task.Copies.of(ids, LENGTHS, model.vocabulary)
+    batches = list(copies.batches())
+    assert len(batches) > 5 and len({(batch.input_ids.shape, batch.labels.shape) for batch in batches}) == 1
+    assert sum(batch.text_tokens for batch in batches) == copies.positions == (LENGTHS * (LENGTHS + 2)).sum()
+
+    expected = slow_twin(model, tmp_path / "model", ids, LENGTHS)
+    scorer = task.open_scorer(model, Engine(device="cpu", threads=1))
+    found = task.score_texts(scorer, model.vocabulary, ids, LENGTHS)
+    assert np.ptp(expected) > 5.0
+    np.testing.assert_allclose(found.log_probs, expected, rtol=0, atol=1e-4)
+    sums = [part.sum() for part in np.split(expected, np.cumsum(LENGTHS)[:-1])]
+    np.testing.assert_allclose(found.sums, sums, rtol=0, atol=1e-4)
+
+    scorer.rows_at_once = 1  # as after memory ran out
+    again = task.score_texts(scorer, model.vocabulary, ids, LENGTHS)
+    np.testing.assert_allclose(again.log_probs, found.log_probs, rtol=0, atol=1e-5)
+
+
+def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax", reason="needs the extra jax")
+    from reference import parity
+
+    parity.use_virtual_devices()
+    monkeypatch.setattr(task, "BATCH_TOKENS", 256)
+    model = random_model(tokenizer, "modernbert")
+    ids, words = texts(model.vocabulary), model.vocabulary
+    batches = list(task.Copies.of(ids, LENGTHS, words).batches())
+    expected, likeliest = task.open_scorer(model, Engine(device="cpu", threads=1)).log_probs(batches)
+    assert len(batches) % 3 and 0 < np.count_nonzero(likeliest) < len(likeliest)
+    scorer = task.open_scorer(model, Engine(kind="jax", device="cpu", devices=3))
+    for scorer.rows_at_once in (None, 1):
+        found, correct = scorer.log_probs(batches)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+        np.testing.assert_array_equal(correct, likeliest)
+    whole = task.score_texts(scorer, words, ids, LENGTHS).log_probs  # fewer batches than devices at the end
+    np.testing.assert_allclose(whole[task.Copies.of(ids, LENGTHS, words).order], expected, rtol=0, atol=1e-4)
