@@ -321,14 +321,23 @@ def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., Finetu
         prepared(make("token_classification", model={"init_from": str(tmp_path / "first")}))
 
 
-def test_a_run_ends_when_it_no_longer_improves(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+def test_a_run_ends_when_it_no_longer_improves(
+    make: Callable[..., FinetuneConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it finds, it tells Vertex AI's tuning service."""
     keys = {
         "evaluation.every_steps": 1,
         "evaluation.patience": 2,
         "optimizer.learning_rate": 1e-9,
         "schedule.steps": 40,
     }
+    monkeypatch.setenv("CLOUD_ML_TRIAL_ID", "7")
+    monkeypatch.setenv("CLOUD_ML_HP_METRIC_FILE", str(tmp_path / "hypertune/output.metrics"))
     finetune(make(**keys), str(tmp_path / "run"))
+    told = [json.loads(line) for line in (tmp_path / "hypertune/output.metrics").read_text().splitlines()]
+    scores = {line["step"]: line["valid_accuracy"] for line in metrics(tmp_path / "run") if "valid_loss" in line}
+    assert {int(line["global_step"]): float(line["valid_accuracy"]) for line in told} == scores
+    assert {line["trial"] for line in told} == {"7"}
     lines = [line["step"] for line in metrics(tmp_path / "run") if "valid_loss" in line]
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert len(lines) < 20 and lines[-1] == results["step"] + 2

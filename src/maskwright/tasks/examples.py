@@ -26,6 +26,7 @@ from maskwright.labels.metrics import (
     metric_names,
 )
 from maskwright.labels.rows import Examples, Packed, Packer, in_order, prediction_batches
+from maskwright.tasks import hypertune
 from maskwright.training.objective import Work
 
 PREDICTION_TOKENS = 4096
@@ -103,6 +104,8 @@ class Finetuning:
         _, scores = judged(self.config.task, self.labels, self.split, logits)
         found = {f"valid_{name}": value for name, value in scores.items()}
         self._seen.append((step, found[f"valid_{self.metric}"]))
+        if engine.processes.rank == 0:
+            hypertune.report(f"valid_{self.metric}", found[f"valid_{self.metric}"], step)
         best = " (the best so far)" if self.best_step == step else ""
         shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         note(f"step {step}: validation {shown}{best}")
