@@ -23,8 +23,10 @@ from maskwright.engines.base import TrainState
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.model.config import TaskKind
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.export import export
 from maskwright.tasks.finetune import PreparedFinetuning, finetune, prepare_finetuning
 from maskwright.tasks.models import load_model
+from maskwright.tasks.scores import judge
 from maskwright.tasks.start import start_engine
 from maskwright.training.stop import StopRequest
 
@@ -373,3 +375,19 @@ def test_mistakes_end_before_anything_is_written(
 def test_configurations_that_mean_nothing(keys: dict[str, Any], what: str, make: Callable[..., FinetuneConfig]) -> None:
     with pytest.raises(ConfigError, match=what):
         make(**keys)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evaluate_finds_the_results_again_in_run_and_export(
+    kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path
+) -> None:
+    run, folder = str(tmp_path / "run"), str(tmp_path / "model")
+    finetune(make(kind, **{"schedule.steps": 4}), run)
+    results = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
+    results.pop("loss")
+    found = judge(load_model(run), None, "cpu")
+    assert {"examples": found.count, **found.metrics} == pytest.approx(results, abs=1e-6)
+    assert export(load_model(run), folder) < 1e-4
+    if kind != "question_answering":  # a folder does not tell how long windows were, nor what they shared
+        again = judge(load_model(folder), found.examples, "cpu")
+        assert again.metrics == pytest.approx(found.metrics, abs=1e-6) and again.confusion == found.confusion

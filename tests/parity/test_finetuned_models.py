@@ -14,6 +14,7 @@ import transformers
 from finetuned import LABELS, SHAPES, TASKS, finished_run, shape
 from safetensors.numpy import save_file
 
+from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
 from maskwright.core.finetuning import Task
 from maskwright.labels.encode import encode
@@ -36,7 +37,9 @@ def test_export_of_every_head_is_proven_and_loads_again(
     run = load_model(str(finished_run(tmp_path / "run", config, tokenizer)))
     assert run.task and run.task.doc_stride == 8 and run.config == config
     folder = str(tmp_path / "model")
+    storage.write_json(str(tmp_path / "run" / "results.json"), {"step": 7, "test": {"examples": 3, "loss": 0.5}})
     assert export(run, folder) < 1e-5
+    assert "- test, 3 examples: loss 0.5000" in (tmp_path / "model" / "README.md").read_text()
     again = load_model(folder)
     assert (again.config, again.labels) == (config, run.labels) == (config, LABELS if task in LABELLED else ())
     assert again.task == Task(kind=task)

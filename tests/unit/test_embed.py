@@ -28,7 +28,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["roberta", "modernbert"])
-def test_vectors_are_those_of_transformers_and_of_sentence_transformers(
+def test_vectors_are_those_of_transformers(
     kind: str, source: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 texts of every length, the longest cut, eight at a time."""
@@ -51,9 +51,17 @@ def test_vectors_are_those_of_transformers_and_of_sentence_transformers(
     table = pyarrow.parquet.read_table(beside)
     assert table.column("text").to_pylist() == TEXTS
     np.testing.assert_allclose(np.array(table.column("embedding").to_pylist()), ours, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
+def test_vectors_are_those_of_sentence_transformers(kind: str, source: Path, tokenizer: str, tmp_path: Path) -> None:
     package = pytest.importorskip("sentence_transformers", reason="sentence-transformers is the referee here")
-    theirs = package.SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(TEXTS, batch_size=5)
-    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    run, folder = str(finished_run(tmp_path / "run", shape(kind, "masked_lm"), tokenizer)), str(tmp_path / "folder")
+    out = str(tmp_path / "vectors.npy")
+    words = ["--input", str(source), "--output", out, "--sentence-transformers", folder, "--device", "cpu"]
+    assert command(["embed", run, *words]) == 0
+    theirs = package.SentenceTransformer(folder, device="cpu", local_files_only=True).encode(TEXTS, batch_size=5)
+    np.testing.assert_allclose(np.load(out), theirs, atol=2e-5)
 
 
 def test_mistakes(source: Path, tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

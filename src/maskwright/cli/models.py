@@ -201,7 +201,7 @@ def evaluate(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model: held-out loss, minimal pairs, pseudo-perplexity; every metric of a fine-tuned one."""
+    """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric."""
     from maskwright.core.config import Engine
     from maskwright.core.errors import InputError
     from maskwright.data.store import TokenStore

@@ -78,9 +78,9 @@ def row_length(model: TrainedModel, task: Task, data: LabelledData) -> int:
     return min(most, longest_row(data, task))
 
 
-def fp32_engine(model: TrainedModel, device: Any) -> Engine:
-    """Whose numbers are those of the exported folder in `transformers`."""
-    engine = make_engine(model.config, run.Optimizer(), run.Engine(device=device, dtype="fp32"), seed=0)
+def engine_for(model: TrainedModel, device: Any, dtype: Any = "fp32") -> Engine:
+    """In fp32, its numbers are those of the exported folder in `transformers`."""
+    engine = make_engine(model.config, run.Optimizer(), run.Engine(device=device, dtype=dtype), seed=0)
     engine.write(TrainState(0, model.parameters))
     return engine
 
@@ -154,7 +154,7 @@ def predict(
         raise InputError("is the input too", where=output, fix="give --output another name")
     examples, data = read_texts(model, task, source, given)
     length = row_length(model, task, data)
-    engine = fp32_engine(model, device)
+    engine = engine_for(model, device)
     said, cut = ask(engine, model, examples, length, may_be_none=may_be_none)
     if cut:
         lost = f"{cut:,} words lie" if words else f"the ends of {cut:,} texts lie"

@@ -14,7 +14,7 @@ from maskwright.labels.metrics import measure
 from maskwright.labels.names import check_labels
 from maskwright.labels.read import read_examples
 from maskwright.tasks.models import TrainedModel
-from maskwright.tasks.predict import ask, fp32_engine, row_length
+from maskwright.tasks.predict import ask, engine_for, row_length
 
 WIDEST = 12
 """Labels up to which a confusion matrix fits a terminal; --json always has it."""
@@ -81,7 +81,8 @@ class Scores:
 def judge(model: TrainedModel, source: str | None, device: str = "auto") -> Scores:
     """`source`: a labelled file; when None, the run's own test split, or else its validation file.
 
-    Columns are those of the run's configuration. Raises `InputError` with file and line."""
+    Columns and precision are those of the run, so that its results are found again. Raises `InputError` with file and
+    line."""
     task = model.require_task()
     values = {key: value for key, value in (model.run or {"config": {}})["config"].items() if key.startswith("data.")}
     source = source or values.get("data.test") or values.get("data.validation")
@@ -94,7 +95,8 @@ def judge(model: TrainedModel, source: str | None, device: str = "auto") -> Scor
     if reading.skipped:
         warn(f"{len(reading.skipped):,} records are left out, the first at {reading.skipped[0].where}")
     check_labels("given", examples, model.labels, task)
-    said, cut = ask(fp32_engine(model, device), model, examples, row_length(model, task, data))
+    as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
+    said, cut = ask(engine_for(model, device, as_trained), model, examples, row_length(model, task, data))
     table = confusion_matrix(task, model.labels, examples, said)
     return Scores(
         model.location,
