@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -319,6 +320,21 @@ def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., Finetu
     assert fresh.base_weights()["base"]["weights"] == "random"
     with pytest.raises(ConfigError, match="for single_label_classification, not for token_class"):
         prepared(make("token_classification", model={"init_from": str(tmp_path / "first")}))
+
+
+def test_a_run_killed_before_its_first_save_begins_from_its_model_again(
+    make: Callable[..., FinetuneConfig], tmp_path: Path
+) -> None:
+    """Not from random weights, of which only its head is made."""
+    first, whole, killed = (str(tmp_path / name) for name in ("first", "whole", "killed"))
+    finetune(make(**{"schedule.steps": 2}), first)
+    config = make("multi_label_classification", model={"init_from": first}, **{"schedule.steps": 2})
+    finetune(config, whole)
+    shutil.copytree(
+        whole, killed, ignore=shutil.ignore_patterns("checkpoints", "status.json", "*dictions*", "results*")
+    )
+    finetune(config, killed)
+    same(tmp_path / "whole", tmp_path / "killed")
 
 
 def test_a_run_ends_when_it_no_longer_improves(
