@@ -203,11 +203,13 @@ def _protocol(comparison: Comparison) -> verdict.Protocol:
         own = "a file of its own" if config.data.validation else "a share of the training file, another with each seed"
         validation.append(f"{task.name}: {own}")
     rates = ", ".join(map(wording.rate, budget.learning_rates))
-    search = f"Every arm tried the learning rates {rates} with seed {budget.search_seed} and kept the best of each task"
-    if len(budget.learning_rates) == 1:
-        search = f"Every arm had the learning rate {rates}"
+    one = len(budget.learning_rates) == 1
+    tried = f"Every arm tried the learning rates {rates} with seed {budget.search_seed} and kept the best of each task"
+    search = f"Every arm had the learning rate {rates}" if one else tried
+    chose = "each run's best checkpoint" if one else "the learning rates and each run's best checkpoint"
+    read = "Each run read it once, at its end."
     return verdict.Protocol(
         budget=f"The same for every arm. {'; '.join(budgets)}. {search}.",
-        validation=f"{'; '.join(validation)}. It chose the learning rates and each run's best checkpoint.",
-        test="Each run of the fresh seeds read it once, at its end. The search did not read it.",
+        validation=f"{'; '.join(validation)}. It chose {chose}.",
+        test=read if one else f"{read} The search did not read it.",
     )
