@@ -15,7 +15,7 @@ from maskwright.core.errors import InputError
 from maskwright.launch.bucket.place import Bucket
 from maskwright.launch.target import Training, submit
 
-MOST_OPTIONS = 18
+MOST_OPTIONS = 19
 CHOICES = {"kind", "via", "strategy", "target"}
 HIDDEN = {"simulated_gpus", "b_size", "datapath"}
 

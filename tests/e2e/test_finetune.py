@@ -228,7 +228,7 @@ def test_processes_give_the_same_bits(make: Callable[..., FinetuneConfig], tmp_p
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
-@pytest.mark.parametrize("kind", ["single_label_classification", "token_classification"])
+@pytest.mark.parametrize("kind", ["token_classification"])
 def test_jax_learns_what_torch_does(kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
     keys: dict[str, Any] = {
         "model.hidden_dropout": 0.0,

@@ -79,7 +79,8 @@ def _require_same_keys(config: RunConfig | FinetuneConfig, theirs: dict[str, Any
 def _require_same_run(ready: Prepared, given: dict[str, Any]) -> None:
     if ready.identity["store_fingerprint"] != given["store_fingerprint"]:
         fix = "give every host a copy of one"
-        raise StoreError("is not the data that rank 0 reads", where=ready.identity["store"], fix=fix)
+        what = "is not the store" if isinstance(ready.config, RunConfig) else "does not hold the examples"
+        raise StoreError(f"{what} that rank 0 reads", where=ready.identity["store"], fix=fix)
     if json.loads(json.dumps(asdict(ready.model))) != given["model"]:
         fix = "give every host a copy of one"
         raise ConfigError("is not the model that rank 0 begins with", where="model.init_from", fix=fix)
