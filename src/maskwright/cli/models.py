@@ -101,7 +101,9 @@ def pretrain(
 
 @app.command("finetune")
 def finetune(
-    config: Config,
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="YAML of the run, or the name of a recipe, such as banking77.")
+    ],
     run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
     set_: Set = None,
     dry_run: Annotated[
