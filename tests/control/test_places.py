@@ -46,6 +46,19 @@ def test_what_is_required_is_asked_for(cli: Cli) -> None:
         assert result.code == 2 and f": {missing} is missing. Fix: give {missing}" in result.err
 
 
+def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path) -> None:
+    """And every file that it reads has to be there."""
+    file = tmp_path / "news.yaml"
+    file.write_text("data: {train: /shared/train.csv}\nmodel: {init_from: /shared/model}\n")
+    result = cli("submit", "slurm", file, "--finetune", "--run", "/shared/a", "--dry-run")
+    assert result.code == 0 and "finetune" in result.out and " pretrain " not in result.out
+    pod = ["submit", "kubernetes", file, "--finetune", "--run", "/runs/a", "--image", "i", "--mount", "runs:/runs"]
+    result = cli(*pod, "--dry-run")
+    assert result.code == 2 and "data.train: /shared/train.csv is not in a pod" in result.err
+    result = cli(*pod, "--mount", "data:/shared", "--dry-run")
+    assert result.code == 0 and "- finetune\n" in result.out and "- pretrain\n" not in result.out
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
