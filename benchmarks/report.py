@@ -19,6 +19,8 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("cpu-mini", "CPU, mini, 128 tokens", "HF Trainer at its best", "over_hf_best", "x", 4.5, False),
     ("gpu-base", "one H200, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
     ("gpu-large", "one H200, large, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
+    ("finetune-banking77-mini", "CPU, fine-tuning mini, Banking77", "HF Trainer", "over_hf_trainer", "x", 4.0, False),
+    ("finetune-ag-news-mini", "CPU, fine-tuning mini, AG News", "HF Trainer", "over_hf_trainer", "x", 2.5, False),
     ("time-to-loss", "CPU, mini, wall clock to a loss", "run_mlm's recipe", "hf_seconds_over_ours", "x", 5.0, False),
     ("prepare", "data prepare, `fast`", "`pregenerate_training_data.py`", "fast_over_pregenerate", "x", 60.0, False),
     ("prepare", "data prepare, `fast`", "`datasets.map`", "fast_over_datasets_map", "x", 40.0, False),
@@ -88,6 +90,7 @@ python benchmarks/kills.py --store data/store                 # a quarter of an 
 python benchmarks/process_kills.py --store data/store         # half an hour
 python benchmarks/scaling.py --text 'corpus/*.txt'            # many processes; a quarter of an hour
 python benchmarks/scaling_model.py                            # a projection for GPUs, no measurement
+python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER   # also ag-news-mini, banking77-base
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
 ```
 
