@@ -318,6 +318,13 @@ def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., Finetu
     word = "roberta.embeddings.word_embeddings.weight"
     assert not np.array_equal(fresh.starting_parameters()[word], first.parameters[word])
     assert fresh.base_weights()["base"]["weights"] == "random"
+    continued = make(**{"model": {"init_from": str(tmp_path / "first")}, "schedule.steps": 2, "checkpoint.keep": 2})
+    finetune(continued, str(tmp_path / "second"))
+    record = json.loads((tmp_path / "second/config.resolved.json").read_text())
+    more = make(**{"model": {"init_from": str(tmp_path / "first")}, "schedule.steps": 2, "checkpoint.keep": 3})
+    finetune(more, str(tmp_path / "second"))  # a key that may change: the record is written again
+    again = json.loads((tmp_path / "second/config.resolved.json").read_text())
+    assert again["config"]["checkpoint.keep"] == 3 and again["base"] == record["base"]
     with pytest.raises(ConfigError, match="for single_label_classification, not for token_class"):
         prepared(make("token_classification", model={"init_from": str(tmp_path / "first")}))
 

@@ -223,7 +223,7 @@ def _record(ready: Prepared, given: RunConfig | FinetuneConfig, *, dtype: str) -
 def _base_weights(ready: Prepared, before: dict[str, Any] | None) -> dict[str, Any]:
     """For the record of a run that began from a folder: the checksums of its weights, as they were then."""
     if before is not None:
-        return {key: before[key] for key in ("base_weights",) if key in before}
+        return {key: before[key] for key in ("base_weights", "base") if key in before}
     return ready.base_weights()
 
 
