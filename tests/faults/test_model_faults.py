@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -339,11 +340,17 @@ def test_a_tokenizer_that_is_something_else_is_refused(content: str, cli: Cli, c
 
 
 def test_a_tokenizer_of_steps_in_steps_is_refused(cli: Cli, tokenizer: str, corpus: Path, tmp_path: Path) -> None:
+    """Also where Python would go deeper, as after an import of torch's compiler."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)
     content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
     for _ in range(300):
         content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [content["pre_tokenizer"]]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    result = cli("data", "prepare", corpus, "--tokenizer", tmp_path, "--to", tmp_path / "out")
+    try:
+        result = cli("data", "prepare", corpus, "--tokenizer", tmp_path, "--to", tmp_path / "out")
+    finally:
+        sys.setrecursionlimit(before)
     assert (result.code, "is nested too deeply" in result.error) == (2, True), result.err
 
 

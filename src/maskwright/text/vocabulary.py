@@ -14,6 +14,8 @@ SPECIAL_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
 LARGEST_VOCABULARY = 2**22
 """Four times the largest in use; tables of this size are made at once, so a wild id would take all memory."""
+DEEPEST = 100
+"""Steps inside steps; real tokenizers have one or two. The tokenizers library reads about 120."""
 # Byte-level BPE spells these bytes with visible stand-ins: space, tab, line feed, carriage return.
 WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
 
@@ -118,12 +120,15 @@ def _are(values: Any, kind: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
-def _kinds(step: Any) -> set[str]:
-    """Types of a pre-tokenizer and of those inside it."""
+def _kinds(step: Any, depth: int = 0) -> set[str]:
+    """Types of a pre-tokenizer and of those inside it. Raises `RecursionError` beyond `DEEPEST`: Python's own limit is
+    another one once torch's compiler has been imported."""
+    if depth > DEEPEST:
+        raise RecursionError
     if not isinstance(step, dict):
         return set()
     parts = step.get("pretokenizers")
-    inner = [kind for part in parts for kind in _kinds(part)] if isinstance(parts, list) else []
+    inner = [kind for part in parts for kind in _kinds(part, depth + 1)] if isinstance(parts, list) else []
     return {str(step.get("type")), *inner}
 
 
