@@ -15,7 +15,7 @@ TRAIN_ONE = "train one with `maskwright tokenizer train`"
 LARGEST_VOCABULARY = 2**22
 """Four times the largest in use; tables of this size are made at once, so a wild id would take all memory."""
 DEEPEST = 100
-"""Steps inside steps; real tokenizers have one or two. The tokenizers library reads about 120."""
+"""Steps inside steps; real tokenizers have one or two."""
 # Byte-level BPE spells these bytes with visible stand-ins: space, tab, line feed, carriage return.
 WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
 
