@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from json import dumps
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -46,6 +46,9 @@ NodeRank = Annotated[int, typer.Option(metavar="N", help="Which of the machines 
 Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Address on machine 0 where several machines meet.")
 ]
+
+if TYPE_CHECKING:
+    from maskwright.tasks.prepared import Prepared
 
 # ---- models --------------------------------------------------------------------------------------------------------
 
@@ -88,15 +91,18 @@ def pretrain(
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        ready = preflight.dry_run(resolved, run)
-        print(preflight.describe(ready))
-        for warning in preflight.unusual_settings(resolved, ready):
-            warn(warning)
+        _say_what_would_happen(preflight.dry_run(resolved, run))
     else:
         request = StopRequest(
             stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
         )
         task.pretrain(resolved, run, config_file=config, stop_request=request)
+
+
+def _say_what_would_happen(ready: Prepared) -> None:
+    print(ready.describe())
+    for warning in ready.warnings():
+        warn(warning)
 
 
 @app.command("finetune")
@@ -136,10 +142,7 @@ def finetune(
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        ready = task.dry_run(resolved, run)
-        print(ready.describe())
-        for warning in ready.warnings():
-            warn(warning)
+        _say_what_would_happen(task.dry_run(resolved, run))
         return
     request = StopRequest(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps

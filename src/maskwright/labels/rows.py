@@ -24,6 +24,20 @@ LENGTH_MULTIPLE = 64
 Ints = NDArray[np.int64]
 
 
+def _runs(begins: Ints, lengths: Ints) -> Ints:
+    """begins[0], begins[0] + 1, … for lengths[0] places, then the same from begins[1], and so on."""
+    return np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+
+
+def _number_in_row(row: Ints) -> Ints:
+    """For each entry, how many before it have the same row."""
+    ranked = np.argsort(row, kind="stable")
+    counts = np.bincount(row)
+    number = np.empty(len(row), np.int64)
+    number[ranked] = _runs(np.zeros_like(counts), counts)
+    return number
+
+
 @dataclass(frozen=True)
 class Packed:
     """A batch and where its predictions belong."""
@@ -33,6 +47,13 @@ class Packed:
     """(slots,): places of the weighted predictions among the batch's K."""
     rows: Ints
     """(examples,): rows of `Encoded`, in the order of `slots`. Words come in the order of their row's."""
+
+
+def largest_shape(packed: Sequence[Packed]) -> tuple[int, int]:
+    """(rows, slots a row) that hold each of them: see `Packer.pack`."""
+    batches = [one.batch for one in packed]
+    rows = max(len(batch.input_ids) for batch in batches)
+    return rows, max(len(batch.weights) // len(batch.input_ids) for batch in batches)
 
 
 @dataclass(frozen=True)
@@ -68,25 +89,16 @@ class Packer:
         M = self._rounded(max(M, at_least[0]))
         ids = np.full((M, self.T), self.pad, np.int32)
         positions, segments = np.zeros((2, M, self.T), np.int32)
-        flat = np.repeat(row * self.T + start - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        source = np.repeat(self.encoded.offsets[rows] - (np.cumsum(lengths) - lengths), lengths)
-        ids.flat[flat] = self.encoded.ids[source + np.arange(lengths.sum())]
-        positions.flat[flat] = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        number = np.empty(len(rows), np.int32)  # of each example in its row, from 1
-        for at in range(M):
-            here = np.flatnonzero(row == at)
-            number[here] = np.arange(1, len(here) + 1)
-        segments.flat[flat] = np.repeat(number, lengths)
+        flat = _runs(row * self.T + start, lengths)
+        ids.flat[flat] = self.encoded.ids[_runs(self.encoded.offsets[rows], lengths)]
+        positions.flat[flat] = _runs(np.zeros_like(lengths), lengths)
+        segments.flat[flat] = np.repeat(_number_in_row(row) + 1, lengths)
         if self.kind == "question_answering":
             return self._spans(rows, ids, positions, segments, row)
         owner, place, labels = self._predicted(rows, row * self.T + start)
         row_of = row[owner]
-        in_row = np.zeros(len(owner), np.int64)
-        for at in range(M):
-            here = np.flatnonzero(row_of == at)
-            in_row[here] = np.arange(len(here))
-        S = max(int(in_row.max(initial=0)) + 1, at_least[1])
-        S = self._rounded(S)
+        in_row = _number_in_row(row_of)
+        S = self._rounded(max(int(in_row.max(initial=0)) + 1, at_least[1]))
         slots = row_of * S + in_row
         index, weights = np.zeros(M * S, np.int32), np.zeros(M * S, np.float32)
         index[slots] = place
@@ -124,7 +136,7 @@ class Packer:
         if isinstance(targets, WordTargets):
             counts = np.diff(targets.offsets)[rows]
             owner = np.repeat(np.arange(len(rows)), counts)
-            at = np.repeat(targets.offsets[rows] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+            at = _runs(targets.offsets[rows], counts)
             return owner, first[owner] + targets.position[at], np.maximum(targets.tag[at], 0)
         owner = np.arange(len(rows))
         if targets is None:
@@ -145,8 +157,7 @@ class Packer:
         labels[row] = np.stack([targets.start[rows], targets.end[rows]], 1)
         weights[row] = 1.0
         index = np.arange(M * self.T, dtype=np.int32)
-        lengths = np.diff(self.encoded.offsets)[rows]
-        slots = np.repeat(row * self.T - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        slots = _runs(row * self.T, np.diff(self.encoded.offsets)[rows])
         return Packed(Batch(ids, positions, segments, index, labels, weights), slots, rows)
 
 
@@ -176,17 +187,10 @@ class Examples:
     def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
         """All of one shape, since ranks and devices compute them side by side: that of the update's largest."""
         packed = [self.packer.pack(self.rows_at(data_step, worker)) for worker in range(self.virtual_workers)]
-        if self.virtual_workers > 1:
-            shapes = [(len(one.batch.input_ids), self._slots(one.batch)) for one in packed]
-            largest = (max(rows for rows, _ in shapes), max(slots for _, slots in shapes))
-            packed = [
-                self.packer.pack(self.rows_at(data_step, worker), at_least=largest) for worker in range(len(packed))
-            ]
-        return [packed[worker].batch for worker in virtual_workers]
-
-    @staticmethod
-    def _slots(batch: Batch) -> int:
-        return len(batch.weights) // len(batch.input_ids)
+        if self.virtual_workers == 1:
+            return [packed[worker].batch for worker in virtual_workers]
+        largest = largest_shape(packed)
+        return [self.packer.pack(packed[worker].rows, at_least=largest).batch for worker in virtual_workers]
 
     def work(self, data_step: int) -> tuple[int, float]:
         """(tokens, (query, key) pairs) of an update of all ranks."""
@@ -204,9 +208,8 @@ def prediction_batches(packer: Packer, rows_at_once: int) -> list[Packed]:
         row, _, M = packer._places(lengths[ranked])
         groups = [ranked[(row >= begin) & (row < begin + rows_at_once)] for begin in range(0, M, rows_at_once)]
     packed = [packer.pack(group) for group in groups]
-    rows = max(len(one.batch.input_ids) for one in packed)
-    slots = max(len(one.batch.weights) // len(one.batch.input_ids) for one in packed)
-    return [packer.pack(one.rows, at_least=(rows, slots)) for one in packed]
+    largest = largest_shape(packed)
+    return [packer.pack(one.rows, at_least=largest) for one in packed]
 
 
 def in_order(packer: Packer, packed: Sequence[Packed], logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -223,7 +226,5 @@ def in_order(packer: Packer, packed: Sequence[Packed], logits: NDArray[np.float3
     found = np.zeros((int(offsets[-1]), logits.shape[-1]), np.float32)
     counts = np.diff(offsets)
     for one, part in zip(packed, parts, strict=True):
-        size = counts[one.rows]
-        to = np.repeat(offsets[one.rows] - (np.cumsum(size) - size), size) + np.arange(size.sum())
-        found[to] = part[one.slots]
+        found[_runs(offsets[one.rows], counts[one.rows])] = part[one.slots]
     return found

@@ -203,24 +203,20 @@ def prepare_finetuning(
 
     `before`: the record of a run that is continued; what it once began from is then no longer needed.
     """
-    own, start = config.model, None
+    own, start, longest = config.model, None, longest_row(config.data, config.task)
     if before is not None:
         model, tokenizer = recorded_config(before["model"], directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
             tokenizer = _start(config).tokenizer_folder if own.init_from else own.tokenizer or ""
-        dataset = read_dataset(config.data, config.task, config.seed)
     elif own.init_from is not None:
         start = _start(config)
-        tokenizer = start.tokenizer_folder
-        dataset = read_dataset(config.data, config.task, config.seed)
-        model = _with_head(start.config, config, dataset)
+        encoder, tokenizer = start.config, start.tokenizer_folder
     else:
-        tokenizer = own.tokenizer or ""
-        dataset = read_dataset(config.data, config.task, config.seed)
-        shape = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields})
-        vocabulary = read_vocabulary(tokenizer)
-        model = _with_head(model_config(shape, vocabulary.size, longest_row(config.data, config.task)), config, dataset)
-    longest = longest_row(config.data, config.task)
+        shape, tokenizer = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields}), own.tokenizer or ""
+        encoder = model_config(shape, read_vocabulary(tokenizer).size, longest)
+    dataset = read_dataset(config.data, config.task, config.seed)
+    if before is None:
+        model = _with_head(encoder, config, dataset)
     if config.data.max_seq_len is None:
         longest = min(longest, model.max_seq_len)
     if longest > model.max_seq_len:
