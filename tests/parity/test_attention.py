@@ -70,7 +70,7 @@ def test_dropout_of_attention_keeps_the_mean_and_depends_on_the_seed() -> None:
     results = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        results.append(plain_attention(q, k, v, None, dropout=0.2))
+        results.append(plain_attention(q, k, v, None, rate=0.2))
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
     assert (results[0] - plain_attention(q, k, v, None)).mean().abs() < 0.01

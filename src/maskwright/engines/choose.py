@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core.extras import require
@@ -19,9 +23,10 @@ def make_engine(
     *,
     run_flops: float = 0.0,
     label_smoothing: float = 0.0,
+    looked_up: NDArray[np.int64] | None = None,
 ) -> Engine:
-    """`run_flops`: see `TorchEngine`. `label_smoothing`: share of each class's target that all classes get, in
-    training only. Raises `ConfigError` where a device or a framework is absent."""
+    """`run_flops`, `looked_up`: see `TorchEngine`. `label_smoothing`: share of each class's target that all classes
+    get, in training only. Raises `ConfigError` where a device or a framework is absent."""
     if engine.kind == "jax":
         require("jax", "engine.kind")
         from maskwright.engines.jax.engine import JaxEngine
@@ -29,7 +34,8 @@ def make_engine(
         return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing)
     from maskwright.engines.torch.engine import TorchEngine
 
-    return TorchEngine(model, optimizer, engine, seed, run_flops=run_flops, label_smoothing=label_smoothing)
+    more: dict[str, Any] = {"run_flops": run_flops, "label_smoothing": label_smoothing, "looked_up": looked_up}
+    return TorchEngine(model, optimizer, engine, seed, **more)
 
 
 def find_processes(engine: run.Engine) -> Processes:

@@ -1,9 +1,9 @@
 """Batches of a fine-tuning run as a function of the step: which examples, packed into which rows.
 
 A micro-batch has a fixed number of examples. Short ones share a row, and attention stays inside each, so a model says
-of every example what it would say of it alone. Rows are as long as the longest example of the whole split, in steps of
-64, and there are as many as the examples need: on JAX a step further in a short list of numbers, so that few programs
-are compiled.
+of every example what it would say of it alone. Rows are as long as the longest example of the batch, in steps of 16,
+and there are as many as the examples need. On JAX they are as long as the longest of the whole split, in steps of 64,
+and their number is the next in a short list, so that few programs are compiled.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ from maskwright.data.batch import Batch
 from maskwright.data.order import order
 from maskwright.labels.encode import Encoded, SpanTargets, WordTargets
 
-LENGTH_MULTIPLE = 64
 Ints = NDArray[np.int64]
+Shape = tuple[int, int, int]
+"""Rows of a batch, slots for predictions in each, tokens of each."""
 
 
 def _runs(begins: Ints, lengths: Ints) -> Ints:
     """begins[0], begins[0] + 1, … for lengths[0] places, then the same from begins[1], and so on."""
     return np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def _number_in_row(row: Ints) -> Ints:
@@ -49,11 +54,11 @@ class Packed:
     """(examples,): rows of `Encoded`, in the order of `slots`. Words come in the order of their row's."""
 
 
-def largest_shape(packed: Sequence[Packed]) -> tuple[int, int]:
-    """(rows, slots a row) that hold each of them: see `Packer.pack`."""
+def largest_shape(packed: Sequence[Packed]) -> Shape:
+    """The least one that holds each of them."""
     batches = [one.batch for one in packed]
-    rows = max(len(batch.input_ids) for batch in batches)
-    return rows, max(len(batch.weights) // len(batch.input_ids) for batch in batches)
+    rows, tokens = np.max([batch.input_ids.shape for batch in batches], 0).tolist()
+    return rows, max(len(batch.weights) // len(batch.input_ids) for batch in batches), tokens
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Packer:
     kind: TaskKind
     pad: int
     T: int
-    """Length of all rows."""
+    """Length that holds every row of `encoded`."""
     few_shapes: bool
     class_weights: NDArray[np.float32] | None = None
     """[C]; None weighs all classes alike."""
@@ -80,22 +85,23 @@ class Packer:
         class_weights: NDArray[np.float32] | None = None,
     ) -> Packer:
         longest = int(np.diff(encoded.offsets).max(initial=1))
-        return cls(encoded, kind, pad, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, few_shapes, class_weights)
+        return cls(encoded, kind, pad, _up(longest, 64 if few_shapes else 16), few_shapes, class_weights)
 
-    def pack(self, rows: Ints, *, at_least: tuple[int, int] = (1, 1)) -> Packed:
-        """`rows`: numbers of rows of `encoded`. `at_least`: fewest rows and slots a row of the batch."""
+    def pack(self, rows: Ints, *, at_least: Shape = (1, 1, 1)) -> Packed:
+        """`rows`: numbers of rows of `encoded`. `at_least`: the batch's shape is no smaller."""
         lengths = np.diff(self.encoded.offsets)[rows]
-        row, start, M = self._places(lengths)
+        T = self.T if self.few_shapes else max(_up(int(lengths.max(initial=1)), 16), at_least[2])
+        row, start, M = self._places(lengths, T)
         M = self._rounded(max(M, at_least[0]))
-        ids = np.full((M, self.T), self.pad, np.int32)
-        positions, segments = np.zeros((2, M, self.T), np.int32)
-        flat = _runs(row * self.T + start, lengths)
+        ids = np.full((M, T), self.pad, np.int32)
+        positions, segments = np.zeros((2, M, T), np.int32)
+        flat = _runs(row * T + start, lengths)
         ids.flat[flat] = self.encoded.ids[_runs(self.encoded.offsets[rows], lengths)]
         positions.flat[flat] = _runs(np.zeros_like(lengths), lengths)
         segments.flat[flat] = np.repeat(_number_in_row(row) + 1, lengths)
         if self.kind == "question_answering":
             return self._spans(rows, ids, positions, segments, row)
-        owner, place, labels = self._predicted(rows, row * self.T + start)
+        owner, place, labels = self._predicted(rows, row * T + start)
         row_of = row[owner]
         in_row = _number_in_row(row_of)
         S = self._rounded(max(int(in_row.max(initial=0)) + 1, at_least[1]))
@@ -107,7 +113,7 @@ class Packer:
         given[slots] = labels
         return Packed(Batch(ids, positions, segments, index, given, weights), slots, rows)
 
-    def _places(self, lengths: Ints) -> tuple[Ints, Ints, int]:
+    def _places(self, lengths: Ints, T: int) -> tuple[Ints, Ints, int]:
         """Row and first position of each example, and the number of rows: first fit, the longest first."""
         row, start = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
         if self.kind == "question_answering":  # the loss is over a whole row
@@ -115,7 +121,7 @@ class Packer:
         used: list[int] = []
         for example in np.argsort(-lengths, kind="stable").tolist():
             size = int(lengths[example])
-            at = next((at for at, full in enumerate(used) if full + size <= self.T), len(used))
+            at = next((at for at, full in enumerate(used) if full + size <= T), len(used))
             if at == len(used):
                 used.append(0)
             row[example], start[example] = at, used[at]
@@ -152,12 +158,12 @@ class Packer:
     ) -> Packed:
         targets = self.encoded.targets
         assert isinstance(targets, SpanTargets)
-        M = len(ids)
+        M, T = ids.shape
         labels, weights = np.zeros((M, 2), np.int32), np.zeros(M, np.float32)
         labels[row] = np.stack([targets.start[rows], targets.end[rows]], 1)
         weights[row] = 1.0
-        index = np.arange(M * self.T, dtype=np.int32)
-        slots = _runs(row * self.T, np.diff(self.encoded.offsets)[rows])
+        index = np.arange(M * T, dtype=np.int32)
+        slots = _runs(row * T, np.diff(self.encoded.offsets)[rows])
         return Packed(Batch(ids, positions, segments, index, labels, weights), slots, rows)
 
 
@@ -185,10 +191,10 @@ class Examples:
         return rows
 
     def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        """All of one shape, since ranks and devices compute them side by side: that of the update's largest."""
+        """On JAX all of one shape, since devices compute them side by side: that of the update's largest."""
+        if self.virtual_workers == 1 or not self.packer.few_shapes:
+            return [self.packer.pack(self.rows_at(data_step, worker)).batch for worker in virtual_workers]
         packed = [self.packer.pack(self.rows_at(data_step, worker)) for worker in range(self.virtual_workers)]
-        if self.virtual_workers == 1:
-            return [packed[worker].batch for worker in virtual_workers]
         largest = largest_shape(packed)
         return [self.packer.pack(packed[worker].rows, at_least=largest).batch for worker in virtual_workers]
 
@@ -205,9 +211,9 @@ def prediction_batches(packer: Packer, rows_at_once: int) -> list[Packed]:
     if packer.kind == "question_answering":
         groups = [ranked[begin : begin + rows_at_once] for begin in range(0, len(ranked), rows_at_once)]
     else:
-        row, _, M = packer._places(lengths[ranked])
+        row, _, M = packer._places(lengths[ranked], packer.T)
         groups = [ranked[(row >= begin) & (row < begin + rows_at_once)] for begin in range(0, M, rows_at_once)]
-    packed = [packer.pack(group) for group in groups]
+    packed = [packer.pack(group, at_least=(1, 1, packer.T)) for group in groups]
     largest = largest_shape(packed)
     return [packer.pack(one.rows, at_least=largest) for one in packed]
 

@@ -72,6 +72,10 @@ class PreparedFinetuning:
         return self.config.optimizer.label_smoothing
 
     @property
+    def looked_up(self) -> NDArray[np.int64]:
+        return np.union1d(self.train.packer.encoded.ids, [self.model.pad_token_id]).astype(np.int64)
+
+    @property
     def identity(self) -> dict[str, str]:
         return {
             "store": os.path.abspath(self.config.data.train),

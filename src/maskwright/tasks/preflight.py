@@ -37,7 +37,7 @@ class Pretraining:
     model: ModelConfig
     store: TokenStore
     loader: Loader
-    label_smoothing = 0.0
+    label_smoothing, looked_up = 0.0, None
     details: ClassVar[dict[str, Any]] = {}
 
     @property

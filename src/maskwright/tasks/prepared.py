@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from maskwright.core.config import RunConfig
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.model.config import ModelConfig
@@ -39,6 +42,11 @@ class Prepared(Protocol):
 
     @property
     def label_smoothing(self) -> float: ...
+
+    @property
+    def looked_up(self) -> NDArray[np.int64] | None:
+        """See `TorchEngine`."""
+        ...
 
     def verify(self) -> None:
         """Checks the data's checksums."""

@@ -56,6 +56,7 @@ def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | 
             config.seed,
             run_flops=ready.flops,
             label_smoothing=ready.label_smoothing,
+            looked_up=ready.looked_up,
         )
     except (RuntimeError, MemoryError) as error:
         raise too_large(ready, error) from None

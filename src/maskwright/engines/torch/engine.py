@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from maskwright.core import config as run
@@ -37,6 +38,7 @@ from maskwright.engines.base import (
     one_row_too_long,
 )
 from maskwright.engines.ceiling import gemm_ceiling
+from maskwright.engines.torch.looked_up import LookedUp
 from maskwright.engines.torch.prepare import (
     choose_compile,
     choose_device,
@@ -48,7 +50,7 @@ from maskwright.engines.torch.prepare import (
 )
 from maskwright.engines.torch.processes import Peers, connect, gather_into
 from maskwright.engines.torch.weights import Replicated
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, takes_cu_seqlens
 from maskwright.model.torch.heads import loss_sum
 
@@ -84,7 +86,8 @@ class Exchange:
 class TorchEngine:
     """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run drops the same.
 
-    `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides.
+    `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides. `looked_up`: the tokens of all training
+    texts in ascending order, for a model whose embeddings are not its output too; None for any token.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class TorchEngine:
         *,
         run_flops: float = 0.0,
         label_smoothing: float = 0.0,
+        looked_up: NDArray[np.int64] | None = None,
     ) -> None:
         self.label_smoothing = label_smoothing
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
@@ -123,10 +127,11 @@ class TorchEngine:
             dtype=self.dtype,
             processes=self.processes,
             compiled=compiled,
+            looked_up=looked_up,
         )
         # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None
-        if isinstance(self.weights, Replicated):
+        if isinstance(self.weights, Replicated | LookedUp):
             self.waiting = nullcontext
         self.description = self._describe(engine, compiled)
 
@@ -320,8 +325,11 @@ class TorchEngine:
         width = self.config.hidden_size // self.config.num_attention_heads
         if takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
             segments = CuSeqlens(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
-        inputs = put(batch.input_ids), put(batch.position_ids), segments, put(batch.predict_index)
-        logits = self.model(*inputs, prune=prune)
+        ids = put(batch.input_ids)
+        if isinstance(self.weights, LookedUp):
+            ids = self.weights.look_up(ids, training=self.model.training)
+        inputs = ids, put(batch.position_ids), segments, put(batch.predict_index)
+        logits = self.model(*inputs, prune=prune or self.config.task in SEQUENCE_TASKS)
         labels = put(batch.labels)
         return logits, labels if labels.is_floating_point() else labels.long(), put(batch.weights)
 

@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.errors import ConfigError
 from maskwright.engines.processes import Processes, launch_variables
+from maskwright.engines.torch.looked_up import LookedUp
 from maskwright.engines.torch.weights import Replicated, Weights
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.modernbert import ModernBert
@@ -126,12 +129,15 @@ def prepare(
     dtype: torch.dtype,
     processes: Processes,
     compiled: bool,
+    looked_up: NDArray[np.int64] | None = None,
 ) -> tuple[Roberta | ModernBert, Weights]:
-    """The network, and the weights that an update changes, in the order of torchtitan's `parallelize`.
+    """The network, and the weights that an update changes, in the order of torchtitan's `parallelize`. `looked_up`: see
+    `TorchEngine`.
 
     Raises `ConfigError` if the parts do not go together."""
     # 1. The layout of the weights: a part of each in every rank, or all of them in flat buffers.
     weights: Weights
+    exact = engine.reproducibility == "exact"
     if engine.sharding == "fsdp":
         require_shardable(optimizer, engine, compiled)
     if engine.sharding == "fsdp" and processes.world_size > 1:
@@ -139,8 +145,11 @@ def prepare(
 
         network = make_network(model, "meta")
         weights = Sharded(network, model, optimizer, dtype, device, processes)
+    elif looked_up is not None:
+        weights = LookedUp(looked_up, model, optimizer, dtype, device, exact=exact, processes=processes)
+        network = weights.network
     else:
-        network, exact = make_network(model, device), engine.reproducibility == "exact"
+        network = make_network(model, device)
         weights = Replicated(network, model, optimizer, dtype, exact=exact, processes=processes)
     # 2. The compiler, layer by layer.
     if compiled:

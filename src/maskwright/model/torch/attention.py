@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from maskwright.model.torch.dropout import dropout
+
 PLAIN_UP_TO_TOKENS = 1024
 """On a CPU in bf16, three plain products beat torch's fused kernel, forward and backward, once freed memory is kept
 (`hardware.keep_freed_memory`): 4.4 times at 128 tokens, 2.4 at 512 (2 Zen 5 cores). Beyond, its memory (T x T for each
@@ -78,8 +80,10 @@ def cu_seqlens_of(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.concatenate([at, np.full(size - len(at), M * T)]).astype(np.int32)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | CuSeqlens | None, dropout: float) -> Tensor:
-    """softmax(q k^T / sqrt(h) + mask) v (Vaswani et al. 2017), the fastest way for the device, dtype and length."""
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | CuSeqlens | None, rate: float) -> Tensor:
+    """softmax(q k^T / sqrt(h) + mask) v (Vaswani et al. 2017), the fastest way for the device, dtype and length.
+
+    `rate`: of dropout on what the softmax gives."""
     if isinstance(mask, CuSeqlens):
         from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.9 s that a CPU need not wait
 
@@ -87,14 +91,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | CuSeqlens | None, 
         q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v))
         mixed = cast(Tensor, varlen_attn(q, k, v, mask.offsets, mask.offsets, mask.longest, mask.longest))
         return mixed.unflatten(0, (M, T)).transpose(1, 2)
-    if takes_plain(q.device, q.dtype, q.shape[2]):
-        return plain_attention(q, k, v, mask, dropout)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    # On a CPU, torch's fused kernel has no dropout: it would fall back to plain products, with slower dropout.
+    if takes_plain(q.device, q.dtype, q.shape[2]) or (rate and q.device.type == "cpu"):
+        return plain_attention(q, k, v, mask, rate)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
 
 
-def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
     """Attention, spelt out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
-    return F.dropout(torch.softmax(scores, dim=-1), dropout, dropout > 0.0) @ v
+    return dropout(torch.softmax(scores, dim=-1), rate) @ v

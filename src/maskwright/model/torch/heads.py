@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.torch.dropout import dropout
 
 
 class Head(nn.Module):
@@ -37,8 +38,8 @@ class Head(nn.Module):
         if self.config.architecture == "modernbert":
             x_KD = self.norm(F.gelu(self.dense(x_KD)))
         elif self.config.task in SEQUENCE_TASKS:
-            x_KD = torch.tanh(self.dense(F.dropout(x_KD, rate, self.training)))
-        return self.classifier(F.dropout(x_KD, rate, self.training))
+            x_KD = torch.tanh(self.dense(dropout(x_KD, rate, self.training)))
+        return self.classifier(dropout(x_KD, rate, self.training))
 
 
 def loss_sum(task: TaskKind, logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float = 0.0) -> Tensor:

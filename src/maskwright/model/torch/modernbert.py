@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
+from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import look_up, unset_table
 from maskwright.model.torch.heads import Head
 
@@ -48,9 +49,9 @@ class Layer(nn.Module):
         mixed_MTD = mixed_MHTh.transpose(1, 2).reshape(M, T, D)
         if only is not None:
             x_MTD, mixed_MTD = x_MTD.flatten(0, 1)[only], mixed_MTD.flatten(0, 1)[only]
-        x_MTD = x_MTD + F.dropout(self.out(mixed_MTD), p, p > 0.0)
+        x_MTD = x_MTD + dropout(self.out(mixed_MTD), p)
         value, gate = self.up(self.norm2(x_MTD)).chunk(2, -1)
-        return x_MTD + self.down(F.dropout(F.gelu(value) * gate, self.dropout, self.training))
+        return x_MTD + self.down(dropout(F.gelu(value) * gate, self.dropout, self.training))
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
@@ -85,9 +86,7 @@ class ModernBert(nn.Module):
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their `CuSeqlens`.
 
         `only` [K]: [K, D] of those positions of the flattened rows."""
-        x_MTD = F.dropout(
-            self.norm(look_up(self.word.weight, input_ids)), self.config.hidden_dropout_prob, self.training
-        )
+        x_MTD = dropout(self.norm(look_up(self.word.weight, input_ids)), self.config.hidden_dropout_prob, self.training)
         mask = visible(segments, x_MTD.dtype)
         rotation = self.rotation(position_ids, x_MTD.dtype)
         for layer in self.layers[:-1]:

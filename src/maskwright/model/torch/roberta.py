@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from maskwright.model.config import POSITION_OFFSET, ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
+from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import look_up, unset_table
 from maskwright.model.torch.heads import Head
 
@@ -35,9 +36,9 @@ class Layer(nn.Module):
         mixed_MTD = mixed_MHTh.transpose(1, 2).reshape(M, T, D)
         if only is not None:
             x_MTD, mixed_MTD = x_MTD.flatten(0, 1)[only], mixed_MTD.flatten(0, 1)[only]
-        x_MTD = self.norm1(x_MTD + F.dropout(self.out(mixed_MTD), self.dropout, self.training))
+        x_MTD = self.norm1(x_MTD + dropout(self.out(mixed_MTD), self.dropout, self.training))
         inner_MTD = self.down(F.gelu(self.up(x_MTD)))
-        return self.norm2(x_MTD + F.dropout(inner_MTD, self.dropout, self.training))
+        return self.norm2(x_MTD + dropout(inner_MTD, self.dropout, self.training))
 
 
 class Roberta(nn.Module):
@@ -60,7 +61,7 @@ class Roberta(nn.Module):
         `only` [K]: [K, D] of those positions of the flattened rows."""
         position_PD = self.position.weight + self.token_type.weight[0]
         x_MTD = self.norm(look_up(self.word.weight, input_ids) + look_up(position_PD, position_ids + POSITION_OFFSET))
-        x_MTD = F.dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
+        x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
         mask = visible(segments, x_MTD.dtype)
         for layer in self.layers[:-1]:
             x_MTD = layer(x_MTD, mask)

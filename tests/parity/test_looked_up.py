@@ -1,0 +1,82 @@
+"""Training only the embeddings that are looked up, beside the slow twin that trains the whole table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from maskwright.core import config as run
+from maskwright.core.finetuning import FinetuningOptimizer
+from maskwright.data.batch import Batch
+from maskwright.engines.base import TrainState
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.model.config import ModelConfig
+from maskwright.model.initial import initial_parameters
+
+SHAPE = ModelConfig(
+    vocab_size=199,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=34,
+    task="single_label_classification",
+    num_labels=3,
+)
+SEEN = np.array([1, 3, 7, 20, 21, 22, 60, 100, 197])
+TABLES = {"roberta": "roberta.embeddings.word_embeddings.weight", "modernbert": "model.embeddings.tok_embeddings.weight"}
+
+
+def batch(ids: np.ndarray) -> Batch:
+    M, T = ids.shape
+    positions = np.tile(np.arange(T, dtype=np.int32), (M, 1))
+    index, labels = np.arange(0, M * T, T, dtype=np.int32), np.arange(M, dtype=np.int32) % 3
+    return Batch(ids.astype(np.int32), positions, np.ones_like(positions), index, labels, np.ones(M, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("roberta", {"weight_decay": 0.1, "layer_decay": 0.5}),
+        ("modernbert", {"weight_decay": 0.1, "max_grad_norm": None}),
+        ("modernbert", {"kind": "muon", "weight_decay": 0.1}),
+        ("roberta", {"weight_decay": 0.0}),
+    ],
+)
+def test_only_the_embeddings_that_are_looked_up_need_training(kind: str, options: dict[str, object]) -> None:
+    shape = replace(SHAPE, architecture=kind)
+    optimizer, generator = FinetuningOptimizer(**options), np.random.default_rng(0)
+    given = [batch(generator.choice(SEEN, (4, 12))) for _ in range(6)]
+    judged = [batch(generator.integers(0, 199, (4, 12))) for _ in range(2)]
+
+    def made(looked_up: np.ndarray | None, state: TrainState) -> TorchEngine:
+        engine = TorchEngine(shape, optimizer, run.Engine(device="cpu", dtype="fp32"), seed=0, looked_up=looked_up)
+        engine.write(state)
+        return engine
+
+    start = TrainState(0, initial_parameters(shape, 0))
+    whole, few = made(None, start), made(SEEN, start)
+    for step, one in enumerate(given):
+        if step == 3:  # a checkpoint, and a run that goes on from it
+            few = made(SEEN, few.read())
+        losses = [engine.step([one], 1e-2).loss_sum for engine in (whole, few)]
+        assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-5)
+        if step % 2:
+            np.testing.assert_allclose(few.predict(judged), whole.predict(judged), rtol=0, atol=2e-5)
+    expected, found = whole.read(), few.read()
+    assert expected.parameters.keys() == found.parameters.keys() and expected.moments.keys() == found.moments.keys()
+    unseen = np.setdiff1d(np.arange(199), SEEN)
+    np.testing.assert_array_equal(
+        found.parameters[TABLES[kind]][unseen], expected.parameters[TABLES[kind]][unseen], strict=True
+    )
+    assert (found.parameters[TABLES[kind]][unseen] == start.parameters[TABLES[kind]][unseen]).all() == (
+        not optimizer.weight_decay
+    )
+    for name, value in expected.parameters.items():
+        np.testing.assert_allclose(found.parameters[name], value, rtol=0, atol=2e-5, err_msg=name)
+    for moment, named in expected.moments.items():
+        assert named.keys() == found.moments[moment].keys()
+        for name, value in named.items():
+            np.testing.assert_allclose(found.moments[moment][name], value, rtol=1e-3, atol=1e-5, err_msg=name)
