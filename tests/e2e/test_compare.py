@@ -7,17 +7,21 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from command_line import COMMAND, maskwright
+from private_network import wait_until
 from safetensors.numpy import save_file
+from slurm_cluster import fake_cluster
 from warm import Popen
 
 from maskwright.core import storage
@@ -143,6 +147,47 @@ def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Pa
     maskwright(*words, cwd=tmp_path)
     for name in ("results.json", "predictions-*.json", "verdict.*"):
         assert below(stopped, name) == below(folder, name), name
+
+
+ON_SLURM = """
+import sys
+from maskwright.cli.main import main
+from maskwright.launch import side_by_side
+side_by_side.POLL_SECONDS = 1.0
+main()
+"""
+
+
+def test_jobs_of_a_cluster_make_the_same_page(model: str, task: Path, tmp_path: Path) -> None:
+    """The command is stopped while its jobs wait; the same command finds them, and begins none twice."""
+    words: list[object] = ["compare", model, "--base", "random", "--on", task, "--learning-rates", "4e-3"]
+    words += ["--seeds", 1, "--processes-at-once", 2]
+    maskwright(*words, "--to", tmp_path / "here", cwd=tmp_path)
+    with fake_cluster(tmp_path / "slurm") as cluster:
+        go = cluster.folder / "go"
+        begun = [f"until [ -e {go} ]; do sleep 0.1; done", f'exec {sys.executable} -m maskwright "$@"']
+        (cluster.folder / "plan").write_text("\n".join(begun))
+        words += ["--to", tmp_path / "there", "--place", "slurm --restarts 1"]
+        command = [sys.executable, "-c", ON_SLURM, *map(str, words)]
+
+        def start() -> Any:
+            return Popen(command, cwd=tmp_path, env=cluster.environment, stderr=PIPE, text=True)
+
+        def until_it_says(process: Any, said: str) -> str:
+            return next(line for line in process.stderr if said in line)
+
+        with start() as process:
+            wait_until(lambda: (cluster.folder / "jobs" / "2" / "task-0").exists())
+            process.send_signal(signal.SIGTERM)
+            assert "`scancel 1 2` ends them" in until_it_says(process, "2 jobs go on")
+            assert process.wait(60) == 75
+        with start() as process:
+            until_it_says(process, "2 of these runs have their jobs already")
+            go.touch()
+            assert process.wait(240) == 0, process.stderr.read()
+        assert sorted(os.listdir(cluster.folder / "jobs")) == ["1", "2"]
+    for name in ("results.json", "predictions-*.json", "verdict.*"):
+        assert below(tmp_path / "there", name) == below(tmp_path / "here", name), name
 
 
 @pytest.mark.long
