@@ -62,7 +62,7 @@ def run_side_by_side(
     try:
         if runs and (live := place.live(runs)):
             jobs = {number: live[run] for number, run in enumerate(runs) if run in live}
-            say(f"{len(jobs)} of these runs have their jobs already, which are waited for")
+            say(f"waiting for the jobs of {len(jobs)} of these runs, which were submitted before")
         waiting = [number for number in range(len(runs)) if number not in jobs]
         while waiting or jobs:
             while waiting and len(jobs) < at_once:
@@ -75,4 +75,4 @@ def run_side_by_side(
     finally:
         if jobs:
             ending = place.ending(jobs.values())
-            say(f"{len(jobs)} jobs go on; the same command waits for them, and `{ending}` ends them")
+            say(f"the jobs go on: the same command waits for them, and `{ending}` ends them")
