@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from maskwright.core.parent import PARENT
@@ -87,6 +87,15 @@ def run_side_by_side(commands: Sequence[Finetuning], at_once: int = 1) -> Genera
             process.terminate()
         for process in running.values():
             process.wait()
+
+
+def last_words(log: str) -> str:
+    """The last line that a run has printed; launchers may have added theirs below it."""
+    lines: list[str] = []
+    with suppress(FileNotFoundError), open(log, encoding="utf-8", errors="replace") as file:
+        lines = file.read().splitlines()
+    own = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd: "))]
+    return (own or lines or ["it said nothing"])[-1]
 
 
 @contextmanager

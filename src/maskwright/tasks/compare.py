@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from maskwright.core import storage
-from maskwright.core.child import Finetuning, SideBySide
+from maskwright.core.child import Finetuning, SideBySide, last_words
 from maskwright.core.config import flat
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
@@ -385,19 +385,8 @@ def _require_end(run: FineTuning, code: int) -> None:
         raise JobError(f"{run.name}, has ended, and its results are not there", 2, where=run.folder, fix=fix)
     else:
         fix = "mend it, then run the same command again; finished runs are kept"
-        what = f"{run.name}, ended with code {code} ({_last_words(run.log)})"
+        what = f"{run.name}, ended with code {code} ({last_words(run.log)})"
         raise JobError(what, 2 if code == 2 else 1, where=run.log, fix=fix)
-
-
-def _last_words(log: str) -> str:
-    """The last line of a run, below which launchers may have added theirs."""
-    try:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except FileNotFoundError:
-        lines = []
-    own = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd: "))]
-    return (own or lines or ["it said nothing"])[-1]
 
 
 def validation_score(run: FineTuning) -> float:
