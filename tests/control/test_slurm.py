@@ -21,8 +21,9 @@ from maskwright.data.store import TokenStore
 from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.target import Training
 
-WAIT = "trap 'echo saved >> \"$STUB/saved-$SLURM_NODEID\"; exit 75' TERM; sleep 60 & wait; exit 9\n"
-"""A rank that trains until it is told to end, saves and ends with 75."""
+WAIT = "trap 'echo saved >> \"$STUB/saved-$SLURM_NODEID\"; exit 75' TERM; sleep 60 & wait; sleep 5 & wait; exit 9\n"
+"""A rank that trains until it is told to end, saves and ends with 75. Its `sleep` is told too, and may end before the
+shell has heard of it."""
 
 
 @pytest.fixture(scope="module", params=["made-up", pytest.param("real", marks=pytest.mark.long)])

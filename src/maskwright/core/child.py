@@ -94,7 +94,7 @@ def last_words(log: str) -> str:
     lines: list[str] = []
     with suppress(FileNotFoundError), open(log, encoding="utf-8", errors="replace") as file:
         lines = file.read().splitlines()
-    own = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd: "))]
+    own = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd"))]
     return (own or lines or ["it said nothing"])[-1]
 
 
