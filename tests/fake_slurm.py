@@ -1,5 +1,5 @@
-"""SLURM as its manual pages have it, as far as a batch script of ours goes: `sbatch`, `srun`, `scontrol` and `scancel`
-call `main` with their names. A job is a folder in FAKE_SLURM; each of its nodes is a process here.
+"""SLURM as its manual pages have it, as far as a batch script of ours goes: `sbatch`, `srun`, `squeue`, `scontrol`
+and `scancel` call `main` with their names. A job is a folder in FAKE_SLURM; each of its nodes is a process here.
 
 Held to the real one: `tests/control/test_slurm.py` runs the same jobs on both.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -43,7 +45,7 @@ def send(job: str, names: str, number: int) -> None:
 def sbatch(words: list[str]) -> int:
     assert words == ["--parsable"], words
     text = sys.stdin.read()
-    options = [line.removeprefix("#SBATCH ").strip() for line in text.splitlines() if line.startswith("#SBATCH ")]
+    options = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
     named = dict(option.removeprefix("--").partition("=")[::2] for option in options)
     if named.get("partition") == "none":
         print("sbatch: error: invalid partition specified: none", file=sys.stderr)
@@ -52,8 +54,9 @@ def sbatch(words: list[str]) -> int:
     job = str(len(list(root().iterdir())) + 1)
     (root() / job).mkdir()
     (root() / job / "script").write_text(text)
-    log = os.path.abspath(named["output"].replace("%j", job))
-    write(job, state="PENDING", exit=0, restarts=0, nodes=int(named["nodes"]), log=log, requeue=False)
+    log = os.path.abspath(re.sub("%[%j]", lambda found: "%" if found[0] == "%%" else job, named["output"]))
+    name, nodes = named["job-name"], int(named["nodes"])
+    write(job, state="PENDING", exit=0, restarts=0, name=name, nodes=nodes, log=log, requeue=False)
     none = subprocess.DEVNULL
     subprocess.Popen([sys.executable, __file__, job], start_new_session=True, stdin=none, stdout=none, stderr=none)
     print(job)
@@ -114,12 +117,26 @@ def srun(words: list[str]) -> int:
     return max(codes.values())
 
 
+def squeue(words: list[str]) -> int:
+    assert words == ["--me", "--noheader", "--format=%i %j"], words
+    for job in sorted(path.name for path in root().iterdir()):
+        if not (state := read(job)).get("over"):
+            print(job, state["name"])
+    return 0
+
+
 def scontrol(words: list[str]) -> int:
     if words[:2] == ["show", "hostnames"]:
         print("localhost")
     elif words[:2] == ["show", "job"]:
-        state = read(words[2])
-        print(f"JobId={words[2]} JobName=x\n   StdErr={state['log']}\n   StdIn=/dev/null\n   StdOut={state['log']}")
+        job = words[-1]
+        if not (root() / job).exists():
+            print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
+            return 1
+        state = read(job)
+        code = 0 if state["state"] == "CANCELLED" else state["exit"]
+        told = f"JobId={job} JobName={state['name']} JobState={state['state']} Reason=None ExitCode={code}:0"
+        print(f"{told} StdOut={state['log']}")
     elif words[0] == "requeue":
         write(words[1], requeue=True, state="PENDING")
         send(words[1], "batch", signal.SIGTERM)
@@ -142,7 +159,7 @@ def scancel(words: list[str]) -> int:
 
 
 def main(program: str) -> None:
-    commands = {"sbatch": sbatch, "srun": srun, "scontrol": scontrol, "scancel": scancel}
+    commands = {"sbatch": sbatch, "srun": srun, "squeue": squeue, "scontrol": scontrol, "scancel": scancel}
     sys.exit(commands[program](sys.argv[1:]))
 
 

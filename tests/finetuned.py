@@ -1,20 +1,25 @@
-"""Fine-tuned models that no training made: a run directory for each kind of task."""
+"""Fine-tuned models that no training made: a run directory for each kind of task; and the smallest of what
+`maskwright compare` takes."""
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import yaml
+from safetensors.numpy import save_file
 
 from maskwright.core import storage
 from maskwright.core.finetuning import Task
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, TaskKind
-from maskwright.model.hf.config import LABELLED
+from maskwright.model.hf.config import LABELLED, to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import FORMAT, RunDirectory
 from maskwright.training import checkpoint
@@ -52,3 +57,35 @@ def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float
     checkpoint.save(directory.checkpoints, TrainState(7, parameters), record, keep=1)
     storage.write_json(directory.config, {"format": FORMAT, **record})
     return folder
+
+
+WORDS = ["the", "fox", "saw", "a", "garden", "and", "old", "house", "was", "near", "river", "with", "trees"]
+
+
+def pretrained_folder(folder: Path, tokenizer: str) -> str:
+    """What a pretrained model is to a comparison: a folder whose weights are the same for every seed."""
+    shutil.copytree(tokenizer, folder)
+    (folder / "config.json").write_text(json.dumps(to_hf_config(ROBERTA)))
+    save_file(initial_parameters(ROBERTA, 7), str(folder / "model.safetensors"))
+    return str(folder)
+
+
+def foxes(folder: Path) -> Path:
+    """The YAML of texts that are `good` when they name a fox. There is no `model` in it."""
+    values: dict[str, Any] = {
+        "data": {"max_seq_len": 32},
+        "schedule": {"steps": 10},
+        "batch": {"examples": 16},
+        "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
+        "logging": {"every_steps": 2},
+        "checkpoint": {"save_every_steps": 4},
+    }
+    draw = random.Random(3)
+    for split, count in (("train", 90), ("test", 60)):
+        path = folder / f"{split}.csv"
+        lines = [" ".join(draw.choices(WORDS, k=draw.randint(3, 14))) for _ in range(count)]
+        path.write_text("text,label\n" + "".join(f"{x},{'good' if 'fox' in x.split() else 'bad'}\n" for x in lines))
+        values["data"][split] = str(path)
+    path = folder / "foxes.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path

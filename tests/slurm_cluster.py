@@ -136,7 +136,7 @@ def fake_cluster(folder: Path) -> Iterator[Cluster]:
     environment = _environment(folder)
     (folder / "jobs").mkdir()
     tests = os.path.dirname(fake_slurm.__file__)
-    for name in ("sbatch", "srun", "scontrol", "scancel"):
+    for name in ("sbatch", "srun", "squeue", "scontrol", "scancel"):
         program = folder / "bin" / name
         lines = f"import sys\nsys.path.insert(0, {tests!r})\nfrom fake_slurm import main\nmain({name!r})\n"
         program.write_text(f"#!{sys.executable}\n{lines}")

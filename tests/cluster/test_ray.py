@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 from command_line import COMMAND
+from finetuned import foxes, pretrained_folder
 from private_network import PrivateNetwork, processes, wait_until, why_not
 
 from maskwright.data.store import TokenStore
@@ -277,6 +278,34 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     ended = cluster.ended(cluster.submit("greedy", "--follow", *greedy))
     assert ended.code == 2 and time.monotonic() - began < 60.0, ended
     assert "no room for 2 nodes with 4 GPUs each: the cluster's machines have 2 CPUs, 0 GPUs" in ended.out
+
+
+def test_a_comparison_is_that_of_one_machine(cluster: Cluster) -> None:
+    """Its command is ended while a job trains; the same command waits for that job, and begins none twice."""
+    folder = cluster.folder / "shared"
+    model, task = pretrained_folder(folder / "model", TokenStore(cluster.store).tokenizer_folder), foxes(folder)
+    words = ("compare", model, "--base", "random", "--on", str(task), "--learning-rates", "4e-3", "--seeds", "1")
+    here = cluster.maskwright(*words, "--to", str(folder / "here"))
+    assert here.code == 0, here
+    words += ("--to", str(folder / "there"), "--place", "ray --gpus-per-node 0")
+    process = cluster.start(*COMMAND, *words)
+    wait_until((folder / "there" / "runs" / "foxes" / "random" / "seed-1" / "lock").exists)
+    (command,) = processes("-m", "compare", "--place")
+    os.kill(command, signal.SIGTERM)
+    ended = cluster.ended(process)
+    assert (
+        ended.code == 75 and "the jobs go on: the same command waits for them, and `maskwright stop ray:" in ended.err
+    )
+
+    ended = cluster.maskwright(*words)
+    assert ended.code == 0 and "waiting for the jobs of 1 of these runs" in ended.err, ended
+    jobs = [job for job in json.loads(cluster.maskwright("list", "--json").out) if job["id"].startswith("seed-1-")]
+    assert [(job["state"], job["code"]) for job in jobs] == [("SUCCEEDED", 0)] * 2
+    for name in ("results.json", "verdict.html", "verdict.md"):
+        assert (folder / "there" / name).read_bytes() == (folder / "here" / name).read_bytes()
+
+    log = folder / "there" / "runs" / "foxes" / "random" / "seed-1.log"
+    assert "done: " in log.read_text() and "== Ray job seed-1-" in log.read_text()
 
 
 def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,12 @@ from typer.main import get_command
 
 from maskwright.cli import places
 from maskwright.cli.main import app
-from maskwright.core.errors import InputError
+from maskwright.cli.submit import read_cluster
+from maskwright.core.child import Finetuning
+from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.launch.bucket.place import Bucket
+from maskwright.launch.schedulers.slurm import Slurm
+from maskwright.launch.side_by_side import run_side_by_side
 from maskwright.launch.target import Training, submit
 
 MOST_OPTIONS = 19
@@ -76,6 +81,37 @@ def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path) -> None:
 def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[str], complaint: str) -> None:
     result = cli(*words)
     assert result.code == 2 and result.error.startswith(complaint), result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("vertex", "--place: 'vertex' is no place for many jobs. Fix: ray or slurm, with its options"),
+        ("", "--place: '' is no place"),
+        ("slurm '", '--place: "slurm \'" is no place'),
+        ("ray --gpus 1", "maskwright submit ray: no option --gpus"),
+        ("ray --job-id a", "maskwright submit ray: no option --job-id"),
+        ("slurm --cpus x", "maskwright submit slurm: --cpus: "),
+        ("slurm --sbatch=--array=1", "--sbatch: --array=1 is not yours to say"),
+    ],
+)
+def test_a_place_for_many_jobs_is_written_as_for_submit(cli: Cli, words: str, complaint: str) -> None:
+    result = cli("compare", "model", "--on", "task.yaml", "--place", words)
+    assert result.code == 2 and result.error.startswith(complaint), result.err
+
+
+def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = read_cluster("slurm --cpus 4 --sbatch=--partition=gpu --sbatch=--time=01:00:00")
+    assert found == Slurm(cpus=4, sbatch=("--partition=gpu", "--time=01:00:00"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    one = Finetuning("task.yaml", "/runs/a", (), "/runs/a.log")
+    with pytest.raises(InputError, match="is not installed, or not on the path") as caught:
+        next(run_side_by_side(found, [one], 1))
+    assert caught.value.where == "squeue"
+    with pytest.raises(MaskwrightError, match="no Ray head answers"):
+        next(run_side_by_side(read_cluster("ray --address http://127.0.0.1:9"), [one], 1))
+    with pytest.raises(InputError, match="holds a secret"):
+        next(run_side_by_side(found, [replace(one, overrides=("a=https://me:hunter2@host",))], 1))
 
 
 def test_a_program_submits_as_the_command_line_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

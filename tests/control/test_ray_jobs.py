@@ -9,11 +9,13 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import maskwright, write_config
 from private_network import processes, wait_until
 
+from maskwright.core.child import last_words
 from maskwright.core.errors import InputError, JobError, StoppedEarly
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.ray import jobs, submit
@@ -130,6 +132,7 @@ def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("exec maskwright pretrain a.yaml --run /runs/a/ --num-nodes 2", "/runs/a"),
         ("python -m maskwright pretrain a.yaml --run='/runs/a b'", "/runs/a b"),
+        ("exec maskwright finetune a.yaml --run /runs/a", "/runs/a"),
         ("maskwright evaluate --run /runs/a", None),
         ("maskwright pretrain --run", None),
         ("echo 'pretrain", None),
@@ -159,6 +162,36 @@ def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str,
         conclude(RayJob("a", state, code, None, None, None, why))
     assert caught.value.exit_code == exit_code
     conclude(RayJob("a", "SUCCEEDED", 0, None, None, None, ""))
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "printed", "exit_code", "last"),
+    [
+        ("RUNNING", None, "", None, None),
+        ("SUCCEEDED", 0, "begun\nhost 0 | done: /runs/a\n", 0, "done: /runs/a"),
+        ("FAILED", 2, "host 0 | error: no label\nerror: the job failed\n", 2, "error: no label"),
+        ("STOPPED", None, "host 0 | stopped: saved\n", 75, "stopped: saved"),
+        (
+            "FAILED",
+            127,
+            "sh: maskwright: not found\n",
+            1,
+            "ray:seed-1-a: `maskwright` is not installed on the cluster.",
+        ),
+        (None, None, "", 75, None),
+    ],
+)
+def test_the_end_of_one_of_many_jobs(
+    state: str | None, code: int | None, printed: str, exit_code: int | None, last: str | None, tmp_path: Path
+) -> None:
+    """Below what the run printed, lines of launchers begin with `==`. A head that started again knows no job."""
+    known = [RayJob("seed-1-a", state, code, "/runs/a", 0.0, None, "")] if state else []
+    place, log = Ray(), tmp_path / "a.log"
+    place.__dict__["_head"] = SimpleNamespace(jobs=lambda: known, logs=lambda job: printed)
+    assert place.live(["/runs/a", "/runs/b"]) == ({"/runs/a": "seed-1-a"} if state == "RUNNING" else {})
+    assert place.ended("seed-1-a", str(log)) == exit_code
+    assert log.exists() == (last is not None)
+    assert last is None or last_words(str(log)).startswith(last)
 
 
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,17 +7,21 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from command_line import COMMAND, maskwright
-from safetensors.numpy import save_file
+from finetuned import foxes, pretrained_folder
+from private_network import wait_until
+from slurm_cluster import fake_cluster
 from warm import Popen
 
 from maskwright.core import storage
@@ -26,49 +30,23 @@ from maskwright.core.finetuning import FinetuneConfig, Task
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import Predictions, default_metric, measure
-from maskwright.model.config import ModelConfig
-from maskwright.model.hf.config import to_hf_config
-from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import Budget, FineTuning, LabelledTask, Start, read_starts, read_tasks
 from maskwright.tasks.compared import outcomes, verdict_task
 from maskwright.verdict.metrics import scorer
 from maskwright.verdict.results import read_results
 
-SHAPE = ModelConfig(400, 32, 2, 2, 64, 66)
-WORDS = ["the", "fox", "saw", "a", "garden", "and", "old", "house", "was", "near", "river", "with", "trees"]
+WORDS = ["the", "fox", "garden", "river"]
 
 
 @pytest.fixture
 def model(tmp_path: Path, tokenizer: str) -> str:
-    """What a pretrained model is to a comparison: a folder whose weights are the same for every seed."""
-    folder = tmp_path / "model"
-    shutil.copytree(tokenizer, folder)
-    (folder / "config.json").write_text(json.dumps(to_hf_config(SHAPE)))
-    save_file(initial_parameters(SHAPE, 7), str(folder / "model.safetensors"))
-    return str(folder)
+    return pretrained_folder(tmp_path / "model", tokenizer)
 
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    """Texts that are `good` when they name a fox. There is no `model` in the YAML."""
-    values: dict[str, Any] = {
-        "data": {"max_seq_len": 32},
-        "schedule": {"steps": 10},
-        "batch": {"examples": 16},
-        "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
-        "logging": {"every_steps": 2},
-        "checkpoint": {"save_every_steps": 4},
-    }
-    draw = random.Random(3)
-    for split, count in (("train", 90), ("test", 60)):
-        path = tmp_path / f"{split}.csv"
-        lines = [" ".join(draw.choices(WORDS, k=draw.randint(3, 14))) for _ in range(count)]
-        path.write_text("text,label\n" + "".join(f"{x},{'good' if 'fox' in x.split() else 'bad'}\n" for x in lines))
-        values["data"][split] = str(path)
-    path = tmp_path / "foxes.yaml"
-    path.write_text(yaml.safe_dump(values))
-    return path
+    return foxes(tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -143,6 +121,47 @@ def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Pa
     maskwright(*words, cwd=tmp_path)
     for name in ("results.json", "predictions-*.json", "verdict.*"):
         assert below(stopped, name) == below(folder, name), name
+
+
+ON_SLURM = """
+import sys
+from maskwright.cli.main import main
+from maskwright.launch import side_by_side
+side_by_side.POLL_SECONDS = 1.0
+main()
+"""
+
+
+def test_jobs_of_a_cluster_make_the_same_page(model: str, task: Path, tmp_path: Path) -> None:
+    """The command is stopped while its jobs wait; the same command finds them, and begins none twice."""
+    words: list[object] = ["compare", model, "--base", "random", "--on", task, "--learning-rates", "4e-3"]
+    words += ["--seeds", 1, "--processes-at-once", 2]
+    maskwright(*words, "--to", tmp_path / "here", cwd=tmp_path)
+    with fake_cluster(tmp_path / "slurm") as cluster:
+        go = cluster.folder / "go"
+        begun = [f"until [ -e {go} ]; do sleep 0.1; done", f'exec {sys.executable} -m maskwright "$@"']
+        (cluster.folder / "plan").write_text("\n".join(begun))
+        words += ["--to", tmp_path / "there", "--place", "slurm --restarts 1"]
+        command = [sys.executable, "-c", ON_SLURM, *map(str, words)]
+
+        def start() -> Any:
+            return Popen(command, cwd=tmp_path, env=cluster.environment, stderr=PIPE, text=True)
+
+        def until_it_says(process: Any, said: str) -> str:
+            return next(line for line in process.stderr if said in line)
+
+        with start() as process:
+            wait_until(lambda: (cluster.folder / "jobs" / "2" / "task-0").exists())
+            process.send_signal(signal.SIGTERM)
+            assert "`scancel 1 2` ends them" in until_it_says(process, "the jobs go on")
+            assert process.wait(60) == 75
+        with start() as process:
+            until_it_says(process, "waiting for the jobs of 2 of these runs")
+            go.touch()
+            assert process.wait(240) == 0, process.stderr.read()
+        assert sorted(os.listdir(cluster.folder / "jobs")) == ["1", "2"]
+    for name in ("results.json", "predictions-*.json", "verdict.*"):
+        assert below(tmp_path / "there", name) == below(tmp_path / "here", name), name
 
 
 @pytest.mark.long

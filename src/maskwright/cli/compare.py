@@ -43,6 +43,14 @@ def compare(
         int, typer.Option(metavar="N", help="Seed of the search; the fine-tunings take those after it.", min=0)
     ] = 0,
     processes_at_once: Annotated[int, typer.Option(metavar="N", help="Fine-tunings that run side by side.", min=1)] = 1,
+    place: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Cluster that runs each fine-tuning as a job: ray or slurm, with options of `submit` after it, as in "
+            '"slurm --gpus-per-node 1". All of its machines see the models, the data and --to.',
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of every TASK, as in --set schedule.epochs=5."),
@@ -51,6 +59,9 @@ def compare(
 ) -> None:
     """Fine-tune several models under the same rules, and judge which does better, beyond noise. The same command on the
     same folder goes on."""
+    from functools import partial
+
+    from maskwright.core import child
     from maskwright.core.errors import InputError
     from maskwright.tasks.compare import Budget
     from maskwright.tasks.compared import compare, in_words
@@ -63,7 +74,11 @@ def compare(
         fix = "write positive numbers, each once, as in 1e-4,3e-4,1e-3"
         raise InputError(f"{learning_rates} is no grid", where="--learning-rates", fix=fix)
     budget = Budget(rates, seeds, search_seed)
-    found, report = compare(
-        model, on, to, base=base, budget=budget, overrides=set_ or [], processes_at_once=processes_at_once
-    )
+    side_by_side = partial(child.run_side_by_side, at_once=processes_at_once)
+    if place is not None:
+        from maskwright.cli.submit import read_cluster
+        from maskwright.launch.side_by_side import run_side_by_side
+
+        side_by_side = partial(run_side_by_side, read_cluster(place), at_once=processes_at_once)
+    found, report = compare(model, on, to, base=base, budget=budget, overrides=set_ or [], side_by_side=side_by_side)
     print_result(in_words(found, report, to), report.to_json(), as_json)

@@ -20,6 +20,8 @@ PLACES = {
     "env": "Train on the hosts of an environment on Google Cloud (`maskwright env`).",
     "bucket": "Train on hosts whose agents wait for a job in a bucket.",
 }
+CLUSTERS = ("ray", "slurm")
+"""Those that take many jobs, for `compare --place`."""
 RUNS = "Run directory (or a copy's URL), ray:ID, vertex:PROJECT/REGION/ID, an environment YAML or gs://…/job.json."
 
 

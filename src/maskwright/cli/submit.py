@@ -5,6 +5,7 @@ The job is the very command that a person would type there."""
 from __future__ import annotations
 
 import inspect
+import shlex
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -13,8 +14,10 @@ from typer.core import TyperGroup
 
 from maskwright.cli import options as common
 from maskwright.cli.options import all_overrides, app, plain
-from maskwright.cli.places import PLACES, place
+from maskwright.cli.places import CLUSTERS, PLACES, place
+from maskwright.core.errors import InputError
 from maskwright.launch import target
+from maskwright.launch.side_by_side import Cluster
 from maskwright.launch.target import Place, Training
 
 REQUIRED = inspect.Parameter.empty
@@ -54,27 +57,60 @@ class Places(TyperGroup):
 
 def _function(kind: type[Place]) -> Any:
     """What runs, with a signature for typer: the place's arguments, what every run has, the place's options."""
-    hints = get_type_hints(kind, include_extras=True)
-    own = {field.name: (hints[field.name], field.default) for field in fields(kind)}  # type: ignore[arg-type]
+    own = _fields(kind)
     shared = {name: given for name, given in OF_TRAINING.items() if name not in kind.leaves_out}
 
     def submit(**given: Any) -> None:
         spelt = [given.pop(name) for name in ("overrides", "simulated_gpus", "b_size", "datapath")]
         dry_run, finetune = given.pop("dry_run", False), given.pop("finetune", False)
         command = {name: given.pop(name) for name in OF_TRAINING if name in given}
-        options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         command |= {"overrides": tuple(all_overrides(*spelt)), "verb": "finetune" if finetune else "pretrain"}
-        target.submit(kind(**options), Training(**command), dry_run=dry_run)
+        target.submit(_made(kind, given), Training(**command), dry_run=dry_run)
 
     arguments = {name: _typed(name, *own.pop(name)) for name in list(own) if get_args(own[name][0])[1].argument}
     asked = arguments | shared | {name: _typed(name, *given) for name, given in own.items()}
-    submit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    submit.__signature__ = _signature(asked)  # type: ignore[attr-defined]
+    return submit
+
+
+def read_cluster(text: str) -> Cluster:
+    """A place for many jobs as `compare --place` has it: its name and its options, in the words of `submit`."""
+    try:
+        name, *words = shlex.split(text)
+    except ValueError:
+        name, words = "", []
+    if name not in CLUSTERS:
+        fix = f'{" or ".join(CLUSTERS)}, with its options after it, as in "slurm --gpus-per-node 1"'
+        raise InputError(f"{text[:80]!r} is no place for many jobs", where="--place", fix=fix)
+    kind: Any = place(name)
+    own = {field: _typed(field, *given) for field, given in _fields(kind).items() if field not in kind.of_one_job}
+
+    def make(**given: Any) -> Any:
+        return _made(kind, given)
+
+    make.__signature__ = _signature(own)  # type: ignore[attr-defined]
+    made = typer.Typer(**plain)
+    made.command(name, add_help_option=False)(make)
+    return typer.main.get_command(made)(words, prog_name=f"maskwright submit {name}", standalone_mode=False)
+
+
+def _fields(kind: type[Place]) -> dict[str, tuple[Any, Any]]:
+    """What its options are made of."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: (hints[field.name], field.default) for field in fields(kind)}  # type: ignore[arg-type]
+
+
+def _made(kind: Any, given: dict[str, Any]) -> Any:
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+
+
+def _signature(asked: dict[str, tuple[Any, Any]]) -> inspect.Signature:
+    return inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
             for name, (annotation, default) in asked.items()
         ]
     )
-    return submit
 
 
 def _typed(name: str, annotation: Any, default: Any) -> tuple[Any, Any]:

@@ -8,10 +8,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from maskwright.core.parent import PARENT
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """`maskwright finetune` as a value."""
+
+    config: str
+    """Location of the YAML."""
+    run: str
+    """Run directory."""
+    overrides: tuple[str, ...]
+    """Of the configuration, as KEY=VALUE."""
+    log: str
+    """File that what it prints is added to."""
+
+    def words(self) -> list[str]:
+        keys = [word for text in self.overrides for word in ("--set", text)]
+        return ["finetune", self.config, "--run", self.run, *keys]
+
+
+SideBySide = Callable[[Sequence[Finetuning]], Generator[tuple[int, int], None, None]]
+"""Makes such runs, and yields (place in the sequence, exit code) as they end."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -33,11 +56,9 @@ def run(words: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def run_side_by_side(
-    commands: Sequence[tuple[Sequence[str], str]], at_once: int
-) -> Generator[tuple[int, int], None, None]:
-    """Runs `maskwright WORDS` for each (words, log), `at_once` of them at a time; what they print is added to the file
-    `log`. Yields (place in `commands`, exit code) as they end. None outlives this process, even when it is killed.
+def run_side_by_side(commands: Sequence[Finetuning], at_once: int = 1) -> Generator[tuple[int, int], None, None]:
+    """Runs them on this machine, `at_once` of them at a time. Yields (place in `commands`, exit code) as they end. None
+    outlives this process, even when it is killed.
 
     Closing the iterator stops those that run, and waits for them.
     """
@@ -45,10 +66,10 @@ def run_side_by_side(
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                number, (words, log) = waiting.pop(0)
-                with signals_wait(), open(log, "ab") as file:
+                number, command = waiting.pop(0)
+                with signals_wait(), open(command.log, "ab") as file:
                     running[number] = subprocess.Popen(
-                        [sys.executable, "-m", "maskwright", *words],
+                        [sys.executable, "-m", "maskwright", *command.words()],
                         env={**os.environ, PARENT: str(os.getpid())},
                         stdin=subprocess.DEVNULL,
                         stdout=file,
@@ -66,6 +87,15 @@ def run_side_by_side(
             process.terminate()
         for process in running.values():
             process.wait()
+
+
+def last_words(log: str) -> str:
+    """The last line that a run has printed; launchers may have added theirs below it."""
+    lines: list[str] = []
+    with suppress(FileNotFoundError), open(log, encoding="utf-8", errors="replace") as file:
+        lines = file.read().splitlines()
+    own = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd"))]
+    return (own or lines or ["it said nothing"])[-1]
 
 
 @contextmanager

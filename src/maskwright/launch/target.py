@@ -99,9 +99,14 @@ class Place(Protocol):
 
 def submit(place: Place, command: Training, *, dry_run: bool = False) -> None:
     """Raises `InputError` where the command holds what others must not see: it can be read where it runs."""
+    require_clean(place, command)
+    place.submit(command, dry_run=dry_run)
+
+
+def require_clean(place: Place, command: Training) -> None:
+    """Raises `InputError` where they hold what others must not see."""
     setup = getattr(place, "setup", None)
     _require_clean([("command", word) for word in command.words()] + [("setup", setup or "")])
-    place.submit(command, dry_run=dry_run)
 
 
 def values_of(names: Iterable[str]) -> dict[str, str]:

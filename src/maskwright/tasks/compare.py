@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from maskwright.core import storage
-from maskwright.core.child import run_side_by_side
+from maskwright.core.child import Finetuning, SideBySide, last_words
 from maskwright.core.config import flat
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
@@ -39,6 +40,8 @@ NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
 """Metrics that choose a checkpoint but are no score of `verdict.results`."""
 OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate")
 """What differs between the runs of a comparison."""
+SEEN_SECONDS = 60.0
+"""In which a network file system shows what another machine has written (`acdirmax` of NFS)."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +136,11 @@ class FineTuning:
         status = self.directory.read_status()
         return status.message if status and status.exit == HealthError.exit_code else ""
 
-    def words(self, overrides: Sequence[str]) -> list[str]:
+    def command(self, overrides: Sequence[str]) -> Finetuning:
         keys = ["logging.tensorboard=false", "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
         keys += ["data.test=null"] if self.search else []
-        return ["finetune", self.task.location, "--run", self.folder, *(w for key in keys for w in ("--set", key))]
+        return Finetuning(self.task.location, self.folder, tuple(keys), self.log)
 
 
 # ---- what is compared ------------------------------------------------------------------------------------------------
@@ -335,27 +338,27 @@ def with_last_finite_weights(run: FineTuning) -> FineTuning:
     return replace(run, start=start, number=0, rate=1e-30, folder=f"{run.folder}-last-finite", more=more)
 
 
-def make_all(comparison: Comparison, at_once: int) -> tuple[Chosen, list[FineTuning]]:
+def make_all(comparison: Comparison, side_by_side: SideBySide) -> tuple[Chosen, list[FineTuning]]:
     """(the rates, the runs of the fresh seeds)."""
     tried = searches(comparison)
-    make(tried, comparison, at_once, "search")
+    make(tried, comparison, side_by_side, "search")
     chosen = choose_rates(comparison, tried)
     runs = finals(comparison, chosen)
-    make(runs, comparison, at_once, "fine-tune")
+    make(runs, comparison, side_by_side, "fine-tune")
     if stopped := [with_last_finite_weights(run) for run in runs if not run.ended]:
-        make(stopped, comparison, at_once, "score")
+        make(stopped, comparison, side_by_side, "score")
     return chosen, runs
 
 
-def make(runs: Sequence[FineTuning], comparison: Comparison, at_once: int, label: str) -> None:
+def make(runs: Sequence[FineTuning], comparison: Comparison, side_by_side: SideBySide, label: str) -> None:
     """Makes what is missing. Raises `JobError` for a run that failed, `StoppedEarly` for one that somebody stopped."""
     left = [run for run in runs if not run.ended and not run.fault]
     for run in left:
         storage.make_folder(os.path.dirname(run.folder))
-    commands = [(run.words(comparison.overrides), run.log) for run in left]
+    commands = [run.command(comparison.overrides) for run in left]
     with (
         progress(label, len(runs), "runs", done=len(runs) - len(left)) as bar,
-        closing(run_side_by_side(commands, at_once)) as ends,
+        closing(side_by_side(commands)) as ends,
     ):
         for number, code in ends:
             _require_end(left[number], code)
@@ -366,19 +369,24 @@ def make(runs: Sequence[FineTuning], comparison: Comparison, at_once: int, label
 
 
 def _require_end(run: FineTuning, code: int) -> None:
-    if code == StoppedEarly.exit_code:
-        raise StoppedEarly(f"{run.name} was stopped; the same command goes on", reason="asked")
-    if code == HealthError.exit_code and run.fault:
-        warn(f"{run.name}: {run.fault}")
-    elif code or not run.ended:
-        with open(run.log, encoding="utf-8", errors="replace") as file:
-            last = (file.read().splitlines() or ["it said nothing"])[-1]
-        fix = "mend it, then run the same command again; finished runs are kept"
-        raise JobError(f"{run.name}, ended with code {code} ({last})", 2 if code == 2 else 1, where=run.log, fix=fix)
-    else:
+    until = time.monotonic() + SEEN_SECONDS
+    while code in (0, HealthError.exit_code) and not (run.ended or run.fault) and time.monotonic() < until:
+        time.sleep(0.2)
+    if run.ended and code in (0, StoppedEarly.exit_code):  # which is also what is said of a job that nobody knows
         split = "validation" if run.search else "test"
         scores = storage.read_json(run.directory.path(RESULTS))[split]
         say(f"{run.name}: {split} {run.task.metric} {scores[run.task.metric]:.4f}")
+    elif run.fault:
+        warn(f"{run.name}: {run.fault}")
+    elif code == StoppedEarly.exit_code:
+        raise StoppedEarly(f"{run.name} was stopped; the same command goes on", reason="asked")
+    elif code == 0:
+        fix = "give --to a folder that all machines of the cluster see under the same path"
+        raise JobError(f"{run.name}, has ended, and its results are not there", 2, where=run.folder, fix=fix)
+    else:
+        fix = "mend it, then run the same command again; finished runs are kept"
+        what = f"{run.name}, ended with code {code} ({last_words(run.log)})"
+        raise JobError(what, 2 if code == 2 else 1, where=run.log, fix=fix)
 
 
 def validation_score(run: FineTuning) -> float:

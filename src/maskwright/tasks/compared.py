@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from maskwright.core import storage
+from maskwright.core.child import SideBySide, run_side_by_side
 from maskwright.core.errors import InputError
 from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.metrics import KINDS, NO_LABEL, span_kinds, spans_of, truth
@@ -46,7 +47,7 @@ def compare(
     base: str | None = None,
     budget: Budget,
     overrides: Sequence[str] = (),
-    processes_at_once: int = 1,
+    side_by_side: SideBySide = run_side_by_side,
 ) -> tuple[verdict.Results, Report]:
     """Makes or continues the comparison in `folder`, and writes `results.json`, `verdict.html` and `verdict.md` there.
 
@@ -59,7 +60,7 @@ def compare(
     with storage.locked(os.path.join(comparison.folder, "lock"), remove=True):
         open_folder(comparison)
         comparison = random_folders(comparison)
-        found = results_of(comparison, *make_all(comparison, processes_at_once))
+        found = results_of(comparison, *make_all(comparison, side_by_side))
         verdict.write_results(os.path.join(comparison.folder, RESULTS), found)
         report = judge(found)
         write_page(os.path.join(comparison.folder, PAGE), found, report)

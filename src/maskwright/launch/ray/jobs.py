@@ -45,7 +45,7 @@ class RayJob:
     code: int | None
     """The entrypoint's exit code, where Ray knows it."""
     run: str | None
-    """Its run directory; None for what is no `maskwright pretrain`."""
+    """Its run directory; None for what is no training of ours."""
     began: float | None
     ended: float | None
     why: str
@@ -215,7 +215,7 @@ def _run_of(entrypoint: str) -> str | None:
         words = shlex.split(entrypoint)
     except ValueError:
         return None
-    if "pretrain" not in words:
+    if not {"pretrain", "finetune"} & set(words):
         return None
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if (word == "--run" and following) or word.startswith("--run="):

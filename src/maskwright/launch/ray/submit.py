@@ -11,17 +11,19 @@ import secrets
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated
+from functools import cached_property
+from typing import Annotated, ClassVar
 
 from maskwright.core.console import say
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.launch import cluster
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
-from maskwright.launch.ray.jobs import ID, Address, Cluster, find_address, follow_to_its_end
+from maskwright.launch.ray.jobs import ID, Address, Cluster, conclude, find_address, follow_to_its_end
+from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import Env, Option, Place, Restarts, Training, values_of
 
 LARGEST_FOLDER_BYTES = 100 << 20
@@ -46,6 +48,8 @@ class Ray(Place):
     env: Env = ()
     restarts: Restarts = 3
 
+    of_one_job: ClassVar[frozenset[str]] = frozenset({"job_id", "follow"})
+
     def __post_init__(self) -> None:
         if self.job_id is not None and not ID.fullmatch(self.job_id):
             fix = "letters, digits, '.', '_' and '-', at most 100"
@@ -53,34 +57,74 @@ class Ray(Place):
 
     def submit(self, command: Training, *, dry_run: bool) -> None:
         """Prints the ID of the job, unless it is followed."""
-        config, text = cluster.read(command)
-        require_lasting(command.run, config.locations, self.working_dir)
-        values = self.values()
-        variables = {STOP_WAIT: str(cluster.grace_seconds(config) + BEYOND_GRACE_SECONDS), **values}
-        config_name = os.path.basename(command.config)
-        entrypoint = self.entrypoint(replace(command, config=config_name))
         if dry_run:
+            entrypoint, variables, _ = self._request(command)
             folder = f"{self.working_dir} and " if self.working_dir else ""
             print(f"address      {find_address(self.address)}\nentrypoint   {entrypoint}")
-            print(f"uploaded     {folder}{config_name}")
-            for name, value in (variables | dict.fromkeys(values, "***")).items():
+            print(f"uploaded     {folder}{os.path.basename(command.config)}")
+            for name, value in (variables | dict.fromkeys(self.env, "***")).items():
                 print(f"environment  {name}={value}")
             return
-        with _packed(self.working_dir, config_name, text) as folder:
-            head, name = Cluster(self.address), self.name(command.run)
-            _refuse_doubles(head, name, command.run)
+        name = self._send(command)
+        say(f"ray:{name}: submitted to {self._head.address}")
+        if self.follow:
+            return follow_to_its_end(self._head, name)
+        say(f"follow it with `maskwright logs ray:{name} --follow`, end it with `maskwright stop ray:{name}`")
+        print(name)
+
+    @cached_property
+    def _head(self) -> Cluster:
+        return Cluster(self.address)
+
+    def _request(self, command: Training) -> tuple[str, dict[str, str], str]:
+        """(entrypoint, environment, the configuration's text)."""
+        config, text = cluster.read(command)
+        require_lasting(command.run, config.locations, self.working_dir)
+        variables = {STOP_WAIT: str(cluster.grace_seconds(config) + BEYOND_GRACE_SECONDS), **self.values()}
+        return self.entrypoint(replace(command, config=os.path.basename(command.config))), variables, text
+
+    def _send(self, command: Training) -> str:
+        """Its ID."""
+        entrypoint, variables, text = self._request(command)
+        with _packed(self.working_dir, os.path.basename(command.config), text) as folder:
+            name = self.name(command.run)
+            _refuse_doubles(self._head, name, command.run)
             os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # the folder is uploaded as it is
-            head.submit(
+            self._head.submit(
                 entrypoint=entrypoint,
                 submission_id=name,
                 runtime_env={"working_dir": folder, "env_vars": variables},
                 metadata={RESTARTS_KEY: str(self.restarts)},
             )
-        say(f"ray:{name}: submitted to {head.address}")
-        if self.follow:
-            return follow_to_its_end(head, name)
-        say(f"follow it with `maskwright logs ray:{name} --follow`, end it with `maskwright stop ray:{name}`")
-        print(name)
+        return name
+
+    # ---- many jobs: `launch.side_by_side` ------------------------------------------------------------------------
+
+    def begin(self, command: Training, log: str) -> str:
+        return self._send(command)
+
+    def live(self, runs: Sequence[str]) -> dict[str, str]:
+        return {job.run: job.id for job in self._head.jobs() if not job.over and job.run and job.run in runs}
+
+    def ended(self, job: str, log: str) -> int | None:
+        found = next((one for one in self._head.jobs() if one.id == job), None)
+        if found is None:  # a head that started again has forgotten its jobs
+            return GONE
+        if not found.over:
+            return None
+        lines, code, why = self._head.logs(job).splitlines(), 0, "done"
+        try:
+            conclude(found)
+        except MaskwrightError as error:
+            code, why = error.exit_code, str(error)
+        own = [line.removeprefix("host 0 | ") for line in lines if line.startswith("host ")]
+        told = [f"== {line}" for line in lines if not line.startswith("host ")]
+        with open(log, "a", encoding="utf-8") as file:
+            file.writelines(redact(line) + "\n" for line in [*told, *own, f"== {why}" if own else why])
+        return code
+
+    def ending(self, jobs: Iterable[str]) -> str:
+        return "; ".join(f"maskwright stop ray:{job}" for job in jobs)
 
     def entrypoint(self, command: Training) -> str:
         """What was not asked for, the driver chooses. `exec`, so that no shell stands between Ray and the exit code."""

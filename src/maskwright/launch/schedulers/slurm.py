@@ -9,22 +9,28 @@ before 75, and 75 before 0.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from subprocess import CompletedProcess
+from typing import Annotated, ClassVar
 
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.parent import REASON_FILE, WISHES
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
+from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import JobName, Option, Place, Restarts, Training
 
 BEFORE_SECONDS = 30
 """Between the end of the grace period and the time limit."""
-SBATCH_SECONDS = 120.0
+ANSWER_SECONDS = 120.0
+OF_THE_CLUSTER = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
+"""States of a job that the cluster or a person ended, so that the same command continues the run."""
 
 TASK = rf"""
 trap : TERM
@@ -32,6 +38,10 @@ trap : TERM
 export {REASON_FILE}
 if [ "$SLURM_NNODES" -gt 1 ]; then
   set -- "$@" --num-nodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --rendezvous "$MASKWRIGHT_RENDEZVOUS"
+fi
+if ! command -v "$1" >/dev/null; then
+  echo "error: $1 is not on the PATH of $(hostname). Fix: submit from a folder whose .venv all nodes see" >&2
+  exit 201
 fi
 "$@"
 code=$?
@@ -105,6 +115,8 @@ class Slurm(Place):
     setup: Annotated[str | None, Option("Shell command that each node runs at each start.", "COMMAND")] = None
     restarts: Restarts = 3
 
+    of_one_job: ClassVar[frozenset[str]] = frozenset({"name"})
+
     def __post_init__(self) -> None:
         for option in self.sbatch:
             if not re.fullmatch(r"--[a-z][a-z-]*(=[^\s'\"#]+)?", option):
@@ -118,24 +130,67 @@ class Slurm(Place):
 
     def submit(self, command: Training, *, dry_run: bool) -> None:
         """Prints the number of the job, or with `dry_run` the script."""
-        config, _ = cluster.read(command)
         name = cluster.name_for(command.run, self.name)
-        command = cluster.sized(command, config, self.num_nodes, self.gpus_per_node)
-        text = script(self, name, command, cluster.grace_seconds(config))
+        text = script(self, name, command, f"{name}-%j.log")
         if dry_run:
             return print(text, end="")
-        _sbatch(text, name)
+        job = _sbatch(text)
+        print(job)
+        say(f"job {job}: its log is {name}-{job}.log; scancel {job} saves and ends it, to be continued")
+
+    # ---- many jobs: `launch.side_by_side` ------------------------------------------------------------------------
+
+    def begin(self, command: Training, log: str) -> str:
+        for option in self.sbatch:
+            if option.partition("=")[0] in ("--job-name", "--output", "--error"):
+                what = f"{option} cannot be the same for many jobs"
+                raise InputError(what, where="--sbatch", fix="leave it out; each run has its log beside its folder")
+        return _sbatch(script(self, _name_of(command.run), command, shlex.quote(log.replace("%", "%%"))))
+
+    def live(self, runs: Sequence[str]) -> dict[str, str]:
+        found = _ask(["squeue", "--me", "--noheader", "--format=%i %j"])
+        if found.returncode:
+            raise MaskwrightError(_complaint(found), where="squeue", fix="see `sinfo`")
+        jobs = {name: job for job, _, name in (line.partition(" ") for line in found.stdout.splitlines())}
+        return {run: jobs[name] for run in runs if (name := _name_of(run)) in jobs}
+
+    def ended(self, job: str, log: str) -> int | None:
+        found = _ask(["scontrol", "show", "job", "-o", job])
+        if found.returncode:  # some minutes after its end (MinJobAge)
+            return GONE
+        told = dict(re.findall(r"(\w+)=(\S+)", found.stdout))
+        state, reason, code = told["JobState"], told["Reason"], int(told["ExitCode"].partition(":")[0])
+        if state in ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING"):
+            return None
+        if code or state == "COMPLETED":
+            return code
+        with open(log, "a", encoding="utf-8") as file:
+            unseen = f"; does its node see {os.path.dirname(log)}?" if reason == "JobLaunchFailure" else ""
+            file.write(f"job {job} ended as {state}, {reason}{unseen}\n")
+        return GONE if state in OF_THE_CLUSTER else 1
+
+    def ending(self, jobs: Iterable[str]) -> str:
+        return " ".join(["scancel", *jobs])
 
 
-def script(place: Slurm, name: str, command: Training, grace_seconds: int) -> str:
-    """The whole of it. It holds no value of a variable: sbatch hands on the environment."""
+def _name_of(run: str) -> str:
+    """What a job of many is found again by."""
+    readable = cluster.name_for("-".join(run.split(os.sep)[-3:]))
+    return f"{readable[:27].strip('-')}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
+
+
+def script(place: Slurm, name: str, command: Training, log: str) -> str:
+    """The whole of it. It holds no value of a variable: sbatch hands on the environment. `log`: its file, as sbatch
+    writes it."""
+    config, _ = cluster.read(command)
+    command = cluster.sized(command, config, place.num_nodes, place.gpus_per_node)
     header = {
         "job-name": name,
         "nodes": str(place.num_nodes),
         "ntasks-per-node": "1",
-        "output": f"{name}-%j.log",
+        "output": log,
         "open-mode": "append",
-        "signal": f"B:USR1@{grace_seconds + BEFORE_SECONDS}",
+        "signal": f"B:USR1@{cluster.grace_seconds(config) + BEFORE_SECONDS}",
         **({"gpus-per-node": str(place.gpus_per_node)} if place.gpus_per_node else {}),
         **({"cpus-per-task": str(place.cpus)} if place.cpus else {}),
     }
@@ -163,13 +218,19 @@ def _folder(place: Slurm) -> Sequence[str]:
     return [*lines, '[ ! -d .venv/bin ] || export PATH="$PWD/.venv/bin:$PATH"']
 
 
-def _sbatch(text: str, name: str) -> None:
-    absent = "run it on a login node of the cluster, or --dry-run and copy the script there"
-    silent = "see `sinfo`, and `squeue --me` before another try"
-    done = cluster.ask(["sbatch", "--parsable"], text, SBATCH_SECONDS, absent=absent, silent=silent)
+def _sbatch(text: str) -> str:
+    """The number of the job."""
+    done = _ask(["sbatch", "--parsable"], text)
     if done.returncode:
-        complaint = " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"
-        raise MaskwrightError(complaint, where="sbatch", fix="as sbatch says; --sbatch gives it more options")
-    job = done.stdout.strip().partition(";")[0]
-    print(job)
-    say(f"job {job}: its log is {name}-{job}.log; scancel {job} saves and ends it, to be continued")
+        raise MaskwrightError(_complaint(done), where="sbatch", fix="as sbatch says; --sbatch gives it more options")
+    return done.stdout.strip().partition(";")[0]
+
+
+def _ask(words: list[str], text: str = "") -> CompletedProcess[str]:
+    absent = "run it on a login node of the cluster, or `submit slurm --dry-run` and copy the script there"
+    silent = "see `sinfo`, and `squeue --me` before another try"
+    return cluster.ask(words, text, ANSWER_SECONDS, absent=absent, silent=silent)
+
+
+def _complaint(done: CompletedProcess[str]) -> str:
+    return " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"
