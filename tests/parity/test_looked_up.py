@@ -26,7 +26,10 @@ SHAPE = ModelConfig(
     num_labels=3,
 )
 SEEN = np.array([1, 3, 7, 20, 21, 22, 60, 100, 197])
-TABLES = {"roberta": "roberta.embeddings.word_embeddings.weight", "modernbert": "model.embeddings.tok_embeddings.weight"}
+TABLES = {
+    "roberta": "roberta.embeddings.word_embeddings.weight",
+    "modernbert": "model.embeddings.tok_embeddings.weight",
+}
 
 
 def batch(ids: np.ndarray) -> Batch:
