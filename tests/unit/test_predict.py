@@ -146,14 +146,23 @@ def test_questions_get_answers(tokenizer: str, tmp_path: Path) -> None:
         sides[0].append(said.start_logits[0].numpy())
         sides[1].append(said.end_logits[0].numpy())
     starts, ends = map(np.concatenate, sides)
-    for extra, none in (((), False), (("--no-answer",), True)):
-        out = tmp_path / "out.csv"
-        predicted(run, "--input", source, "--output", out, "--max-seq-len", 64, *extra)
+    # Length, windows and whether there may be no answer are those of training, for the exported folder too.
+    assert model.config.task_specific_params["question-answering"] == {
+        "max_seq_len": 64,
+        "doc_stride": task.doc_stride,
+        "max_answer_len": task.max_answer_length,
+        "handle_impossible_answer": True,
+    }
+    out, answers = tmp_path / "out.csv", tmp_path / "answers.json"
+    for extra, none in (((), True), (("--always-answer",), False)):
         expected = best_answers(encoded, examples, starts, ends, task.max_answer_length, may_be_none=none)
+        predicted(run, "--input", source, "--output", out, *extra)
         with out.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        assert [row["answer"] for row in rows] == expected and any(expected)
+        assert [row["answer"] for row in rows] == expected and any(expected) and all(expected) is not none
         assert [row["id"] for row in rows] == [one["id"] for one in records]
+        predicted(tmp_path / "model", "--input", source, "--output", answers, *extra)
+        assert json.loads(answers.read_text()) == {row["id"]: row["answer"] for row in rows}
 
 
 def test_mistakes_are_one_line_and_write_nothing(
@@ -168,7 +177,18 @@ def test_mistakes_are_one_line_and_write_nothing(
     gap.write_text("text\nA fox.\n ,\n")
     gap.write_text('text\nA fox.\n" "\nA dog.\n')
     out = tmp_path / "out.csv"
+    asks = finished_run(tmp_path / "asks", shape("roberta", "question_answering"), tokenizer)
+    asked = '"question": "Who?", "context": "A fox."}\n'
+    (tmp_path / "ids.jsonl").write_text(f'{{"id": 7, {asked}' * 2)
+    (tmp_path / "no_ids.jsonl").write_text("{" + asked)
+    answers = tmp_path / "answers.json"
     cases: list[tuple[tuple[Any, ...], str]] = [
+        ((run, "--input", good, "--output", answers), "is of a kind that cannot be written"),
+        (
+            (asks, "--input", tmp_path / "ids.jsonl", "--output", answers),
+            "ids.jsonl:2: has the id of line 1, '7', under",
+        ),
+        ((asks, "--input", tmp_path / "no_ids.jsonl", "--output", answers), "no_ids.jsonl:1: has no id, under which"),
         ((plain, "--input", good), "is a RobertaForMaskedLM, which has learnt no task. Fix: fine-tune it first"),
         (
             (run, "--input", other),

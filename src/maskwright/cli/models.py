@@ -357,13 +357,24 @@ def quickstart(
     minutes: Annotated[float, typer.Option(metavar="N", help="Minutes to train for, roughly.", min=0.01)] = 2.0,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
+    verdict: Annotated[
+        bool,
+        typer.Option("--verdict", help="Also compare the model with random weights, on labels that the text has."),
+    ] = False,
 ) -> None:
     """Train, evaluate and export a small model on this machine, offline, in a few minutes."""
     from maskwright.core.extras import require
     from maskwright.tasks import quickstart as task
 
     require("torch")  # before the minutes that its own commands take until they miss it
-    task.quickstart(text or [], to, architecture=architecture, minutes=minutes, layout=layout, text_column=text_column)
+    task.quickstart(
+        *(text or [], to),
+        architecture=architecture,
+        minutes=minutes,
+        layout=layout,
+        text_column=text_column,
+        verdict=verdict,
+    )
 
 
 @app.command("schema")
