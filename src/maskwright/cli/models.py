@@ -47,6 +47,21 @@ Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Address on machine 0 where several machines meet.")
 ]
 
+Labelled = Annotated[
+    str | None,
+    typer.Option(
+        "--input", metavar="FILE", help="Only for fine-tuned models: labelled examples; the run's own when not given."
+    ),
+]
+ScoresPage = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="FILE",
+        help="Only for fine-tuned models: also write all of it to an .html page, with a reliability plot.",
+    ),
+]
+
 if TYPE_CHECKING:
     from maskwright.tasks.prepared import Prepared
 
@@ -195,14 +210,8 @@ def evaluate(
     seq_len: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens in a row; the run's own number when not given.")
     ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            metavar="FILE",
-            help="Only for fine-tuned models: labelled examples; the run's own when not given.",
-        ),
-    ] = None,
+    source: Labelled = None,
+    to: ScoresPage = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -220,12 +229,18 @@ def evaluate(
         fix = "give one of them"
         raise InputError("--store, --blimp, --text and --input are measured one at a time", fix=fix)
     trained, engine = load_model(model), Engine(device=device)
-    if source is not None:
+    if (source or to) is not None:
         trained.require_task()
     if trained.task is not None and (blimp or text or store) is None:
+        from maskwright.labels.write import require_writable
         from maskwright.tasks.scores import judge
+        from maskwright.tasks.scores_page import write_page
 
+        if to is not None:
+            require_writable(to, [".html"])
         scores = judge(trained, source, device)
+        if to is not None:
+            write_page(to, scores)
         print_result(scores.report(), scores.to_json(), as_json)
         return
     if seq_len is not None and not 8 <= seq_len <= trained.config.max_seq_len:
