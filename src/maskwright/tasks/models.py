@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -67,10 +67,12 @@ def load_model(location: str) -> TrainedModel:
             raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
         parameters, step = loaded[0].parameters, loaded[0].step
         tokenizer = directory.path("tokenizer")
-        vocabulary, (labels, task) = read_vocabulary(tokenizer), _recorded_task(record, config, directory.config)
-        longest = task and (record["config"].get("data.max_seq_len") or min(default_row(task), config.max_seq_len))
-        learnt = (labels, task, longest, record.get("may_be_none"))
-        return TrainedModel(location, config, parameters, tokenizer, vocabulary, record, step, *learnt)
+        labels, task = _recorded_task(record, config, directory.config)
+        found = TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step, labels)
+        if task is None:
+            return found
+        longest = record["config"].get("data.max_seq_len") or min(default_row(task), config.max_seq_len)
+        return replace(found, task=task, max_seq_len=longest, may_be_none=record.get("may_be_none"))
     if not os.path.isdir(location):
         raise InputError("is not a folder", where=location, fix="give a run directory or a Hugging Face folder")
     config, parameters = read_model_folder(location)
@@ -78,15 +80,14 @@ def load_model(location: str) -> TrainedModel:
     if vocabulary.size > config.vocab_size:
         what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
         raise InputError(what, where=location, fix="put the tokenizer that belongs to the model into its folder")
-    labels = read_labels(location, config)
+    found = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
     if config.task == "masked_lm":
-        return TrainedModel(location, config, parameters, location, vocabulary)
+        return found
     use = read_use(location, config)
     own = {"doc_stride": use.get("doc_stride"), "max_answer_length": use.get("max_answer_len")}
-    task = Task(kind=config.task, **{key: value for key, value in own.items() if value is not None})
+    task = Task(kind=config.task).model_copy(update={key: value for key, value in own.items() if value is not None})
     none = use.get("handle_impossible_answer")
-    learnt = (labels, task, use.get("max_seq_len"), None if none is None else bool(none))
-    return TrainedModel(location, config, parameters, location, vocabulary, None, None, *learnt)
+    return replace(found, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
 
 
 def load_best(directory: RunDirectory) -> tuple[TrainState, dict[str, Any]] | None:
