@@ -51,6 +51,8 @@ def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float
         "task": None if config.task == "masked_lm" else Task(kind=config.task, doc_stride=8).model_dump(),
         **texts,
     }
+    if config.task == "question_answering":
+        record["may_be_none"] = True
     directory = RunDirectory(str(folder))
     os.makedirs(directory.location)
     shutil.copytree(tokenizer, directory.path("tokenizer"))

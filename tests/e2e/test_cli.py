@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +20,19 @@ import pytest
 import warm
 from command_line import COMMAND, maskwright, write_config
 from conftest import SHARED
+from safetensors.numpy import save_file
 
 from maskwright.cloud.provision.image import pack
+from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.data.store import TokenStore
 from maskwright.drills.verify_resume import compare
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks import quickstart
+from maskwright.text.docstrings import docstrings, gather
+from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,8 +168,8 @@ def wheel(tmp_path: Path) -> Path:
 def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> None:
     """By the wheel alone, in a folder without the repository."""
     maskwright = partial(command_line.maskwright, command=[str(wheel)], popen=subprocess.Popen)
-    quickstart = ("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05)
-    out = maskwright(*quickstart, cwd=tmp_path)
+    words = ("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05)
+    out = maskwright(*words, cwd=tmp_path)
     for command in (
         "text audit",
         "tokenizer train",
@@ -178,7 +188,7 @@ def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> No
     with warm.Popen(other, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 2 and "holds a quickstart with --architecture modernbert" in errors
-    again = maskwright(*quickstart, cwd=tmp_path)
+    again = maskwright(*words, cwd=tmp_path)
     assert "$ maskwright tokenizer train" not in again and "after training" in again
     short = ("--set", "data.store=qs/store", "--set", "schedule.steps=3", "--set", "schedule.warmup_steps=1")
     maskwright("pretrain", "nano", "--run", "run", *short, cwd=tmp_path)
@@ -218,8 +228,6 @@ def test_too_little_text_is_said_in_quickstarts_own_terms(tmp_path: Path) -> Non
 
 
 def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
-    from maskwright.text.docstrings import docstrings, gather
-
     source = tmp_path / "evil.py"
     source.write_text('"""' + "words " * 20 + '"""\nraise SystemExit("ran")\ndef f():\n    """short"""\n')
     assert list(docstrings(str(source))) == [(1, ("words " * 20).strip())]
@@ -227,6 +235,42 @@ def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert 200_000 <= sum(len(line["text"].encode()) for line in lines) < 250_000
     assert all(os.path.isfile(line["source"]) for line in lines)
+
+
+def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its labelled strings are what they are said to be, and the command that it prints ends with a verdict."""
+    place = quickstart.Place.under(str(tmp_path))
+    (tmp_path / "text").mkdir()
+    gather(place.corpus, max_bytes=200_000)
+    monkeypatch.setattr(quickstart, "VERDICT_BUDGET", ["--learning-rates", "1e-3", "--seeds", "1"])
+    asked: list[str] = []
+    monkeypatch.setattr(quickstart, "_run", lambda *words: asked.extend(words))
+    quickstart._judge(place)
+    train, test = ([*map(json.loads, Path(path).read_text().splitlines())] for path in (place.train, place.test))
+    documents = [json.loads(line)["text"] for line in Path(place.corpus).read_text().splitlines()]
+    options = PrepareOptions(valid_fraction=quickstart.VALID_FRACTION_DOCSTRINGS)
+    store = prepare(Sources([place.corpus]), tokenizer, str(tmp_path / "store"), options)
+    places = [store.origin("valid", number) for number in range(store.split("valid").documents)]
+    held_out = {documents[int(where.rpartition(":")[2]) - 1] for where in places}
+    assert {one["text"] for one in test} <= held_out and not held_out & {one["text"] for one in train}
+    assert {one["package"] for one in train} == {one["package"] for one in test} and len(test) >= 10
+    assert all(f"/{one['package']}" in one["source"] for one in [*train, *test])
+    assert max(Counter(one["package"] for one in train).values()) <= quickstart.MOST_TRAIN
+
+    shutil.copytree(tokenizer, place.run)
+    shape = ModelConfig(400, 32, 2, 2, 64, 66)
+    Path(place.run, "config.json").write_text(json.dumps(to_hf_config(shape)))
+    save_file(initial_parameters(shape, 7), f"{place.run}/model.safetensors")
+    out = maskwright(*asked, "--set", "schedule.epochs=0.1", cwd=tmp_path)
+    assert "Cannot conclude whether pretrained helped on packages." in out and "verdict.html" in out
+
+
+def test_a_verdict_takes_the_built_in_text(corpus: Path, tmp_path: Path) -> None:
+    words = ["quickstart", "--text", corpus, "--verdict", "--to", "qs"]
+    with warm.Popen([*COMMAND, *map(str, words)], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2 and not (tmp_path / "qs").exists()
+    assert "--verdict takes labels, and --text has none. Fix: leave --text out, or compare on labels" in errors
 
 
 @pytest.mark.long

@@ -42,7 +42,9 @@ def test_export_of_every_head_is_proven_and_loads_again(
     assert "- test, 3 examples: loss 0.5000" in (tmp_path / "model" / "README.md").read_text()
     again = load_model(folder)
     assert (again.config, again.labels) == (config, run.labels) == (config, LABELS if task in LABELLED else ())
-    assert again.task == Task(kind=task)
+    assert (again.max_seq_len, again.may_be_none) == (run.max_seq_len, run.may_be_none)
+    own = {"doc_stride": 8} if task == "question_answering" else {}
+    assert again.max_seq_len == 64 and again.task == Task(kind=task, **own)
     assert all(np.array_equal(value, run.parameters[name]) for name, value in again.parameters.items())
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         written = json.load(file)

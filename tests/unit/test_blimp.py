@@ -129,7 +129,8 @@ def test_what_a_model_prefers_is_what_it_is_scored_by(tokenizer: str, pairs_file
 
 
 def test_which_sentence_comes_first_does_not_matter(tokenizer: str, tmp_path: Path) -> None:
-    """Random weights on pairs of unrelated sentences: near 50 %, and as far on the other side when each is turned."""
+    """Random weights on pairs of unrelated sentences: not exactly 50 %, which only the mean over such models is, but as
+    far on the other side when each pair is turned."""
     generator = random.Random(5)
     texts = [sentence(generator) for _ in range(200)]
     pairs = [(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True) if a != b]

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from finetuned import LABELS, finished_run, shape
+from html_page import Page
 
 from maskwright.cli.main import run as command
 from maskwright.labels.answers import best_answers
@@ -146,14 +147,23 @@ def test_questions_get_answers(tokenizer: str, tmp_path: Path) -> None:
         sides[0].append(said.start_logits[0].numpy())
         sides[1].append(said.end_logits[0].numpy())
     starts, ends = map(np.concatenate, sides)
-    for extra, none in (((), False), (("--no-answer",), True)):
-        out = tmp_path / "out.csv"
-        predicted(run, "--input", source, "--output", out, "--max-seq-len", 64, *extra)
+    # Length, windows and whether there may be no answer are those of training, for the exported folder too.
+    assert model.config.task_specific_params["question-answering"] == {
+        "max_seq_len": 64,
+        "doc_stride": task.doc_stride,
+        "max_answer_len": task.max_answer_length,
+        "handle_impossible_answer": True,
+    }
+    out, answers = tmp_path / "out.csv", tmp_path / "answers.json"
+    for extra, none in (((), True), (("--always-answer",), False)):
         expected = best_answers(encoded, examples, starts, ends, task.max_answer_length, may_be_none=none)
+        predicted(run, "--input", source, "--output", out, *extra)
         with out.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        assert [row["answer"] for row in rows] == expected and any(expected)
+        assert [row["answer"] for row in rows] == expected and any(expected) and all(expected) is not none
         assert [row["id"] for row in rows] == [one["id"] for one in records]
+        predicted(tmp_path / "model", "--input", source, "--output", answers, *extra)
+        assert json.loads(answers.read_text()) == {row["id"]: row["answer"] for row in rows}
 
 
 def test_mistakes_are_one_line_and_write_nothing(
@@ -168,7 +178,18 @@ def test_mistakes_are_one_line_and_write_nothing(
     gap.write_text("text\nA fox.\n ,\n")
     gap.write_text('text\nA fox.\n" "\nA dog.\n')
     out = tmp_path / "out.csv"
+    asks = finished_run(tmp_path / "asks", shape("roberta", "question_answering"), tokenizer)
+    asked = '"question": "Who?", "context": "A fox."}\n'
+    (tmp_path / "ids.jsonl").write_text(f'{{"id": 7, {asked}' * 2)
+    (tmp_path / "no_ids.jsonl").write_text("{" + asked)
+    answers = tmp_path / "answers.json"
     cases: list[tuple[tuple[Any, ...], str]] = [
+        ((run, "--input", good, "--output", answers), "is of a kind that cannot be written"),
+        (
+            (asks, "--input", tmp_path / "ids.jsonl", "--output", answers),
+            "ids.jsonl:2: has the id of line 1, '7', under",
+        ),
+        ((asks, "--input", tmp_path / "no_ids.jsonl", "--output", answers), "no_ids.jsonl:1: has no id, under which"),
         ((plain, "--input", good), "is a RobertaForMaskedLM, which has learnt no task. Fix: fine-tune it first"),
         (
             (run, "--input", other),
@@ -216,8 +237,16 @@ def test_evaluate_judges_fine_tuned_models(tokenizer: str, tmp_path: Path, capfd
     assert table.sum() == 25 and np.trace(table) == 22
     assert [table[:, n].sum() for n in range(3)] == [said.count(label) for label in LABELS]
     assert sum(part["count"] for part in found["calibration"]["bins"]) == 25
-    assert command(["evaluate", str(tmp_path / "model"), "--input", str(gold), "--device", "cpu"]) == 0
+    page = tmp_path / "scores.html"
+    words = ["evaluate", str(tmp_path / "model"), "--input", str(gold), "--device", "cpu", "--to", str(page)]
+    assert command(words) == 0
     shown = capfd.readouterr().out
+    parsed = Page(page.read_text())
+    filled = [part for part in found["calibration"]["bins"] if part["count"]]
+    assert len([one for one in parsed.all("rect") if one["class"] == "share-right"]) == len(filled) > 1
+    assert f"Expected calibration error {found['calibration']['expected_calibration_error']:.4f}" in parsed.text
+    assert not {"script", "img", "link"} & {tag for tag, _ in parsed.elements}
+    assert command([*words[:-1], str(tmp_path / "scores.pdf")]) == 2 and "end in .html" in capfd.readouterr().err
     assert "accuracy               0.8800" in shown and "weighted avg" in shown and "expected calibration" in shown
     assert command(["evaluate", run, "--device", "cpu"]) == 2
     assert "names no labelled file. Fix: give --input" in capfd.readouterr().err

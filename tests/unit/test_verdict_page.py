@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from html_page import Page
 from verdict_arms import World, results_from, results_of
 
 from maskwright.core.errors import InputError
@@ -19,39 +19,6 @@ from maskwright.verdict.judge import Report, judge
 from maskwright.verdict.markdown import markdown, write_markdown
 from maskwright.verdict.page import html, write_page
 from maskwright.verdict.results import Protocol, Results, Search, check, read_results, write_results
-
-VOID = {"meta", "line", "circle"}
-
-
-class Page(HTMLParser):
-    """Raises when elements are not closed in order. SVG's empty elements close themselves."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.text += data
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 def small(*gains: float, **options: Any) -> Results:

@@ -47,6 +47,21 @@ Rendezvous = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Address on machine 0 where several machines meet.")
 ]
 
+Labelled = Annotated[
+    str | None,
+    typer.Option(
+        "--input", metavar="FILE", help="Only for fine-tuned models: labelled examples; the run's own when not given."
+    ),
+]
+ScoresPage = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="FILE",
+        help="Only for fine-tuned models: also write all of it to an .html page, with a reliability plot.",
+    ),
+]
+
 if TYPE_CHECKING:
     from maskwright.tasks.prepared import Prepared
 
@@ -195,14 +210,8 @@ def evaluate(
     seq_len: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens in a row; the run's own number when not given.")
     ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--input",
-            metavar="FILE",
-            help="Only for fine-tuned models: labelled examples; the run's own when not given.",
-        ),
-    ] = None,
+    source: Labelled = None,
+    to: ScoresPage = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -220,12 +229,18 @@ def evaluate(
         fix = "give one of them"
         raise InputError("--store, --blimp, --text and --input are measured one at a time", fix=fix)
     trained, engine = load_model(model), Engine(device=device)
-    if source is not None:
+    if (source or to) is not None:
         trained.require_task()
     if trained.task is not None and (blimp or text or store) is None:
+        from maskwright.labels.write import require_writable
         from maskwright.tasks.scores import judge
+        from maskwright.tasks.scores_page import write_page
 
+        if to is not None:
+            require_writable(to, [".html"])
         scores = judge(trained, source, device)
+        if to is not None:
+            write_page(to, scores)
         print_result(scores.report(), scores.to_json(), as_json)
         return
     if seq_len is not None and not 8 <= seq_len <= trained.config.max_seq_len:
@@ -357,13 +372,24 @@ def quickstart(
     minutes: Annotated[float, typer.Option(metavar="N", help="Minutes to train for, roughly.", min=0.01)] = 2.0,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
+    verdict: Annotated[
+        bool,
+        typer.Option("--verdict", help="Also compare the model with random weights, on labels that the text has."),
+    ] = False,
 ) -> None:
     """Train, evaluate and export a small model on this machine, offline, in a few minutes."""
     from maskwright.core.extras import require
     from maskwright.tasks import quickstart as task
 
     require("torch")  # before the minutes that its own commands take until they miss it
-    task.quickstart(text or [], to, architecture=architecture, minutes=minutes, layout=layout, text_column=text_column)
+    task.quickstart(
+        *(text or [], to),
+        architecture=architecture,
+        minutes=minutes,
+        layout=layout,
+        text_column=text_column,
+        verdict=verdict,
+    )
 
 
 @app.command("schema")

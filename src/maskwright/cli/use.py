@@ -22,8 +22,8 @@ MaxSeqLen = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Tokens of a text that the model reads. When not given, the run's own number, or all that a folder's "
-        "model takes.",
+        help="Tokens of a text that the model reads. When not given, as many as in its fine-tuning, or all "
+        "that it takes where that is not known.",
         min=8,
     ),
 ]
@@ -49,7 +49,8 @@ def predict(
         typer.Option(
             "--output",
             metavar="FILE",
-            help="File to write: .jsonl, .csv, .tsv or .parquet; .conll for words.",
+            help="File to write: .jsonl, .csv, .tsv or .parquet; .conll for words; .json for questions, with an answer "
+            "for each id, as SQuAD's script reads it.",
         ),
     ],
     text: Text = None,
@@ -60,11 +61,13 @@ def predict(
         bool, typer.Option("--probabilities", help="Write the probability of every label too.")
     ] = False,
     no_answer: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--no-answer", help="Questions may have no answer, as in SQuAD 2; the answer is then an empty text."
+            "--no-answer/--always-answer",
+            help="Whether questions may have no answer, as in SQuAD 2, and then get an empty text. When not given, as "
+            "in training; a folder that does not tell always answers.",
         ),
-    ] = False,
+    ] = None,
     max_seq_len: MaxSeqLen = None,
     on_bad_input: SkipBadInput = "error",
     device: Device = "auto",

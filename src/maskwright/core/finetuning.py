@@ -162,9 +162,9 @@ def _listed(column: int | str | list[int | str] | None) -> list[int | str]:
     return column if isinstance(column, list) else [column]
 
 
-def longest_row(data: LabelledData, task: Task) -> int:
-    """`data.max_seq_len`, or what Hugging Face's example for the kind of task takes."""
-    return data.max_seq_len or (384 if task.kind == "question_answering" else 128)
+def default_row(task: Task) -> int:
+    """`data.max_seq_len` when it is not set: what Hugging Face's example for the kind of task takes."""
+    return 384 if task.kind == "question_answering" else 128
 
 
 class StartingModel(Shape):

@@ -18,8 +18,7 @@ from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
 from maskwright.labels.encode import open_tokenizer
-from maskwright.model.config import SEQUENCE_TASKS
-from maskwright.model.hf.config import to_hf_config
+from maskwright.model.hf.config import PIPELINES, to_hf_config
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import largest_difference
 from maskwright.run.directory import RunDirectory
@@ -28,13 +27,6 @@ from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
 ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
-PIPELINES = {
-    "masked_lm": "fill-mask",
-    "token_classification": "token-classification",
-    "question_answering": "question-answering",
-    **dict.fromkeys(SEQUENCE_TASKS, "text-classification"),
-}
-"""Names of the pipelines of `transformers`, by which the hub sorts models."""
 SHAPE_KEYS = {f"model.{key}" for key in Model.model_fields if key not in ("hidden_dropout", "attention_dropout")}
 """What `model.init_from` decides, whatever the configuration says."""
 LARGEST_DIFFERENCE = 1e-4
@@ -55,9 +47,8 @@ def export(model: TrainedModel, folder: str) -> float:
     storage.make_folder(temporary)
     try:
         write_tensors(os.path.join(temporary, "model.safetensors"), model.parameters, {"format": "pt"})
-        config = to_hf_config(model.config, model.labels) | {
-            "transformers_version": importlib.metadata.version("transformers")
-        }
+        config = to_hf_config(model.config, model.labels) | _use(model)
+        config |= {"transformers_version": importlib.metadata.version("transformers")}
         storage.write_json(os.path.join(temporary, "config.json"), config)
         _write_tokenizer(model, temporary)
         difference = verify(model, temporary)
@@ -72,6 +63,17 @@ def export(model: TrainedModel, folder: str) -> float:
 def _has_ended(model: TrainedModel, steps: int) -> bool:
     """A fine-tuned run may end early, and what is exported is its best step."""
     return model.step == steps if model.task is None else os.path.exists(os.path.join(model.location, RESULTS))
+
+
+def _use(model: TrainedModel) -> dict[str, Any]:
+    """What `read_use` reads. `transformers` keeps the key and does nothing with it."""
+    if model.task is None or model.max_seq_len is None:
+        return {}
+    use: dict[str, Any] = {"max_seq_len": model.max_seq_len}
+    if model.task.kind == "question_answering":
+        use |= {"doc_stride": model.task.doc_stride, "max_answer_len": model.task.max_answer_length}
+        use |= {} if model.may_be_none is None else {"handle_impossible_answer": model.may_be_none}
+    return {"task_specific_params": {PIPELINES[model.task.kind]: use}}
 
 
 def _write_tokenizer(model: TrainedModel, folder: str) -> None:

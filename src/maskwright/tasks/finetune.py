@@ -17,7 +17,7 @@ from maskwright.core import storage
 from maskwright.core.config import flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, note, say
 from maskwright.core.errors import ConfigError
-from maskwright.core.finetuning import FinetuneConfig, longest_row
+from maskwright.core.finetuning import FinetuneConfig, default_row
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import Encoded, WordTargets, encode
@@ -85,7 +85,10 @@ class PreparedFinetuning:
 
     @property
     def details(self) -> dict[str, Any]:
-        return {"task": self.config.task.model_dump(mode="json"), "labels": list(self.dataset.labels)}
+        found = {"task": self.config.task.model_dump(mode="json"), "labels": list(self.dataset.labels)}
+        if self.config.task.kind != "question_answering":
+            return found
+        return found | {"may_be_none": not all(one.answers for one in self.dataset.train)}
 
     @property
     def flops(self) -> float:
@@ -207,7 +210,7 @@ def prepare_finetuning(
 
     `before`: the record of a run that is continued; what it once began from is then no longer needed.
     """
-    own, start, longest = config.model, None, longest_row(config.data, config.task)
+    own, start, longest = config.model, None, config.data.max_seq_len or default_row(config.task)
     if before is not None:
         model, tokenizer = recorded_config(before["model"], directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, InputError
-from maskwright.core.finetuning import Task
+from maskwright.core.finetuning import Task, default_row
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, recorded_config
-from maskwright.model.hf.config import LABELLED, class_name, read_labels
+from maskwright.model.hf.config import LABELLED, class_name, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import RunDirectory, step_folder
@@ -38,7 +38,11 @@ class TrainedModel:
     labels: tuple[str, ...] = ()
     """Names of a classifier's outputs."""
     task: Task | None = None
-    """What a fine-tuned model says; None for masked-LM models. A folder does not tell more than its kind."""
+    """What a fine-tuned model says; None for masked-LM models."""
+    max_seq_len: int | None = None
+    """Tokens of a row in fine-tuning; None where that is not known: masked-LM models, folders that others made."""
+    may_be_none: bool | None = None
+    """Only for questions: whether one of those that it was trained on has no answer; None where that is not known."""
 
     def require_masked_lm(self) -> None:
         if self.task is not None:
@@ -63,8 +67,12 @@ def load_model(location: str) -> TrainedModel:
             raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
         parameters, step = loaded[0].parameters, loaded[0].step
         tokenizer = directory.path("tokenizer")
-        vocabulary, learnt = read_vocabulary(tokenizer), _recorded_task(record, config, directory.config)
-        return TrainedModel(location, config, parameters, tokenizer, vocabulary, record, step, *learnt)
+        labels, task = _recorded_task(record, config, directory.config)
+        found = TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step, labels)
+        if task is None:
+            return found
+        longest = record["config"].get("data.max_seq_len") or min(default_row(task), config.max_seq_len)
+        return replace(found, task=task, max_seq_len=longest, may_be_none=record.get("may_be_none"))
     if not os.path.isdir(location):
         raise InputError("is not a folder", where=location, fix="give a run directory or a Hugging Face folder")
     config, parameters = read_model_folder(location)
@@ -72,9 +80,14 @@ def load_model(location: str) -> TrainedModel:
     if vocabulary.size > config.vocab_size:
         what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
         raise InputError(what, where=location, fix="put the tokenizer that belongs to the model into its folder")
-    task = None if config.task == "masked_lm" else Task(kind=config.task)
-    labels = read_labels(location, config)
-    return TrainedModel(location, config, parameters, location, vocabulary, labels=labels, task=task)
+    found = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
+    if config.task == "masked_lm":
+        return found
+    use = read_use(location, config)
+    own = {"doc_stride": use.get("doc_stride"), "max_answer_length": use.get("max_answer_len")}
+    task = Task(kind=config.task).model_copy(update={key: value for key, value in own.items() if value is not None})
+    none = use.get("handle_impossible_answer")
+    return replace(found, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
 
 
 def load_best(directory: RunDirectory) -> tuple[TrainState, dict[str, Any]] | None:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from maskwright.core import config as run
+from maskwright.core import storage
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import LabelledData, Task, longest_row
+from maskwright.core.finetuning import LabelledData, Task, default_row
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.labels.encode import Encoded, encode
@@ -24,6 +25,8 @@ from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_co
 from maskwright.tasks.examples import PREDICTION_TOKENS
 from maskwright.tasks.models import TrainedModel
 
+ANSWERS = ".json"
+"""A file of this kind is what SQuAD's evaluation script reads: {id: answer}."""
 EXAMPLES_AT_ONCE = 2048
 """They are sorted by length and packed together; more would only take more memory."""
 
@@ -49,7 +52,7 @@ def read_texts(model: TrainedModel, task: Task, location: str, given: Given) -> 
         train=location,
         text=text,
         text_pair=_column(pair) if isinstance(pair, str) else pair,
-        max_seq_len=given.max_seq_len or values.get("data.max_seq_len"),
+        max_seq_len=given.max_seq_len or model.max_seq_len,
         on_bad_input="skip" if given.skip_bad_input else "error",
     )
     reading = Reading(data, task, labelled=False)
@@ -68,14 +71,12 @@ def _column(name: str) -> str | int:
 
 
 def row_length(model: TrainedModel, task: Task, data: LabelledData) -> int:
-    """Tokens that a text may have: as in training, or for a folder, which does not tell, as many as the model takes."""
+    """Tokens that a text may have: as in training, or where that is not known, as many as the model takes."""
     most = model.config.max_seq_len
     if data.max_seq_len is not None and data.max_seq_len > most:
         what = f"rows of {data.max_seq_len} tokens were asked for, {model.location} takes {most}"
         raise InputError(what, fix="give a smaller --max-seq-len")
-    if model.run is None and data.max_seq_len is None and task.kind != "question_answering":
-        return most
-    return min(most, longest_row(data, task))
+    return data.max_seq_len or (min(most, default_row(task)) if task.kind == "question_answering" else most)
 
 
 def engine_for(model: TrainedModel, device: Any, dtype: Any = "fp32") -> Engine:
@@ -93,9 +94,12 @@ def ask(
     *,
     may_be_none: bool | None = None,
 ) -> tuple[Predictions, int]:
-    """Predictions in the order of `examples`, and how many of them were cut (words, for words)."""
+    """Predictions in the order of `examples`, and how many of them were cut (words, for words). `may_be_none`: see
+    `decode`."""
     task = model.require_task()
-    if model.run is None:  # a folder does not tell how its windows overlapped
+    if may_be_none is None:
+        may_be_none = not all(one.answers for one in examples)
+    if max_seq_len != model.max_seq_len:  # or windows may share more than they have
         task = task.model_copy(update={"doc_stride": min(task.doc_stride, max_seq_len // 3)})
     parts, cut = [], 0
     with progress("predict", len(examples), "examples") as bar:
@@ -142,29 +146,46 @@ def predict(
     given: Given,
     device: str = "auto",
     probabilities: bool = False,
-    may_be_none: bool = False,
+    may_be_none: bool | None = None,
 ) -> str:
-    """Writes `output`, a record for each text in its order, and returns a sentence on it."""
+    """Writes `output`, a record for each text in its order, and returns a sentence on it. `may_be_none`: whether a
+    question may have no answer; when None, as in training, and if that is not known, each has one."""
     task = model.require_task()
-    words = task.kind == "token_classification"
-    require_writable(output, [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"] if words else WRITTEN)
+    words, asks = task.kind == "token_classification", task.kind == "question_answering"
+    kinds = [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"] if words else [*WRITTEN, *[ANSWERS] * asks]
+    require_writable(output, kinds)
     if probabilities and task.kind in ("regression", "question_answering"):
         raise InputError(f"--probabilities is not for {task.kind}", where=model.location, fix="leave it out")
     if os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
         raise InputError("is the input too", where=output, fix="give --output another name")
     examples, data = read_texts(model, task, source, given)
     length = row_length(model, task, data)
+    if os.path.splitext(output)[1].lower() == ANSWERS:
+        _require_ids(examples)
     engine = engine_for(model, device)
-    said, cut = ask(engine, model, examples, length, may_be_none=may_be_none)
+    none = model.may_be_none or False if may_be_none is None else may_be_none
+    said, cut = ask(engine, model, examples, length, may_be_none=none)
     if cut:
         lost = f"{cut:,} words lie" if words else f"the ends of {cut:,} texts lie"
         warn(f"{lost} beyond {length} tokens, so the model has not read them")
     if words and os.path.splitext(output)[1].lower() in COLUMNS:
         tags = [[_name(model, tag) for tag in outcome] for outcome in said.outcomes]
         write_conll(output, [[*zip(one.words, of, strict=True)] for one, of in zip(examples, tags, strict=True)])
+    elif os.path.splitext(output)[1].lower() == ANSWERS:
+        storage.write_json(output, {one.key: answer for one, answer in zip(examples, said.outcomes, strict=True)})
     else:
         write_records(output, records(model, examples, said, probabilities=probabilities), task.separator)
     return f"{output}: {len(examples):,} predictions of {model.location} ({engine.description})"
+
+
+def _require_ids(examples: Sequence[Example]) -> None:
+    """Of questions, each its own. Raises `InputError`."""
+    first: dict[str, Example] = {}
+    for one in examples:
+        if not one.key or first.setdefault(one.key, one) is not one:
+            what = f"has the id of line {first[one.key].line}, {one.key!r}" if one.key else "has no id"
+            fix = "give each question its own `id`, or let --output end in .jsonl"
+            raise InputError(f"{what}, under which its answer would be written", where=one.where, fix=fix)
 
 
 def _name(model: TrainedModel, label: int) -> str:

@@ -14,6 +14,7 @@ import yaml
 from maskwright.core import child, storage
 from maskwright.core.console import human_count, human_seconds, say
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
+from maskwright.core.hardware import usable_cores
 from maskwright.core.secrets import redact
 from maskwright.run.directory import RunDirectory
 
@@ -30,6 +31,11 @@ NAMES = {"modernbert": "ModernBERT with Muon", "roberta": "RoBERTa with AdamW"}
 TRY_OWN_TEXT = """  maskwright text audit 'my/text/*.txt'
   maskwright quickstart --text 'my/text/*.txt' --to my-quickstart
 """
+VALID_FRACTION, VALID_FRACTION_DOCSTRINGS = 0.03, 0.1
+"""Documentation strings that are held out also judge the verdict, so there are more of them."""
+PACKAGES, MOST_TRAIN, MOST_TEST = 10, 80, 100
+"""Labels of the verdict, and how many strings of each."""
+VERDICT_BUDGET = ["--learning-rates", "1e-3,3e-3,1e-2", "--seeds", "8"]
 STEPS_PER_MINUTE = 1000
 """At least so many are trained on a slow machine, however long they take."""
 
@@ -44,18 +50,35 @@ class Place:
     config: str
     run: str
     model: str
+    train: str
+    """Labelled strings to fine-tune on, and those of `test` to be judged by."""
+    test: str
+    task: str
+    """The YAML of fine-tuning; its name is the task's."""
+    verdict: str
 
     @staticmethod
     def under(root: str) -> Place:
-        names = ("text/docstrings.jsonl", "tokenizer", "store", "pretrain.yaml", "run", "model")
+        names = ["text/docstrings.jsonl", "tokenizer", "store", "pretrain.yaml", "run", "model"]
+        names += ["text/packages-train.jsonl", "text/packages-test.jsonl", "packages.yaml", "verdict"]
         return Place(*(os.path.join(root, name) for name in names))
 
 
 def quickstart(
-    text: list[str], folder: str, *, architecture: str, minutes: float, layout: str, text_column: str
+    text: list[str],
+    folder: str,
+    *,
+    architecture: str,
+    minutes: float,
+    layout: str,
+    text_column: str,
+    verdict: bool = False,
 ) -> None:
     """Raises the first failing command's error. Called again on the same folder, it goes on where it was stopped."""
     began = time.monotonic()
+    if verdict and text:
+        fix = "leave --text out, or compare on labels of your own: maskwright compare RUN --base random --on TASK.yaml"
+        raise InputError("--verdict takes labels, and --text has none", fix=fix)
     place = Place.under(folder)
     sources = text or [place.corpus]
     options = [] if not text else ["--layout", layout, "--text-column", text_column]
@@ -71,18 +94,20 @@ def quickstart(
         _run("tokenizer", "train", *sources, "--to", place.tokenizer, "--vocab-size", str(VOCABULARY), *options)
     _run(
         *("data", "prepare", *sources, "--tokenizer", place.tokenizer, "--to", place.store),
-        *("--valid-fraction", "0.03", *options),
+        *("--valid-fraction", str(VALID_FRACTION if text else VALID_FRACTION_DOCSTRINGS), *options),
     )
     if not os.path.exists(place.config):
         rows = min(ROWS, _require_enough(place))
         steps = _steps(place, architecture, minutes, rows)
-        _write_config(place, _config(place, architecture, steps, rows))
+        _write_config(place.config, _config(place, architecture, steps, rows))
     _run("pretrain", place.config, "--run", place.run)
     _run("evaluate", place.run)
     if not os.path.exists(place.model):
         _run("export", place.run, "--to", place.model)
     _run("fill", place.model, *(_own_sentences(place) if text else OWN_SENTENCES))
     _summary(place, time.monotonic() - began, own=bool(text))
+    if verdict:
+        _judge(place)
 
 
 def _require_same(place: Place, architecture: str) -> None:
@@ -175,13 +200,13 @@ def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str,
     }
 
 
-def _write_config(place: Place, config: dict[str, Any]) -> None:
+def _write_config(path: str, config: dict[str, Any], schema: str = "schema") -> None:
     content = yaml.safe_dump(config, sort_keys=False)
-    with storage.atomic_writer(place.config) as file:
+    with storage.atomic_writer(path) as file:
         file.write(
-            f"# Written by `maskwright quickstart`; `maskwright schema` describes every key.\n{content}".encode()
+            f"# Written by `maskwright quickstart`; `maskwright {schema}` describes every key.\n{content}".encode()
         )
-    print(f"\n{place.config}:\n" + "\n".join(f"  {line}" for line in content.splitlines()), flush=True)
+    print(f"\n{path}:\n" + "\n".join(f"  {line}" for line in content.splitlines()), flush=True)
 
 
 def _own_sentences(place: Place) -> list[str]:
@@ -245,3 +270,44 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
         "  (.venv/bin/maskwright, if the environment is not active)",
         flush=True,
     )
+
+
+def _judge(place: Place) -> None:
+    """Compares the run with random weights: which package is a documentation string from?"""
+    from maskwright.text.docstrings import by_package
+
+    if not os.path.exists(place.task):
+        sizes = by_package(
+            *(place.corpus, place.train, place.test),
+            valid_fraction=VALID_FRACTION_DOCSTRINGS,
+            packages=PACKAGES,
+            most_train=MOST_TRAIN,
+            most_test=MOST_TEST,
+        )
+        learnt, judged = map(sum, zip(*sizes.values(), strict=True))
+        print(
+            f"\nDid it help? A label that nobody had to write: which package is a string from? {len(sizes)} packages "
+            f"({', '.join(sizes)}), {learnt:,} strings to learn from, {judged:,} to be judged by. Pretraining has read "
+            "the first without their labels, and none of the others: they are held-out documents of the store.",
+        )
+        _write_config(place.task, _labelled(place), "schema --finetune")
+    at_once = str(min(2, usable_cores()))
+    _run(
+        *("compare", f"pretrained={place.run}", "--base", "random", "--on", place.task, "--to", place.verdict),
+        *(*VERDICT_BUDGET, "--processes-at-once", at_once),
+    )
+
+
+def _labelled(place: Place) -> dict[str, Any]:
+    return {
+        "data": {
+            "train": place.train,
+            "test": place.test,
+            "text": "text",
+            "label": "package",
+            "validation_fraction": 0.25,
+            "max_seq_len": SEQ_LEN,
+        },
+        "schedule": {"epochs": 5},
+        "engine": {"threads": 1},
+    }

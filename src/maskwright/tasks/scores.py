@@ -88,8 +88,9 @@ def judge(model: TrainedModel, source: str | None, device: str = "auto") -> Scor
     source = source or values.get("data.test") or values.get("data.validation")
     if source is None:
         raise InputError("names no labelled file", where=model.location, fix="give --input")
-    known = ("text", "text_pair", "label", "max_seq_len", "on_bad_input")
-    data = LabelledData(train=source, **{key: values[f"data.{key}"] for key in known if values.get(f"data.{key}")})
+    known = ("text", "text_pair", "label", "on_bad_input")
+    given = {key: values[f"data.{key}"] for key in known if values.get(f"data.{key}")}
+    data = LabelledData(train=source, max_seq_len=model.max_seq_len, **given)
     reading = Reading(data, task)
     examples = read_examples(source, reading)
     if reading.skipped:

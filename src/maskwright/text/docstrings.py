@@ -1,6 +1,7 @@
 """Real text that is already on every user's machine: the documentation strings of installed Python code.
 
-Found with `ast`, so nothing is imported or run. The standard library comes first, then installed packages by name.
+Found with `ast`, so nothing is imported or run. The standard library comes first, then installed packages by name. The
+package that a string is from is a label that costs nobody any work.
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ import json
 import os
 import sysconfig
 import warnings
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.console import progress
+from maskwright.core.errors import InputError
+from maskwright.text.dedup import Duplicates, is_held_out, text_key
 
 SHORTEST_CHARACTERS = 60
 LARGEST_SOURCE_BYTES = 2_000_000
+FEWEST_HELD_OUT = 5
+"""Strings of a package, below which it is no label."""
 
 
-def source_files() -> Iterator[str]:
-    """Python files of the standard library, then of installed packages, each in sorted order; no tests."""
+def source_files() -> Iterator[tuple[str, str]]:
+    """(top-level package, Python file) of the standard library, then of installed packages, each in sorted order; no
+    tests."""
     paths = sysconfig.get_paths()
     packages = list(dict.fromkeys([paths["purelib"], paths["platlib"]]))
     for root in [paths["stdlib"], *packages]:
@@ -30,7 +38,8 @@ def source_files() -> Iterator[str]:
             if root == paths["stdlib"]:
                 skipped |= {"site-packages", "dist-packages"}
             folders[:] = sorted(name for name in folders if name not in skipped)
-            yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith(".py"))
+            for path in (os.path.join(folder, name) for name in sorted(names) if name.endswith(".py")):
+                yield os.path.relpath(path, root).split(os.sep)[0].removesuffix(".py"), path
 
 
 def docstrings(path: str) -> Iterator[tuple[int, str]]:
@@ -51,20 +60,50 @@ def docstrings(path: str) -> Iterator[tuple[int, str]]:
 
 
 def gather(path: str, *, max_bytes: int) -> int:
-    """Writes JSON lines (`text`, `source`, `line`) to `path` until `max_bytes` of text; returns how many documents."""
+    """Writes JSON lines (`text`, `package`, `source`, `line`) to `path` until there are `max_bytes` of text.
+    Returns how many documents."""
     size = documents = 0
     seen: set[str] = set()
     with storage.atomic_writer(path) as file, progress("gather", max_bytes, "bytes") as bar:
-        for name in source_files():
+        for package, name in source_files():
             for line, text in docstrings(name):
                 if text in seen or "\0" in text:
                     continue
                 seen.add(text)
-                record = json.dumps({"text": text, "source": name, "line": line}, ensure_ascii=False)
-                file.write(record.encode("utf-8", "replace") + b"\n")
+                record = {"text": text, "package": package, "source": name, "line": line}
+                file.write(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
                 size += len(text.encode("utf-8", "replace"))
                 documents += 1
                 bar.advance(size - bar.done)
                 if size >= max_bytes:
                     return documents
     return documents
+
+
+def by_package(
+    corpus: str, train: str, test: str, *, valid_fraction: float, packages: int, most_train: int, most_test: int
+) -> dict[str, tuple[int, int]]:
+    """Makes labelled examples of what `gather` wrote. `test` gets documents that a store prepared with `valid_fraction`
+    holds out, and `train` gets others: at most so many of each of the `packages` that have the most strings.
+
+    Which ones is a function of their text alone. Texts that differ only in white space count once. Returns (train,
+    test) examples by package. Raises `InputError` where fewer than two packages have enough.
+    """
+    records: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
+    seen = Duplicates()
+    with open(corpus, encoding="utf-8") as file:
+        for record in map(json.loads, file):
+            if seen.is_new(text_key(" ".join(record["text"].split()).encode())):
+                sides = records.setdefault(record["package"], ([], []))
+                sides[is_held_out(text_key(record["text"].encode()), valid_fraction)].append(record)
+    counts = Counter({name: sum(map(len, sides)) for name, sides in records.items()})
+    chosen = [name for name, _ in counts.most_common(packages) if len(records[name][1]) >= FEWEST_HELD_OUT]
+    if len(chosen) < 2:
+        fix = "install more packages beside maskwright, or leave --verdict out"
+        raise InputError("fewer than two packages have enough documentation strings", where=corpus, fix=fix)
+    for path, side, most in ((train, 0, most_train), (test, 1, most_test)):
+        with storage.atomic_writer(path) as file:
+            for name in chosen:
+                mixed = sorted(records[name][side], key=lambda one: text_key(one["text"].encode()))
+                file.writelines(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in mixed[:most])
+    return {name: (min(len(records[name][0]), most_train), min(len(records[name][1]), most_test)) for name in chosen}

@@ -17,6 +17,8 @@ LEFT, RIGHT = 3.0, 97.0
 """Percent of the width that the scale takes."""
 ROW, HEAD, AXIS = 46, 16, 30
 """Heights in pixels: of an arm's row of dots, of its name above them, of the axis."""
+SQUARE, STRIP = 220, 44
+"""Heights of the reliability plot, and of the counts below it."""
 MARKS = {"helped": "▲", "hurt": "▼", "no difference shown": "●", "cannot conclude": "?"}
 LONGEST_NAME = 44
 
@@ -95,6 +97,28 @@ def strip(task: Task, scores: Sequence[Score], *, paired: bool) -> str:
         parts.append(f'<text class="name" x="0" y="{y - 14}">{escape(_short(score.arm))}</text>')
     parts.append(_axis(shared, len(scores) * ROW + 4, f"{wording.metric_name(task)}, points"))
     return "".join(parts) + "</svg>"
+
+
+def reliability(bins: Sequence[tuple[float, float, float, float, float]], error: float) -> str:
+    """Each bin is (low, high, share of all predictions, mean confidence, share that is right); bins without predictions
+    are left out. The dashed line is where both would be equal. Below it, how many predictions each bin has."""
+    shared, parts = Scale(0.0, 100.0, 20.0), [_open(SQUARE + STRIP + AXIS + 30, f"Calibration: error {error:.4f}")]
+    for value in (0.0, 50.0, 100.0):
+        y = HEAD + SQUARE * (1 - value / 100)
+        parts.append(f'<line class="axis" x1="{shared.x(0)}" x2="{shared.x(100)}" y1="{y:g}" y2="{y:g}"/>')
+        parts.append(f'<text x="{shared.x(0)}" y="{y - 4:g}">{value:g} % right</text>')
+    base, most = HEAD + SQUARE + STRIP, max((of_all for _, _, of_all, _, _ in bins), default=1.0)
+    for low, high, of_all, confidence, right in bins:
+        where = f'x="{shared.x(100 * low)}" width="{(RIGHT - LEFT) * (high - low):.2f}%"'
+        tall, count = SQUARE * right, (STRIP - 8) * of_all / most
+        x, y, expected = shared.x(100 * confidence), HEAD + SQUARE - tall, HEAD + SQUARE * (1 - confidence)
+        kind = "rise" if right > confidence else "fall"
+        parts.append(f'<rect class="share-right" {where} y="{y:.1f}" height="{tall:.1f}"/>')
+        parts.append(f'<line class="pair {kind}" x1="{x}" x2="{x}" y1="{y:.1f}" y2="{expected:.1f}"/>')
+        parts.append(f'<circle class="seed" cx="{x}" cy="{y:.1f}" r="4"/>')
+        parts.append(f'<rect class="share-of-all" {where} y="{base - count:.1f}" height="{count:.1f}"/>')
+    ends = f'x1="{shared.x(0)}" x2="{shared.x(100)}" y1="{HEAD + SQUARE}" y2="{HEAD}"'
+    return "".join([*parts, f'<line class="zero" {ends}/>', _axis(shared, base, "confidence, %"), "</svg>"])
 
 
 def _open(height: int, text: str) -> str:

@@ -19,6 +19,13 @@ CLASS_ENDS: dict[str, str] = {
     **dict.fromkeys(SEQUENCE_TASKS, "ForSequenceClassification"),
 }
 """How the names of a task's classes in `transformers` end."""
+PIPELINES = {
+    "masked_lm": "fill-mask",
+    "token_classification": "token-classification",
+    "question_answering": "question-answering",
+    **dict.fromkeys(SEQUENCE_TASKS, "text-classification"),
+}
+"""Names of the pipelines of `transformers`, by which the hub sorts models."""
 LABELLED = ("single_label_classification", "multi_label_classification", "token_classification")
 """Tasks whose outputs have names."""
 # Defaults of `RobertaConfig` for keys that config.json leaves out.
@@ -199,6 +206,18 @@ def read_labels(folder: str, config: ModelConfig) -> tuple[str, ...]:
     """Names of a classifier's outputs; none for other tasks. Raises `ModelError`."""
     path = os.path.join(folder, "config.json")
     return _outputs(storage.read_json(path), path) if config.task in LABELLED else ()
+
+
+def read_use(folder: str, config: ModelConfig) -> dict[str, int]:
+    """How texts were encoded in fine-tuning, as `export` notes it under `task_specific_params`, by the names that the
+    question-answering pipeline's parameters have: `max_seq_len`, `doc_stride`, `max_answer_len` and, 0 or 1,
+    `handle_impossible_answer`. Empty for folders of others."""
+    found: Any = storage.read_json(os.path.join(folder, "config.json"))
+    for key in ("task_specific_params", PIPELINES[config.task]):
+        found = found.get(key) if isinstance(found, dict) else None
+    given = found if isinstance(found, dict) else {}
+    least = {"max_seq_len": 8, "doc_stride": 0, "max_answer_len": 1, "handle_impossible_answer": 0}
+    return {key: int(given[key]) for key, low in least.items() if isinstance(given.get(key), int) and given[key] >= low}
 
 
 def _how_to_get(name: str) -> str:

@@ -1,0 +1,96 @@
+"""What the pages share. Each is one HTML file without scripts, pictures or anything from elsewhere. It is light or dark
+as the reader's system is, and made for a phone's width too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from maskwright.verdict.tables import Table
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""A browser refuses whatever the page would load."""
+STYLE = """
+:root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #59636e; --line: #d1d9e0; --box: #f6f8fa;
+  --good: #0a6ab8; --bad: #b3500b; --none: #59636e; }
+@media (prefers-color-scheme: dark) { :root { --back: #12161b; --text: #e6eaef; --faint: #9aa5b1; --line: #39424d;
+  --box: #1a2027; --good: #62b0f5; --bad: #f0965a; --none: #9aa5b1; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--back); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 50rem; margin: 0 auto; padding: 1rem; overflow-wrap: break-word; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0; }
+h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
+small, .faint, figcaption { color: var(--faint); }
+.answer { border-left: 4px solid var(--none); background: var(--box); padding: .6rem .9rem; margin: .8rem 0; }
+.answer p { margin: .2rem 0; }
+.answer .headline { font-size: 1.1rem; font-weight: 600; }
+.answer.helped { border-color: var(--good); } .answer.hurt { border-color: var(--bad); }
+.answer.cannot-conclude { border-left-style: dashed; }
+svg { display: block; width: 100%; overflow: visible; }
+svg text { fill: var(--faint); font-size: 13px; paint-order: stroke; stroke: var(--back); stroke-width: 4px; }
+  svg text.name { fill: var(--text); }
+.zero { stroke: var(--faint); stroke-dasharray: 3 3; } .axis { stroke: var(--line); }
+.forest .row p { margin: .5rem 0 0; } .forest b { white-space: nowrap; font-weight: 600; }
+span.helped { color: var(--good); } span.hurt { color: var(--bad); }
+.bar { stroke: var(--none); stroke-width: 3; stroke-linecap: round; } circle { fill: var(--none); }
+.bar.helped { stroke: var(--good); } .bar.hurt { stroke: var(--bad); }
+circle.helped { fill: var(--good); } circle.hurt { fill: var(--bad); }
+.bar.cannot-conclude { stroke-dasharray: 2 6; }
+.pair { stroke-width: 1.5; opacity: .7; } .rise { stroke: var(--good); } .same { stroke: var(--none); }
+.fall { stroke: var(--bad); stroke-dasharray: 5 3; }
+circle.seed { fill: var(--text); fill-opacity: .75; } .mean { stroke: var(--text); stroke-width: 2; }
+.share-right { fill: var(--good); opacity: .3; } .share-of-all { fill: var(--none); opacity: .6; }
+figure { margin: 1rem 0; } figcaption { font-size: .9rem; } figure div { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .8rem .3rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line); }
+thead th, td.number { white-space: nowrap; }
+.word { text-align: left; min-width: 5rem; } td.word { min-width: 7rem; } tbody th { font-weight: inherit; }
+dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
+summary { cursor: pointer; } a { color: inherit; } li { margin: .3rem 0; }
+"""
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """The whole file; `parts` are HTML, and empty ones are left out."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f"<title>{escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{escaped(title)}</h1>\n" + "\n".join(part for part in parts if part) + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def escaped(words: str) -> str:
+    return escape(words, quote=True)
+
+
+def section(heading: str, *parts: str) -> str:
+    return f"<section>\n<h2>{escaped(heading)}</h2>\n" + "\n".join(part for part in parts if part) + "\n</section>"
+
+
+def table(found: Table | None) -> str:
+    """In a box of its own that scrolls sideways, by keyboard too."""
+    if found is None:
+        return ""
+    head = "".join(
+        f'<th scope="col"{_kind(place, found.words)}>{escaped(name)}</th>' for place, name in enumerate(found.header)
+    )
+    rows = "".join(f"<tr>{_row(row, found.words)}</tr>" for row in found.rows)
+    label = escaped(found.caption)
+    return (
+        f'<figure><figcaption>{label}</figcaption><div role="region" tabindex="0" aria-label="{label}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></figure>"
+    )
+
+
+def _row(row: Sequence[str], words: int) -> str:
+    first = f'<th scope="row" class="word">{escaped(row[0])}</th>'
+    return first + "".join(
+        f"<td{_kind(place, words)}>{escaped(cell)}</td>" for place, cell in enumerate(row) if place > 0
+    )
+
+
+def _kind(place: int, words: int) -> str:
+    return ' class="word"' if place < words else ' class="number"'
