@@ -199,7 +199,7 @@ class FinetuningOptimizer(Optimizer):
     """Learning rate at the schedule's peak. Large encoders take 1e-5 to 5e-5, those of a few layers up to 5e-4."""
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Factor of the learning rate from each layer to the one below it; the embeddings get one more. 0.65 to 0.9 are
-    usual for large encoders, 1 treats all alike. Only for adamw and torch."""
+    usual for large encoders, 1 treats all alike. Only for adamw."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class's target that all classes get; only for single_label_classification and
     token_classification."""
@@ -282,13 +282,10 @@ class FinetuneConfig(Section):
         if not one_class and (own.label_smoothing or own.class_weights):
             key = "label_smoothing" if own.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
-        if own.layer_decay < 1.0 and (
-            own.kind == "muon" or self.engine.kind == "jax" or self.engine.sharding == "fsdp"
-        ):
-            raise Refused(
-                "optimizer.layer_decay needs adamw, torch and sharding: data",
-                fix="leave it out, or change the other key",
-            )
+        sharded = self.engine.kind == "torch" and self.engine.sharding == "fsdp"
+        if own.layer_decay < 1.0 and (own.kind == "muon" or sharded):
+            needed = "engine.sharding: data with torch" if sharded else "optimizer.kind: adamw"
+            raise Refused(f"optimizer.layer_decay needs {needed}", fix="leave it out, or change the other key")
         return self
 
     @property
