@@ -17,7 +17,7 @@ from maskwright.core.config import (
     Logging,
     Optimizer,
     Resumable,
-    Schedule,
+    ScheduleCurve,
     Shape,
     Share,
     digest,
@@ -208,9 +208,7 @@ class FinetuningOptimizer(Optimizer):
     number for each label. Only for single_label_classification and token_classification."""
 
 
-class FinetuningSchedule(Section):
-    kind: Literal["linear", "cosine", "wsd"] = "linear"
-    """As in pretraining."""
+class FinetuningSchedule(ScheduleCurve):
     epochs: Annotated[float, Field(gt=0.0)] | None = None
     """Passes over the training examples; 3 when neither epochs nor steps is set."""
     steps: Count | None = None
@@ -219,10 +217,6 @@ class FinetuningSchedule(Section):
     """Steps in which the learning rate rises linearly to its peak; a share of 0.06 of the run when not set."""
     warmup_share: Fraction | None = None
     """The same as a share of the run, instead of warmup_steps."""
-    decay_steps: Count | None = None
-    """Only for wsd: length of the decay phase; a fifth of the run when not set."""
-    final_lr_share: Fraction = 0.0
-    """Learning rate just after the last step, as a share of the peak."""
 
     @model_validator(mode="after")
     def _said_once(self) -> FinetuningSchedule:
@@ -310,16 +304,9 @@ class FinetuneConfig(Section):
 
     def learning_rate_at(self, step: int) -> float:
         """Of a resolved configuration: see `RunConfig.learning_rate_at`."""
-        given = self.schedule
-        assert given.steps is not None and given.warmup_steps is not None
-        schedule = Schedule.model_construct(
-            kind=given.kind,
-            steps=given.steps,
-            warmup_steps=given.warmup_steps,
-            decay_steps=given.decay_steps,
-            final_lr_share=given.final_lr_share,
-        )
-        return rate_at(schedule, self.optimizer.learning_rate, step)
+        schedule = self.schedule
+        assert schedule.steps is not None and schedule.warmup_steps is not None
+        return rate_at(schedule, schedule.steps, schedule.warmup_steps, self.optimizer.learning_rate, step)
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""

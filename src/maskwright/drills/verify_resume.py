@@ -31,6 +31,7 @@ from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.finetune import prepare_finetuning
 from maskwright.tasks.models import RESULTS
 from maskwright.tasks.preflight import compiles, prepare_run
+from maskwright.tasks.prepared import Prepared
 from maskwright.training import checkpoint
 
 # Keys that depend on a clock, and so may differ.
@@ -67,8 +68,10 @@ class Verdict:
 def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | FinetuneConfig:
     """The same run, but `steps` long: the schedule's phases shrink with it, every step is logged, and saves are
     frequent and at odd places, so that kills meet all of them. Fine-tuning does not end earlier (patience)."""
-    finetunes = isinstance(config, FinetuneConfig)
-    ready = prepare_finetuning(config, RunDirectory("")) if finetunes else prepare_run(config)
+    if isinstance(config, FinetuneConfig):
+        ready: Prepared = prepare_finetuning(config, RunDirectory(""))
+    else:
+        ready = prepare_run(config)
     values = ready.config.model_dump()
     schedule = values["schedule"]
     share = steps / schedule["steps"]
@@ -77,6 +80,7 @@ def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | Fin
     if schedule["decay_steps"] is not None:
         schedule["decay_steps"] = max(1, min(round(schedule["decay_steps"] * share), steps // 2 - 1))
     values["checkpoint"] |= {"save_every_steps": max(1, steps // 8 - 1), "save_every_seconds": None, "copy_to": None}
+    finetunes = isinstance(config, FinetuneConfig)
     values["evaluation"] |= {"every_steps": max(2, steps // 4)}
     values["evaluation"] |= {"patience": None} if finetunes else {"max_rows": HELD_OUT_ROWS}
     values["logging"] |= {"every_steps": 1, "tensorboard": False}
