@@ -5,6 +5,10 @@
 `FOLDER` of the data holds banking77/train.csv and ag_news/test.csv; that of the tokenizer a byte-level tokenizer.json.
 The encoder is a RoBERTa with random weights: speed does not depend on them. Both sides compute in bf16 with the
 dropout of RoBERTa, 32 examples a step of at most 128 tokens.
+
+`--memory-gib 2` finds instead the largest number of examples a step whose peak resident memory is not above that, to
+within a sixteenth. All of them are in one forward and backward pass. Both sides could also accumulate gradients
+(`batch.virtual_workers`, `gradient_accumulation_steps`), and then any number fits.
 """
 
 from __future__ import annotations
@@ -13,11 +17,14 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from common import alternate, medians, process, write_result
 
 from maskwright.core.config import Model
+from maskwright.core.console import say
 from maskwright.core.hardware import memory_bytes
 from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
@@ -47,21 +54,51 @@ def make_model(size: str, tokenizer: str, folder: str) -> str:
     return folder
 
 
+def largest(peak_memory: Callable[[int], int], limit: int) -> int:
+    """Examples a step whose peak is within `limit`: by doubling from 8, then by bisection to within a sixteenth."""
+    fits, above = 0, 8
+    while peak_memory(above) <= limit:
+        fits, above = above, 2 * above
+    while above - fits > max(1, fits // 16):
+        middle = (fits + above) // 2
+        fits, above = (middle, above) if peak_memory(middle) <= limit else (fits, middle)
+    return fits
+
+
+def write_largest(row: str, gib: float, scripts: dict[str, str], words: tuple[str, ...]) -> None:
+    found: dict[str, int] = {}
+    limit = int(gib * 2**30)
+    peaks: dict[str, dict[int, int]] = {name: {} for name in scripts}
+    for name, script in scripts.items():
+
+        def peak_memory(examples: int, name: str = name, script: str = script) -> int:
+            # After some ten steps of rows of other shapes, the peak grows no more.
+            result = process(script, *words, "--steps", 12, "--examples", examples, "--memory-limit", limit)
+            peaks[name][examples] = result["peak_memory_bytes"]
+            say(f"{name}: {examples} examples a step take {result['peak_memory_bytes'] / 2**30:.2f} GiB")
+            return peaks[name][examples]
+
+        found[name] = largest(peak_memory, limit)
+    over = found["maskwright"] / max(found["hf_trainer"], 1)
+    write_result(f"finetune-{row}-memory", {"over_hf_trainer": over, **found}, memory_gib=gib, peak_memory_bytes=peaks)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("row", choices=ROWS)
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--memory-gib", type=float)
     arguments = parser.parse_args()
     size, file, text, label, steps = ROWS[arguments.row]
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(size, arguments.tokenizer, os.path.join(folder, "model"))
-        words = (model, os.path.join(arguments.data, file), "--text", *text, "--label", label, "--steps", steps)
-        sides = {
-            "maskwright": lambda: process("ours_finetune.py", *words),
-            "hf_trainer": lambda: process("peers/hf_finetune.py", *words),
-        }
+        words = (model, os.path.join(arguments.data, file), "--text", *text, "--label", label)
+        scripts = {"maskwright": "ours_finetune.py", "hf_trainer": "peers/hf_finetune.py"}
+        if arguments.memory_gib is not None:
+            return write_largest(arguments.row, arguments.memory_gib, scripts, words)
+        sides = {name: partial(process, script, *words, "--steps", steps) for name, script in scripts.items()}
         results = alternate(sides, arguments.rounds)
     rates = medians(results, "examples_per_second")
     memory = medians(results, "peak_memory_bytes")

@@ -93,12 +93,12 @@ def one_kind(config: RunConfig, kills: int, folder: str, generator: random.Rando
     storage.write_json(file, config.model_dump())
     straight, killed = (RunDirectory(os.path.join(folder, name)) for name in ("straight", "killed"))
     begin = time.monotonic()
-    if start_run(file, straight).wait():
+    if start_run("pretrain", file, straight).wait():
         raise SystemExit(f"the run failed: {straight.location}.log")
     whole = time.monotonic() - begin
     lost, reached = [], []
     for number in range(kills):
-        process = start_run(file, killed)
+        process = start_run("pretrain", file, killed)
         # Most of a start is imports; a fifth of the kills fall anywhere, the others where it trains.
         early = 0.0 if number % 5 == 0 else 2.0
         time.sleep(early + generator.random() * max(0.5, min(whole, 2.5 * SAVE_EVERY_SECONDS)))
@@ -107,7 +107,7 @@ def one_kind(config: RunConfig, kills: int, folder: str, generator: random.Rando
             break
         reached.append(max((line["step"] for line in killed.read_metrics()), default=0))
         lost.append(lost_seconds(killed))
-    if start_run(file, killed).wait():
+    if start_run("pretrain", file, killed).wait():
         raise SystemExit(f"the run failed: {killed.location}.log")
     tensors, lines, differences = compare(straight, killed)
     return {

@@ -7,12 +7,7 @@ Prints one JSON line. A step's time holds its packing and its update.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import resource
-import statistics
-import time
+from peers.finetune_side import Clock, arguments
 
 from maskwright.core.finetuning import build_finetune_config
 from maskwright.engines.base import TrainState
@@ -22,43 +17,26 @@ from maskwright.tasks.start import start_engine
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model")
-    parser.add_argument("train")
-    parser.add_argument("--text", nargs="+", required=True)
-    parser.add_argument("--label", required=True)
-    parser.add_argument("--examples", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=30)
-    arguments = parser.parse_args()
-    columns = [int(name) if name.isdigit() else name for name in [*arguments.text, arguments.label]]
+    given = arguments()
+    columns = [int(name) if name.isdigit() else name for name in [*given.text, given.label]]
     config = build_finetune_config(
         {
-            "data": {"train": arguments.train, "text": columns[:-1], "label": columns[-1], "max_seq_len": 128},
-            "model": {"init_from": arguments.model},
-            "schedule": {"steps": arguments.steps},
-            "batch": {"examples": arguments.examples},
+            "data": {"train": given.train, "text": columns[:-1], "label": columns[-1], "max_seq_len": 128},
+            "model": {"init_from": given.model},
+            "schedule": {"steps": given.steps},
+            "batch": {"examples": given.examples},
         },
         "benchmark",
     )
     ready = prepare_finetuning(config, RunDirectory("nowhere"))
     engine = start_engine(ready, None, None)
     engine.write(TrainState(0, ready.starting_parameters()))
-    seconds, began, used = [], 0.0, 0.0
-    for step in range(arguments.steps):
-        if step == arguments.steps // 4:  # the first steps warm up
-            seconds, began, used = [], time.perf_counter(), time.process_time()
-        start = time.perf_counter()
+    clock = Clock(given)
+    for step in range(given.steps):
         engine.step(ready.train.batches(step, [0]), ready.config.learning_rate_at(step), lambda: False)
         engine.check()
-        seconds.append(time.perf_counter() - start)
-    wall = time.perf_counter() - began
-    result = {
-        "step_seconds": statistics.median(seconds),
-        "examples_per_second": arguments.examples / statistics.median(seconds),
-        "cpu_share": (time.process_time() - used) / wall / len(os.sched_getaffinity(0)),
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-    }
-    print(json.dumps(result))
+        clock.tick()
+    clock.report()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from faults_table import table as faults_table
 
 HERE = Path(__file__).parent
 NOT_ON_A_GPU = "no whole run on a GPU yet"
+MEMORY = "finetune-ag-news-mini-memory"
 #   result file, where, against, key of its ratios, unit, target, whether less is better
 ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("cpu-base", "CPU, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 1.7, False),
@@ -21,6 +22,9 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("gpu-large", "one H200, large, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
     ("finetune-banking77-mini", "CPU, fine-tuning mini, Banking77", "HF Trainer", "over_hf_trainer", "x", 4.0, False),
     ("finetune-ag-news-mini", "CPU, fine-tuning mini, AG News", "HF Trainer", "over_hf_trainer", "x", 2.5, False),
+    (MEMORY, "largest batch in 2 GiB, mini, AG News", "HF Trainer", "over_hf_trainer", "x", None, False),
+    (MEMORY, "the same", "-", "maskwright", "examples", None, False),
+    (MEMORY, "the same, HF Trainer's", "-", "hf_trainer", "examples", None, False),
     ("time-to-loss", "CPU, mini, wall clock to a loss", "run_mlm's recipe", "hf_seconds_over_ours", "x", 5.0, False),
     ("prepare", "data prepare, `fast`", "`pregenerate_training_data.py`", "fast_over_pregenerate", "x", 60.0, False),
     ("prepare", "data prepare, `fast`", "`datasets.map`", "fast_over_datasets_map", "x", 40.0, False),
@@ -91,6 +95,7 @@ python benchmarks/process_kills.py --store data/store         # half an hour
 python benchmarks/scaling.py --text 'corpus/*.txt'            # many processes; a quarter of an hour
 python benchmarks/scaling_model.py                            # a projection for GPUs, no measurement
 python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER   # also ag-news-mini, banking77-base
+python benchmarks/finetune.py ag-news-mini --memory-gib 2 …   # the largest batch that fits
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
 ```
 

@@ -235,7 +235,7 @@ def test_jax_learns_what_torch_does(kind: TaskKind, make: Callable[..., Finetune
         "model.attention_dropout": 0.0,
         "optimizer.label_smoothing": 0.1,
     }
-    keys |= {"optimizer.class_weights": "balanced", "schedule.steps": 5}
+    keys |= {"optimizer.class_weights": "balanced", "optimizer.layer_decay": 0.5, "schedule.steps": 5}
     for engine in ("torch", "jax"):
         finetune(make(kind, **keys, **{"engine.kind": engine}), str(tmp_path / engine))
     ours, theirs = (metrics(tmp_path / engine) for engine in ("torch", "jax"))
@@ -391,8 +391,9 @@ def test_mistakes_end_before_anything_is_written(
     [
         ({"model": {}}, "model has neither init_from nor tokenizer"),
         ({"schedule": {"steps": 3, "epochs": 1.0}}, "schedule has epochs and steps"),
+        ({"schedule": {"steps": 9, "decay_steps": 2}}, "kind linear has no decay_steps"),
         ({"batch": {"examples": 5, "virtual_workers": 2}}, "2 virtual workers cannot share 5 examples evenly"),
-        ({"optimizer.layer_decay": 0.9, "engine.kind": "jax"}, "optimizer.layer_decay needs adamw, torch"),
+        ({"optimizer": {"layer_decay": 0.9, "kind": "muon"}}, "optimizer.layer_decay needs optimizer.kind: adamw"),
     ],
 )
 def test_configurations_that_mean_nothing(keys: dict[str, Any], what: str, make: Callable[..., FinetuneConfig]) -> None:

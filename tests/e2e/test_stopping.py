@@ -16,7 +16,7 @@ import warm
 from command_line import COMMAND, maskwright, write_config
 
 from maskwright.data.store import TokenStore
-from maskwright.drills.verify_resume import compare
+from maskwright.drills.verify_resume import compare, compare_results
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
@@ -115,6 +115,27 @@ def test_verify_resume_proves_a_job_exact(store: TokenStore, tmp_path: Path) -> 
     checkpoint.save(broken.checkpoints, state, record, keep=1)
     found = " ".join(compare(straight, broken)[2])
     assert "1 of" in found and "lm_head.bias" in found and "metrics at step 7" in found and "lines of metrics" in found
+
+
+def test_verify_resume_takes_fine_tuning(tokenizer: str, tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        lines = (f"the {name} {n},{n % 3}\n" for n in range(60))
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + "".join(lines))
+    values = {
+        "data": {"train": "train.csv", "test": "test.csv"},
+        "model": {"tokenizer": tokenizer, "size": "nano"},
+        "schedule": {"epochs": 40.0},
+        "evaluation": {"patience": 1},
+        "engine": {"threads": 1},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(values))
+    command = ("verify-resume", "run.yaml", "--finetune", "--steps", 16, "--kills", 1, "--work", "work", "--json")
+    verdict = json.loads(maskwright(*command, cwd=tmp_path))
+    assert verdict["differences"] == [] and len(verdict["kills"]) == 1
+    assert verdict["metric_lines"] >= 16 and verdict["result_files"] == 3
+    (tmp_path / "work/killed/predictions-test.json").write_text("{}")
+    straight, killed = (RunDirectory(str(tmp_path / "work" / name)) for name in ("straight", "killed"))
+    assert compare_results(straight, killed) == (3, ["predictions-test.json differs"])
 
 
 @pytest.mark.parametrize("arguments", [("--steps", 4), ("--kills", 0)])

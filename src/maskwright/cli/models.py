@@ -15,6 +15,7 @@ from maskwright.cli.options import (
     Config,
     Datapath,
     Device,
+    Finetune,
     Layout,
     Model,
     ProfileSteps,
@@ -309,15 +310,18 @@ def verify_resume(
     work: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder for both runs; a temporary one when not given.")
     ] = None,
+    finetune: Finetune = False,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove on your own job that a killed run continues bit for bit. One of two runs is killed with SIGKILL."""
     from maskwright.core.config import read_config
     from maskwright.core.errors import VerificationError
+    from maskwright.core.finetuning import read_finetune_config
     from maskwright.drills import verify_resume as task
 
-    verdict = task.verify_resume(read_config(config, set_), steps=steps, kills=kills, seed=seed, work=work)
+    given = (read_finetune_config if finetune else read_config)(config, set_)
+    verdict = task.verify_resume(given, steps=steps, kills=kills, seed=seed, work=work)
     print_result(verdict.report(), asdict(verdict), as_json)
     if verdict.differences:
         raise VerificationError("the killed run did not end as the other did")

@@ -79,6 +79,7 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hu
 Config = Annotated[
     str, typer.Argument(metavar="CONFIG", help="YAML of the run, or the name of a recipe, such as small.")
 ]
+Finetune = Annotated[bool, typer.Option("--finetune", help="CONFIG is of `maskwright finetune`.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of CONFIG, as in --set schedule.steps=100."),

@@ -22,7 +22,6 @@ from maskwright.launch.target import Place, Training
 
 REQUIRED = inspect.Parameter.empty
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and start nothing.")]
-Finetune = Annotated[bool, typer.Option("--finetune", help="CONFIG is of `maskwright finetune`.")]
 Run = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory there; an existing one is continued.")]
 OF_TRAINING: dict[str, tuple[Any, Any]] = {
     "config": (common.Config, REQUIRED),
@@ -34,7 +33,7 @@ OF_TRAINING: dict[str, tuple[Any, Any]] = {
     "simulated_gpus": (common.SimulatedGpus, None),
     "b_size": (common.BSize, None),
     "datapath": (common.Datapath, None),
-    "finetune": (Finetune, False),
+    "finetune": (common.Finetune, False),
     "dry_run": (DryRun, False),
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -111,23 +111,30 @@ class Optimizer(Section):
     """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
 
 
-class Schedule(Section):
+class ScheduleCurve(Section):
     kind: Literal["linear", "cosine", "wsd"] = "linear"
     """Each starts with a warm-up. linear: then a straight line down. cosine: then half a cosine down. wsd: then flat,
     then 1-sqrt down (warmup-stable-decay)."""
-    steps: Count
-    """Number of optimizer updates in the whole run."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which the learning rate rises linearly to its peak."""
     decay_steps: Count | None = None
     """Only for wsd: length of the decay phase; a fifth of the run when not set."""
     final_lr_share: Fraction = 0.0
     """Learning rate just after the last step, as a share of the peak."""
 
     @model_validator(mode="after")
-    def _phases_fit(self) -> Schedule:
+    def _only_wsd_has_decay_steps(self) -> Self:
         if self.decay_steps is not None and self.kind != "wsd":
             raise Refused(f"kind {self.kind} has no decay_steps", fix="take kind: wsd, or leave decay_steps out")
+        return self
+
+
+class Schedule(ScheduleCurve):
+    steps: Count
+    """Number of optimizer updates in the whole run."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps in which the learning rate rises linearly to its peak."""
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> Schedule:
         if self.warmup_steps + (self.decay_steps or 0) >= self.steps:
             decay = f" --set schedule.decay_steps={max(1, self.steps // 5)}" if self.decay_steps else ""
             raise Refused(
@@ -258,7 +265,8 @@ class RunConfig(Section):
         wsd      the peak until the last `decay_steps` (a fifth of the run when not set), then down as 1 - sqrt
                  (warmup-stable-decay; the shape is Hägele et al. 2024)
         """
-        return rate_at(self.schedule, self.optimizer.learning_rate, step)
+        schedule = self.schedule
+        return rate_at(schedule, schedule.steps, schedule.warmup_steps, self.optimizer.learning_rate, step)
 
     def masking_at(self, step: int) -> Masking:
         """The masking of update `step`. Its rate moves in a straight line from `rate` at step 0 to `final_rate` at the
@@ -274,9 +282,9 @@ class RunConfig(Section):
         return digest(self)
 
 
-def rate_at(schedule: Schedule, peak: float, step: int) -> float:
+def rate_at(schedule: ScheduleCurve, steps: int, warmup_steps: int, peak: float, step: int) -> float:
     """See `RunConfig.learning_rate_at`."""
-    begin, steps = schedule.warmup_steps, schedule.steps
+    begin = warmup_steps
     if step < begin:
         return peak * (step + 1) / begin
     if schedule.kind == "wsd":

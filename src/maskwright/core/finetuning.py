@@ -17,7 +17,7 @@ from maskwright.core.config import (
     Logging,
     Optimizer,
     Resumable,
-    Schedule,
+    ScheduleCurve,
     Shape,
     Share,
     digest,
@@ -199,7 +199,7 @@ class FinetuningOptimizer(Optimizer):
     """Learning rate at the schedule's peak. Large encoders take 1e-5 to 5e-5, those of a few layers up to 5e-4."""
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Factor of the learning rate from each layer to the one below it; the embeddings get one more. 0.65 to 0.9 are
-    usual for large encoders, 1 treats all alike. Only for adamw and torch."""
+    usual for large encoders, 1 treats all alike. Only for adamw."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class's target that all classes get; only for single_label_classification and
     token_classification."""
@@ -208,9 +208,7 @@ class FinetuningOptimizer(Optimizer):
     number for each label. Only for single_label_classification and token_classification."""
 
 
-class FinetuningSchedule(Section):
-    kind: Literal["linear", "cosine", "wsd"] = "linear"
-    """As in pretraining."""
+class FinetuningSchedule(ScheduleCurve):
     epochs: Annotated[float, Field(gt=0.0)] | None = None
     """Passes over the training examples; 3 when neither epochs nor steps is set."""
     steps: Count | None = None
@@ -219,10 +217,6 @@ class FinetuningSchedule(Section):
     """Steps in which the learning rate rises linearly to its peak; a share of 0.06 of the run when not set."""
     warmup_share: Fraction | None = None
     """The same as a share of the run, instead of warmup_steps."""
-    decay_steps: Count | None = None
-    """Only for wsd: length of the decay phase; a fifth of the run when not set."""
-    final_lr_share: Fraction = 0.0
-    """Learning rate just after the last step, as a share of the peak."""
 
     @model_validator(mode="after")
     def _said_once(self) -> FinetuningSchedule:
@@ -282,13 +276,10 @@ class FinetuneConfig(Section):
         if not one_class and (own.label_smoothing or own.class_weights):
             key = "label_smoothing" if own.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
-        if own.layer_decay < 1.0 and (
-            own.kind == "muon" or self.engine.kind == "jax" or self.engine.sharding == "fsdp"
-        ):
-            raise Refused(
-                "optimizer.layer_decay needs adamw, torch and sharding: data",
-                fix="leave it out, or change the other key",
-            )
+        sharded = self.engine.kind == "torch" and self.engine.sharding == "fsdp"
+        if own.layer_decay < 1.0 and (own.kind == "muon" or sharded):
+            needed = "engine.sharding: data with torch" if sharded else "optimizer.kind: adamw"
+            raise Refused(f"optimizer.layer_decay needs {needed}", fix="leave it out, or change the other key")
         return self
 
     @property
@@ -313,16 +304,9 @@ class FinetuneConfig(Section):
 
     def learning_rate_at(self, step: int) -> float:
         """Of a resolved configuration: see `RunConfig.learning_rate_at`."""
-        given = self.schedule
-        assert given.steps is not None and given.warmup_steps is not None
-        schedule = Schedule.model_construct(
-            kind=given.kind,
-            steps=given.steps,
-            warmup_steps=given.warmup_steps,
-            decay_steps=given.decay_steps,
-            final_lr_share=given.final_lr_share,
-        )
-        return rate_at(schedule, self.optimizer.learning_rate, step)
+        schedule = self.schedule
+        assert schedule.steps is not None and schedule.warmup_steps is not None
+        return rate_at(schedule, schedule.steps, schedule.warmup_steps, self.optimizer.learning_rate, step)
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""

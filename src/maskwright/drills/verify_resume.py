@@ -1,7 +1,8 @@
 """`maskwright verify-resume`: a user's own job, killed at random moments, against the same job left alone.
 
-Both run as processes of their own, by the very command that a user types. Weights, optimizer state, and each line of
-metrics except its times must be equal bit for bit. A loss that is equal at each step means equal rows and masks.
+Both run as processes of their own, by the very command that a user types. Weights, optimizer state, each line of
+metrics except its times, and the results of a fine-tuning run must be equal bit for bit. A loss that is equal at each
+step means equal rows and masks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -23,8 +25,13 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, VerificationError
+from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.core.recipes import Kind
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.tasks.preflight import compiles
+from maskwright.tasks.finetune import prepare_finetuning
+from maskwright.tasks.models import RESULTS
+from maskwright.tasks.preflight import compiles, prepare_run
+from maskwright.tasks.prepared import Prepared
 from maskwright.training import checkpoint
 
 # Keys that depend on a clock, and so may differ.
@@ -39,6 +46,8 @@ class Verdict:
     """Finished steps when the process was killed."""
     tensors: int
     metric_lines: int
+    result_files: int
+    """Scores and predictions of a fine-tuning run."""
     steps_computed_again: int
     differences: list[str]
     """Empty if all is equal."""
@@ -48,32 +57,42 @@ class Verdict:
         lines = [f"{self.steps:,} steps; killed with SIGKILL after {', '.join(map(str, self.kills))}; {again}"]
         if self.differences:
             return "\n".join([*lines, "NOT exact:", *(f"  {difference}" for difference in self.differences)])
+        results = f", and {self.result_files} files of results" if self.result_files else ""
         lines.append(
             f"exact: {self.tensors:,} tensors of weights and optimizer state and {self.metric_lines:,} lines of "
-            "metrics are bit-identical"
+            f"metrics{results} are bit-identical"
         )
         return "\n".join(lines)
 
 
-def shortened(config: RunConfig, steps: int) -> RunConfig:
+def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | FinetuneConfig:
     """The same run, but `steps` long: the schedule's phases shrink with it, every step is logged, and saves are
-    frequent and at odd places, so that kills meet all of them."""
-    share = steps / config.schedule.steps
-    values = config.model_dump()
+    frequent and at odd places, so that kills meet all of them. Fine-tuning does not end earlier (patience)."""
+    if isinstance(config, FinetuneConfig):
+        ready: Prepared = prepare_finetuning(config, RunDirectory(""))
+    else:
+        ready = prepare_run(config)
+    values = ready.config.model_dump()
     schedule = values["schedule"]
+    share = steps / schedule["steps"]
     schedule["steps"] = steps
     schedule["warmup_steps"] = min(round(schedule["warmup_steps"] * share), steps // 2)
     if schedule["decay_steps"] is not None:
         schedule["decay_steps"] = max(1, min(round(schedule["decay_steps"] * share), steps // 2 - 1))
     values["checkpoint"] |= {"save_every_steps": max(1, steps // 8 - 1), "save_every_seconds": None, "copy_to": None}
-    values["evaluation"] |= {"every_steps": max(2, steps // 4), "max_rows": HELD_OUT_ROWS}
+    finetunes = isinstance(config, FinetuneConfig)
+    values["evaluation"] |= {"every_steps": max(2, steps // 4)}
+    values["evaluation"] |= {"patience": None} if finetunes else {"max_rows": HELD_OUT_ROWS}
     values["logging"] |= {"every_steps": 1, "tensorboard": False}
     if values["engine"]["compile"] == "auto":  # as the long run decides, not the short one
-        values["engine"]["compile"] = "on" if compiles(config) else "off"
-    return build_config(values, "verify-resume")
+        values["engine"]["compile"] = "on" if compiles(ready) else "off"
+    build = build_finetune_config if finetunes else build_config
+    return build(values, "verify-resume")
 
 
-def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work: str | None = None) -> Verdict:
+def verify_resume(
+    config: RunConfig | FinetuneConfig, *, steps: int, kills: int, seed: int, work: str | None = None
+) -> Verdict:
     """Raises `InputError` for too few steps, `VerificationError` if a run fails by itself. The runs are removed if all
     is equal, and otherwise kept and named."""
     if steps < 8 or kills < 1:
@@ -82,13 +101,14 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
     storage.make_folder(folder)
     file = os.path.join(folder, "config.yaml")
     storage.write_json(file, shortened(config, steps).model_dump())  # JSON is YAML
+    verb: Kind = "finetune" if isinstance(config, FinetuneConfig) else "pretrain"
     straight, killed = (RunDirectory(os.path.join(folder, name)) for name in ("straight", "killed"))
     for directory in (straight, killed):
         if os.path.exists(directory.location):
             raise InputError("already exists", where=directory.location, fix="give --work a new folder")
     generator = random.Random(seed)
     with progress("verify-resume", 2 * steps, "steps") as bar:
-        _to_the_end(file, straight)
+        _to_the_end(verb, file, straight)
         bar.advance(steps)
         found, again = [], 0
         times = [record["time"] for record in straight.read_metrics() if "loss" in record]
@@ -96,7 +116,7 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
         # The first of several before any step, so that one falls into the start; a single one after saved steps.
         first = 0 if kills > 1 else generator.randrange(steps // 4, steps // 2)
         for moment in [first, *sorted(generator.sample(range(1, steps), min(kills, steps) - 1))]:
-            reached = _killed(file, killed, moment, generator.random() * pause)
+            reached = _killed(verb, file, killed, moment, generator.random() * pause)
             if reached is None:
                 break  # it was done before it could be killed
             again += reached - killed.newest_step()
@@ -104,10 +124,11 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
             bar.advance(0, note=f"killed after step {reached}")
         if len(found) < min(kills, 2):
             raise VerificationError("the run was over before it could be killed", fix="raise --steps")
-        _to_the_end(file, killed)
+        _to_the_end(verb, file, killed)
         bar.advance(steps)
     tensors, lines, differences = compare(straight, killed)
-    verdict = Verdict(steps, found, tensors, lines, again, differences)
+    results, different = compare_results(straight, killed)
+    verdict = Verdict(steps, found, tensors, lines, results, again, differences + different)
     if verdict.differences:
         say(f"both runs are kept in {folder}")
     elif work is None:
@@ -115,15 +136,15 @@ def verify_resume(config: RunConfig, *, steps: int, kills: int, seed: int, work:
     return verdict
 
 
-def start_run(file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:
+def start_run(verb: Kind, file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:
     """Starts the run by the command that a user types. Its output goes to a log beside the folder."""
     with open(f"{directory.location}.log", "ab") as log:
-        command = [sys.executable, "-m", "maskwright", "pretrain", file, "--run", directory.location]
+        command = [sys.executable, "-m", "maskwright", verb, file, "--run", directory.location]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-def _to_the_end(file: str, directory: RunDirectory) -> None:
-    process = start_run(file, directory)
+def _to_the_end(verb: Kind, file: str, directory: RunDirectory) -> None:
+    process = start_run(verb, file, directory)
     try:
         code = process.wait()
     finally:
@@ -132,11 +153,11 @@ def _to_the_end(file: str, directory: RunDirectory) -> None:
         raise VerificationError(f"the run ended with exit code {code}", where=f"{directory.location}.log")
 
 
-def _killed(file: str, directory: RunDirectory, moment: int, seconds: float) -> int | None:
+def _killed(verb: Kind, file: str, directory: RunDirectory, moment: int, seconds: float) -> int | None:
     """Starts the run, kills it `seconds` after it has finished step `moment`, and returns the step that it had reached;
     None if it ended by itself before."""
     before = directory.read_status()
-    process = start_run(file, directory)
+    process = start_run(verb, file, directory)
     try:
         while process.poll() is None and not _trains(directory, before, moment):
             time.sleep(0.002)
@@ -189,6 +210,16 @@ def compare(straight: RunDirectory, killed: RunDirectory) -> tuple[int, int, lis
     if len(lines) != len(other_lines):
         differences.append(f"{len(lines)} lines of metrics and {len(other_lines)}")
     return len(tensors), len(lines), differences
+
+
+def compare_results(straight: RunDirectory, killed: RunDirectory) -> tuple[int, list[str]]:
+    """(files compared, what differs): the scores and predictions that a fine-tuning run ends with."""
+    sides = [
+        {path.name: path.read_bytes() for name in (RESULTS, "predictions-*.json") for path in Path(at).glob(name)}
+        for at in (straight.location, killed.location)
+    ]
+    names = sorted(set().union(*sides))
+    return len(names), [f"{name} differs" for name in names if sides[0].get(name) != sides[1].get(name)]
 
 
 def _equal(one: np.ndarray, other: np.ndarray | None) -> bool:

@@ -20,6 +20,7 @@ from maskwright.model.hf.folder import read_hf_parameters, weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import state_bytes
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
@@ -245,14 +246,14 @@ def describe(ready: Pretraining) -> str:
     )
 
 
-def compiles(config: RunConfig) -> bool:
+def compiles(ready: Prepared) -> bool:
     """Whether the run compiles its layers (torch) or all of it (JAX)."""
-    if config.engine.kind == "jax":
+    engine = ready.config.engine
+    if engine.kind == "jax":
         return True
     from maskwright.engines.torch.prepare import choose_compile, choose_device
 
-    flops = run_flops(config, prepare_run(config).model)
-    return choose_compile(config.engine.compile, choose_device(config.engine.device), flops)
+    return choose_compile(engine.compile, choose_device(engine.device), ready.flops)
 
 
 def run_flops(config: RunConfig, model: ModelConfig) -> float:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from maskwright.core import config as run
 from maskwright.engines.jax.layout import AXIS, Layout
 from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS
-from maskwright.model.jax.parts import Weights
+from maskwright.model.jax.parts import LAYERS, Weights
 
 Moments = dict[str, Weights]
 
@@ -36,6 +37,15 @@ def moment_names(kind: str, names: Iterable[str]) -> dict[str, list[str]]:
     others = [name for name in every if kind == "adamw" or not is_hidden(name)]
     moments = {"exp_avg": others, "exp_avg_sq": others}
     return moments if kind == "adamw" else moments | {"momentum": [name for name in every if is_hidden(name)]}
+
+
+def rate_scale(name: str, dims: int, layers: int, layer_decay: float) -> np.ndarray | float:
+    """Factor of the learning rate; for a stack of layers an array [L, 1, …] of `dims` dimensions. See
+    `torch/optimizers.py`."""
+    if name.startswith(LAYERS):
+        powers = np.arange(layers, 0, -1).reshape(-1, *[1] * (dims - 1))
+        return np.power(layer_decay, powers).astype(np.float32)
+    return 1.0 if name.startswith(("head.", "final_norm.")) else layer_decay ** (layers + 1)
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,8 @@ def apply(
 ) -> tuple[Weights, Moments]:
     """New weights and moments."""
     after, new = {}, {kind: dict(named) for kind, named in moments.items()}
+    layer_decay = float(getattr(options, "layer_decay", 1.0))  # a key of fine-tuning alone
+    layers = layout.shapes["layers.down.weight"][0]
     for name, m in moments["exp_avg"].items():
         gradient, v = gradients[name], moments["exp_avg_sq"][name]
         m = new["exp_avg"][name] = m + (gradient - m) * (1.0 - options.beta1)
@@ -66,6 +78,8 @@ def apply(
         decay = 0.0 if is_vector(name) else options.weight_decay
         denominator = jnp.sqrt(v) / rates.correction2 + options.eps
         rate = rates.learning_rate
+        if layer_decay < 1.0:
+            rate = rate * rate_scale(name, m.ndim, layers, layer_decay)
         after[name] = weights[name] * (1.0 - rate * decay) - rate / rates.correction1 * m / denominator
     if options.kind == "muon":
         ahead = {}
