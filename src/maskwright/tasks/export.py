@@ -53,7 +53,8 @@ def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
     if onnx:
         from maskwright.tasks import onnx_export
     if model.run and not _has_ended(model, steps := model.run["config"]["schedule.steps"]):
-        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,} of {steps:,}")
+        of = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
+        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{of}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(temporary)
@@ -81,7 +82,7 @@ def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
     return difference
 
 
-def _has_ended(model: TrainedModel, steps: int) -> bool:
+def _has_ended(model: TrainedModel, steps: int | None) -> bool:
     """A fine-tuned run may end early, and what is exported is its best step."""
     return model.step == steps if model.task is None else os.path.exists(os.path.join(model.location, RESULTS))
 

@@ -204,8 +204,8 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
     lines = [
         "## ONNX",
         "",
-        f"`{FILE}` takes any number of texts of any length: `input_ids` and `attention_mask`, as the tokenizer gives them. "
-        f"Its logits in onnxruntime {onnxruntime.__version__} differ by at most {difference:.2g} from those of "
+        f"`{FILE}` takes any number of texts of any length: `input_ids` and `attention_mask`, as the tokenizer gives "
+        f"them. Its logits in onnxruntime {onnxruntime.__version__} differ by at most {difference:.2g} from those of "
         f"transformers. `{INT8_FILE}` has its matrices and embeddings in int8 and quantizes activations as they come.",
         "",
         f"Measured on {sample.name}: up to {TEXTS_AT_ONCE} texts at once, sorted by length, {threads()} threads, "
