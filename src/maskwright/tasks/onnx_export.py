@@ -32,7 +32,7 @@ from maskwright.tasks.evaluate import MICRO_BATCH_ROWS, row_tokens
 from maskwright.tasks.models import TrainedModel
 from maskwright.tasks.predict import row_length
 
-FILE, INT8_FILE = os.path.join("onnx", "model.onnx"), os.path.join("onnx", "model_int8.onnx")
+FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_int8.onnx"
 """Where `optimum` and transformers.js look for them."""
 FILES = (FILE, INT8_FILE)
 MOST_TOKENS = 32_768
@@ -53,6 +53,8 @@ def speaker(config: ModelConfig, path: str) -> Speaker:
     """onnxruntime on the CPU, with as many threads as torch has."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
+    # Threads that wait for more work would slow whoever computes next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = graph.output_names(config)
 
@@ -66,9 +68,9 @@ def speaker(config: ModelConfig, path: str) -> Speaker:
 def quantize(folder: str) -> None:
     """Matrices and embeddings in int8, activations as they come.
 
-    7 of the 8 bits are used: with all of them, sums overflow on CPUs with AVX2 or AVX-512 but without VNNI. Measured on
-    two Zen 5 cores, the eighth made no difference to accuracy; weights in uint8, which are as safe, took 1.7 times as
-    long.
+    Weights take 7 of the 8 bits: on x86 CPUs without VNNI, onnxruntime adds two products of 8 bits in 16, which
+    saturate. The eighth bit made no difference to scores, and weights in uint8, which are as safe, were slower
+    (docs/fine-tuned-models.md).
     """
     path = os.path.join(folder, INT8_FILE)
     quant_pre_process(os.path.join(folder, FILE), path, skip_optimization=True, skip_symbolic_shape=True)
@@ -104,6 +106,7 @@ def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
         warn(f"the files are compared on random ids, not on the run's own data: {error}")
     texts = [row[real == 1] for one in expected for row, real in zip(one.input_ids, one.attention_mask, strict=True)]
     task = model.config.task
+    meaning = "" if task == "regression" else " (same answers: the share of those of transformers)"
 
     def keep(_: int, logits: Floats) -> NDArray[Any]:
         if task in ("regression", "multi_label_classification"):
@@ -116,7 +119,7 @@ def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
             return {"mean difference": float(np.abs(mine - other).mean())}
         return {"same answers": float((mine == other).mean())}
 
-    return Sample(texts, f"{len(texts)} rows of random ids", keep, score)
+    return Sample(texts, f"{len(texts)} rows of random ids{meaning}", keep, score)
 
 
 def labelled_sample(model: TrainedModel) -> Sample:
@@ -208,8 +211,8 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
         f"them. Its logits in onnxruntime {onnxruntime.__version__} differ by at most {difference:.2g} from those of "
         f"transformers. `{INT8_FILE}` has its matrices and embeddings in int8 and quantizes activations as they come.",
         "",
-        f"Measured on {sample.name}: up to {TEXTS_AT_ONCE} texts at once, sorted by length, {threads()} threads, "
-        f"{cpu_name()}.",
+        f"Measured on {sample.name}: up to {TEXTS_AT_ONCE} texts at once, sorted by length, {threads()} "
+        f"thread{'s' * (threads() > 1)}, {cpu_name()}. transformers reads `model.safetensors`.",
         "",
         "| | MB | " + " | ".join(scores[0]) + " | texts/s |",
         "|---" * (len(scores[0]) + 3) + "|",

@@ -46,14 +46,15 @@ def make_model(config: ModelConfig, parameters: Parameters) -> onnx.ModelProto:
     """The fp32 model for any B and T."""
     graph = Graph(config, parameters)
     graph.outputs(graph.head(graph.encode()))
-    whole = ("batch_size", "sequence_length")
-    shape = {"masked_lm": (*whole, config.vocab_size), "token_classification": (*whole, config.num_labels)}
-    shape |= {"question_answering": whole} | dict.fromkeys(SEQUENCE_TASKS, ("batch_size", config.num_labels))
+    whole = ["batch_size", "sequence_length"]
+    shape: list[str | int] = [*whole[: 1 if config.task in SEQUENCE_TASKS else 2]]
+    if config.task != "question_answering":
+        shape.append(config.num_labels or config.vocab_size)
     made = helper.make_graph(
         graph.nodes,
         f"{config.architecture}_{config.task}",
         [helper.make_tensor_value_info(name, TensorProto.INT64, whole) for name in INPUTS],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape[config.task]) for name in output_names(config)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in output_names(config)],
         [numpy_helper.from_array(value, name) for name, value in graph.constants.items()],
     )
     opset = helper.make_opsetid("", OPSET)
@@ -102,8 +103,9 @@ class Graph:
         return product if bias is None else self.add("Add", product, self.constant(f"{name}.bias", bias))
 
     def norm(self, x: str, name: str) -> str:
-        given = [f"{name}.weight", *([f"{name}.bias"] if f"{name}.bias" in self.parameters else [])]
-        names = [self.constant(one, self.parameters[one]) for one in given]
+        scale = self.parameters[f"{name}.weight"]
+        bias = self.parameters.get(f"{name}.bias", np.zeros_like(scale))  # onnxruntime 1.17 crashes without one
+        names = self.constant(f"{name}.weight", scale), self.constant(f"{name}.bias", bias)
         return self.add("LayerNormalization", x, *names, epsilon=self.config.layer_norm_eps)
 
     def first(self, x: str, axis: int) -> str:
