@@ -50,10 +50,12 @@ LAYERS = {
     "drills": {"core", "run", "text", "data", "model", "engines", "training", "tasks"},
 }
 LAYERS["cli"] = set(LAYERS)
-# torch is imported only below a folder torch/, jax only below a folder jax/. Other libraries have few doors.
+# torch, jax and onnx are imported only below folders of their names. Other libraries have few doors.
 HEAVY = {
     "torch": set(),
     "jax": set(),
+    "onnx": set(),
+    "onnxruntime": {"tasks/onnx_export.py"},
     "transformers": {"tasks/export.py", "model/torch/compare.py"},
     "tokenizers": {"text/tokenizer.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
@@ -184,7 +186,8 @@ def test_help_and_import_load_nothing_heavy() -> None:
     code = (
         "import sys, maskwright.cli.main as c; from maskwright.cli.places import PLACES; "
         "code = max(c.run([*words, '--help']) for words in ([], *(['submit', place] for place in PLACES))); "
-        "heavy = {'torch', 'jax', 'numpy', 'transformers', 'tokenizers', 'pyarrow', 'rich', 'ray'} & set(sys.modules); "
+        "heavy = {'torch', 'jax', 'numpy', 'onnx', 'transformers', 'tokenizers', 'pyarrow', 'rich', 'ray'}; "
+        "heavy &= set(sys.modules); "
         "sys.exit(code or (f'loaded {sorted(heavy)}' if heavy else 0))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -251,7 +254,7 @@ def test_locks_agree_and_hold_what_the_project_asks_for() -> None:
     extras = project["optional-dependencies"]
     wanted = {"core": [*project["dependencies"], *extras["train"], *extras["fast"]], "tpu": ["libtpu"]}
     wanted |= {"gcp": [*project["dependencies"], *extras["gcp"]]} | {
-        name: extras[name] for name in ("dev", "jax", "ray")
+        name: extras[name] for name in ("dev", "jax", "ray", "onnx")
     }
     for name, lines in wanted.items():
         for line in lines:

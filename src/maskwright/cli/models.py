@@ -265,13 +265,25 @@ def evaluate(
 
 @app.command("export")
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory or Hugging Face folder.")], to: To
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory or Hugging Face folder.")],
+    to: To,
+    onnx: Annotated[
+        bool,
+        typer.Option(
+            "--onnx",
+            help="Also write onnx/model.onnx, proven equal in onnxruntime, and onnx/model_int8.onnx, whose scores and "
+            "speed are measured.",
+        ),
+    ] = False,
 ) -> None:
     """Write a Hugging Face folder and prove its logits equal in transformers."""
+    from maskwright.core.extras import require
     from maskwright.tasks import export as task
     from maskwright.tasks.models import load_model
 
-    task.announce(task.export(load_model(run), to), to)
+    for package in ("onnx", "onnxruntime") if onnx else ():
+        require(package, "--onnx")
+    task.announce(task.export(load_model(run), to, onnx=onnx), to)
 
 
 @app.command("fill")

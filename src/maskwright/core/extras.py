@@ -12,7 +12,8 @@ EXTRAS = {
     **dict.fromkeys(TRAIN, "train"),
     **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),
     **dict.fromkeys(("gigatoken", "awkward"), "fast"),
-    **{extra: extra for extra in ("jax", "ray")},
+    **{extra: extra for extra in ("jax", "ray", "onnx")},
+    "onnxruntime": "onnx",
     "libtpu": "tpu",
 }
 """The extra of pyproject.toml that brings a package."""

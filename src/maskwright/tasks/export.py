@@ -7,7 +7,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
 from maskwright.labels.encode import open_tokenizer
 from maskwright.model.hf.config import PIPELINES, to_hf_config
 from maskwright.model.hf.names import Parameters, count_parameters
-from maskwright.model.torch.compare import largest_difference
+from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models import RESULTS, TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
@@ -33,15 +33,20 @@ LARGEST_DIFFERENCE = 1e-4
 """How far fp32 logits may differ between this model and `transformers` on the exported folder."""
 
 
-def export(model: TrainedModel, folder: str) -> float:
+def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
     """Writes `folder` and returns the largest difference of a logit. Raises `VerificationError` above 1e-4.
+
+    `onnx`: also ONNX files, which are held to the same limit; the int8 one is measured, and the result is said.
 
     Everything is written and verified under a temporary name beside `folder`, so a failed export leaves nothing.
     """
     if os.path.exists(folder):
         raise InputError("already exists", where=folder, fix="choose another --to")
+    if onnx:
+        from maskwright.tasks import onnx_export
     if model.run and not _has_ended(model, steps := model.run["config"]["schedule.steps"]):
-        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,} of {steps:,}")
+        of = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
+        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{of}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(temporary)
@@ -51,16 +56,24 @@ def export(model: TrainedModel, folder: str) -> float:
         config |= {"transformers_version": importlib.metadata.version("transformers")}
         storage.write_json(os.path.join(temporary, "config.json"), config)
         _write_tokenizer(model, temporary)
-        difference = verify(model, temporary)
+        expected = references(model.config, temporary)
+        difference = verify(model, temporary, expected)
+        measured: list[str] = []
+        if onnx:
+            onnx_difference = onnx_export.write(model, temporary, expected)
+            _require_equal(onnx_difference, "onnxruntime", model.parameters)
+            measured = onnx_export.measure(model, temporary, expected, onnx_difference)
         with open(os.path.join(temporary, "README.md"), "w", encoding="utf-8") as file:
-            file.write(model_card(model, difference))
+            file.write("\n".join([model_card(model, difference), *measured]))
         os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    for line in measured:
+        say(line)
     return difference
 
 
-def _has_ended(model: TrainedModel, steps: int) -> bool:
+def _has_ended(model: TrainedModel, steps: int | None) -> bool:
     """A fine-tuned run may end early, and what is exported is its best step."""
     return model.step == steps if model.task is None else os.path.exists(os.path.join(model.location, RESULTS))
 
@@ -89,18 +102,22 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
     storage.write_json(path, config)
 
 
-def verify(model: TrainedModel, folder: str) -> float:
+def verify(model: TrainedModel, folder: str, expected: Sequence[Reference]) -> float:
     """Compares logits and token ids with what `transformers` makes of `folder`. Returns the largest difference of a
     logit. Raises `VerificationError`."""
-    largest = largest_difference(model.config, model.parameters, folder)
-    if not largest <= LARGEST_DIFFERENCE:  # so that NaN is refused
-        raise VerificationError(
-            f"logits differ by {largest:.3g} from transformers {importlib.metadata.version('transformers')}, "
-            f"more than {LARGEST_DIFFERENCE:g}",
-            fix=_smaller_weights(model.parameters) if math.isfinite(largest) else None,
-        )
+    largest = largest_difference(our_model(model.config, model.parameters), expected)
+    _require_equal(largest, "this model", model.parameters)
     _verify_tokenizer(model, folder)
     return largest
+
+
+def _require_equal(difference: float, whose: str, parameters: Parameters) -> None:
+    if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused
+        raise VerificationError(
+            f"logits of {whose} differ by {difference:.3g} from those of transformers "
+            f"{importlib.metadata.version('transformers')}, more than {LARGEST_DIFFERENCE:g}",
+            fix=_smaller_weights(parameters) if math.isfinite(difference) else None,
+        )
 
 
 TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a <mask> here", "Größe, 東京, 🙂 e\u0301")

@@ -1,49 +1,95 @@
-"""This model beside the one that `transformers` makes of an exported folder."""
+"""This model beside the one that `transformers` makes of an exported folder: what each says of the same rows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.config import class_name
 from maskwright.model.hf.names import Parameters
 from maskwright.model.torch.networks import build
 
+Ids = NDArray[np.int64]
+Speaker = Callable[[Ids, Ids], NDArray[np.float32]]
+"""(ids [M, T], attention mask [M, T]) -> fp32 logits: [M, C] of a task of whole texts, else [M, T, C]. C is 2 for
+questions, and the vocabulary for masked_lm. Those of padding mean nothing."""
+ROWS = ((2, 24), (3, 128), (1, 512))
+"""How many rows of how many tokens are compared, or of as many as the model takes."""
 
-@torch.no_grad()
-def largest_difference(config: ModelConfig, parameters: Parameters, folder: str) -> float:
-    """Largest difference of any logit from what `folder`'s own class in `transformers` says, in fp32; NaN stays NaN.
 
-    The rows are random ids at two lengths, the longer ones with padding.
-    """
+@dataclass(frozen=True)
+class Reference:
+    """Rows of random ids, of which every second one is half padding, and what `transformers` says of them in fp32."""
+
+    input_ids: Ids
+    attention_mask: Ids
+    logits: NDArray[np.float32]
+
+
+def our_model(config: ModelConfig, parameters: Parameters) -> Speaker:
+    network, outputs = build(config, parameters), config.num_labels or config.vocab_size
+
+    @torch.inference_mode()
+    def say(ids: Ids, mask: Ids) -> NDArray[np.float32]:
+        M, T = ids.shape
+        whole = config.task in SEQUENCE_TASKS
+        places = torch.arange(0, M * T, T if whole else 1)
+        found = network(torch.from_numpy(ids), torch.arange(T).expand(M, T), torch.from_numpy(mask), places)
+        found = found[:, :outputs]
+        return (found if whole else found.unflatten(0, (M, T))).numpy()
+
+    return say
+
+
+def their_model(config: ModelConfig, folder: str, attention: str | None = None) -> Speaker:
+    """`folder`'s own class in `transformers`, in fp32 on the CPU. `attention`: its default when None."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    theirs = (
-        getattr(transformers, class_name(config))
-        .from_pretrained(folder, attn_implementation="eager", local_files_only=True, dtype=torch.float32)
-        .eval()
-    )
-    ours, generator = build(config, parameters), np.random.default_rng(0)
-    differences = []
-    for length in (min(24, config.max_seq_len), min(128, config.max_seq_len)):
-        ids = torch.from_numpy(generator.integers(5, config.vocab_size, (2, length)))
-        real = torch.ones_like(ids)
-        real[1, length // 2 :] = 0
-        ids[real == 0] = config.pad_token_id
-        positions = torch.arange(length).expand(2, length)
+    options: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32, "attn_implementation": attention}
+    model = getattr(transformers, class_name(config)).from_pretrained(folder, **options).eval()
+
+    @torch.inference_mode()
+    def say(ids: Ids, mask: Ids) -> NDArray[np.float32]:
         # Without position ids: transformers finds them itself, as in users' calls.
-        expected = theirs(ids, attention_mask=real)
-        # Padding's own outputs mean nothing and may differ.
-        places = torch.tensor([0, length]) if config.task in SEQUENCE_TASKS else real.flatten().nonzero()[:, 0]
-        found = ours(ids, positions, real, places)
+        found = model(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask))
         if config.task == "question_answering":
-            logits = torch.stack([expected.start_logits, expected.end_logits], -1)
-        else:
-            logits = expected.logits
-        if config.task not in SEQUENCE_TASKS:
-            logits = logits.flatten(0, 1)[places]
-        differences.append((found[:, : logits.shape[-1]] - logits).abs().max())
-    return float(torch.stack(differences).max())
+            return torch.stack([found.start_logits, found.end_logits], -1).numpy()
+        return found.logits.numpy()
+
+    return say
+
+
+def references(config: ModelConfig, folder: str) -> list[Reference]:
+    """What `transformers` says of rows of several lengths, up to the longest that the model takes."""
+    theirs, generator = their_model(config, folder, "eager"), np.random.default_rng(0)
+    made = []
+    for rows, length in ROWS:
+        length = min(length, config.max_seq_len)
+        ids = generator.integers(5, config.vocab_size, (rows, length))
+        mask = np.ones_like(ids)
+        mask[1::2, length // 2 :] = 0
+        ids[mask == 0] = config.pad_token_id
+        made.append(Reference(ids, mask, theirs(ids, mask)))
+    return made
+
+
+def largest_difference(say: Speaker, expected: Sequence[Reference]) -> float:
+    """Largest difference of any logit, padding left out; NaN stays NaN."""
+    differences = []
+    for one in expected:
+        difference = np.abs(say(one.input_ids, one.attention_mask) - one.logits)
+        differences.append((difference[one.attention_mask == 1] if difference.ndim == 3 else difference).max())
+    return float(np.max(differences))
+
+
+def threads() -> int:
+    """What torch computes with on the CPU."""
+    return torch.get_num_threads()

@@ -1,0 +1,179 @@
+"""ONNX files beside the classes of `transformers`: the same logits at any shape, scores that are the product's own, and
+nothing left of what fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from finetuned import SHAPES, TASKS, finished_run, shape
+
+from maskwright.cli import main as cli
+from maskwright.core import storage
+from maskwright.core.config import Engine
+from maskwright.core.errors import InputError, VerificationError
+from maskwright.data.store import TokenStore
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.tasks.evaluate import evaluate
+from maskwright.tasks.export import export
+from maskwright.tasks.models import load_model
+from maskwright.tasks.scores import judge
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+
+
+def shape_of(kind: str, task: TaskKind) -> ModelConfig:
+    return SHAPES[kind] if task == "masked_lm" else shape(kind, task)
+
+
+def rows(count: int, length: int, padded: bool) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.random.default_rng(count).integers(5, 400, (count, length))
+    mask = np.ones_like(ids)
+    if padded:
+        mask[1:, length // 3 :] = 0
+        ids[mask == 0] = 1
+    return ids, mask
+
+
+@pytest.mark.parametrize("kind", list(SHAPES))
+@pytest.mark.parametrize("task", ["masked_lm", *TASKS])
+def test_logits_are_those_of_transformers_at_any_shape(
+    kind: str, task: TaskKind, tokenizer: str, tmp_path: Path
+) -> None:
+    """At batches and lengths that `export` does not look at. In int8 they are near, and the embeddings are too."""
+    run = load_model(str(finished_run(tmp_path / "run", shape_of(kind, task), tokenizer)))
+    folder = tmp_path / "model"
+    export(replace(run, run=None), str(folder), onnx=True)
+    name = json.loads((folder / "config.json").read_text())["architectures"][0]
+    theirs = getattr(transformers, name).from_pretrained(folder, local_files_only=True).eval()
+    names = ["start_logits", "end_logits"] if task == "question_answering" else ["logits"]
+    near = {}
+    for file in ("model.onnx", "model_int8.onnx"):
+        session = onnxruntime.InferenceSession(str(folder / "onnx" / file), providers=["CPUExecutionProvider"])
+        assert [one.name for one in session.get_inputs()] == ["input_ids", "attention_mask"]
+        assert [one.name for one in session.get_outputs()] == names
+        off = []
+        for ids, mask in (rows(1, 1, False), rows(5, 7, True), rows(3, 61, True), rows(1, 64, False)):
+            with torch.no_grad():
+                expected = theirs(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask))
+            said = session.run(names, {"input_ids": ids, "attention_mask": mask})
+            for one, found in zip(names, said, strict=True):
+                assert found.shape == tuple(expected[one].shape)
+                difference = np.abs(found - expected[one].numpy())
+                off.append(difference if task in SEQUENCE_TASKS else difference[mask == 1])
+        near[file] = max(float(one.max()) for one in off)
+    spread = float(np.std(expected[names[0]].detach().numpy()))
+    assert near["model.onnx"] < 1e-4 < near["model_int8.onnx"] < max(spread, 1.0)
+    sizes = [os.path.getsize(folder / file) for file in ("model.safetensors", "onnx/model_int8.onnx")]
+    assert task != "masked_lm" or sizes[1] < sizes[0]
+    card = (folder / "README.md").read_text()
+    assert "| onnx/model_int8.onnx |" in card and "6 rows of random ids" in card
+
+
+def table(folder: Path) -> dict[str, dict[str, float]]:
+    """The model card's figures, by file."""
+    lines = [line.strip("| ").split(" | ") for line in (folder / "README.md").read_text().splitlines() if "|" in line]
+    head, _, *rest = lines
+    return {
+        row[0]: {name: float(cell.replace(",", "")) for name, cell in zip(head, row[1:], strict=True)} for row in rest
+    }
+
+
+def record_of(run: Path, **changes: Any) -> None:
+    file = run / "config.resolved.json"
+    record = json.loads(file.read_text())
+    values = {**record["config"], **changes.pop("config", {})}
+    storage.write_json(str(file), {**record, "config": values, **changes})
+
+
+def labelled(folder: Path, task: TaskKind) -> dict[str, str]:
+    """Training and validation files, of which the validation file has 30 examples."""
+    draw, found = random.Random(3), {}
+    for split, count in (("train", 9), ("validation", 30)):
+        texts = [
+            draw.choices(["the", "fox", "saw", "Größe", "a", "garden"], k=draw.randint(3, 30)) for _ in range(count)
+        ]
+        labels = [draw.choices(["O", "B-PER", "I-PER"], k=len(text)) for text in texts]
+        path = folder / f"{split}.{'conll' if task == 'token_classification' else 'json'}"
+        if task == "token_classification":
+            words = (
+                "".join(f"{w}\t{t}\n" for w, t in zip(*one, strict=True)) for one in zip(texts, labels, strict=True)
+            )
+            path.write_text("\n".join(words))
+        else:
+            asked = [
+                {
+                    "context": " ".join(text),
+                    "qas": [
+                        {"id": f"{split}{i}", "question": "who", "answers": [{"text": text[0], "answer_start": 0}]}
+                    ],
+                }
+                for i, text in enumerate(texts)
+            ]
+            path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": asked}]}))
+        found[f"data.{split}"] = str(path)
+    return found
+
+
+@pytest.mark.parametrize("task", ["token_classification", "question_answering"])
+def test_scores_are_those_of_evaluate_on_the_validation_file(task: TaskKind, tokenizer: str, tmp_path: Path) -> None:
+    """Padded batches of one text a row, beside packed rows of our own network; by the command."""
+    run = finished_run(tmp_path / "run", shape("modernbert", task), tokenizer)
+    files = labelled(tmp_path, task)
+    record_of(run, config={"seed": 0, "data.max_seq_len": 32, **files})
+    expected = judge(load_model(str(run)), files["data.validation"], "cpu").metrics
+    assert cli.run(["export", str(run), "--to", str(tmp_path / "model"), "--onnx"]) == 0
+    found = table(tmp_path / "model")
+    assert "30 examples of the validation split" in (tmp_path / "model" / "README.md").read_text()
+    for file in ("model.safetensors", "onnx/model.onnx"):
+        assert {name: found[file][name] for name in expected} == pytest.approx(expected, abs=5e-5)
+    assert set(found["onnx/model_int8.onnx"]) == {"MB", *expected, "texts/s"}
+
+
+def test_a_masked_lm_run_is_measured_on_its_held_out_text(store: TokenStore, tokenizer: str, tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run", SHAPES["roberta"], tokenizer)
+    record_of(run, config={"data.seq_len": 32, "data.packing": "documents"}, store=store.location)
+    expected = asdict(evaluate(load_model(str(run)), store, engine=Engine(dtype="fp32")))
+    export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
+    for found in [table(tmp_path / "model")[file] for file in ("model.safetensors", "onnx/model.onnx")]:
+        assert (found["loss"], found["accuracy"]) == pytest.approx((expected["loss"], expected["accuracy"]), abs=1e-4)
+
+
+def test_what_is_wrong_leaves_nothing(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from maskwright.model.onnx import graph
+
+    run = finished_run(tmp_path / "run", shape("roberta", "regression"), tokenizer)
+    whole: Callable[..., Any] = graph.make_model
+
+    def damaged(config: ModelConfig, parameters: dict[str, np.ndarray]) -> Any:
+        name = "roberta.encoder.layer.1.attention.output.dense.bias"
+        return whole(config, {**parameters, name: parameters[name] * np.float32(1.1)})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graph, "make_model", damaged)
+        with pytest.raises(VerificationError, match="logits of onnxruntime differ by .* from those of transformers"):
+            export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
+        patch.setattr(graph, "LARGEST_FILE", 1000)
+        with pytest.raises(InputError, match="an ONNX file holds 1.0 kB at most"):
+            export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "onnxruntime", None)
+        assert cli.run(["export", str(run), "--to", str(tmp_path / "model"), "--onnx"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: --onnx: the package onnxruntime is not installed.") and "[onnx]" in said
+    assert os.listdir(tmp_path) == ["run"]
+    record_of(run, config={"seed": 0, "schedule.steps": None, "data.train": str(tmp_path / "gone.csv")})
+    export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
+    assert "compared on random ids, not on the run's own data: " in capsys.readouterr().err
