@@ -1,0 +1,69 @@
+"""The commands that prove a run: kill and continue it, break what is around it, compute a step again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from maskwright.cli.options import AsJson, Config, Finetune, Set, app, print_result
+
+
+@app.command("verify-resume")
+def verify_resume(
+    config: Config,
+    steps: Annotated[int, typer.Option(metavar="N", help="Steps of the short copy that is run twice.")] = 60,
+    kills: Annotated[int, typer.Option(metavar="N", help="How many times the second run is killed.")] = 5,
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed for the moments of the kills.")] = 0,
+    work: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Folder for both runs; a temporary one when not given.")
+    ] = None,
+    finetune: Finetune = False,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove on your own job that a killed run continues bit for bit. One of two runs is killed with SIGKILL."""
+    from maskwright.core.config import read_config
+    from maskwright.core.errors import VerificationError
+    from maskwright.core.finetuning import read_finetune_config
+    from maskwright.drills import verify_resume as task
+
+    given = (read_finetune_config if finetune else read_config)(config, set_)
+    verdict = task.verify_resume(given, steps=steps, kills=kills, seed=seed, work=work)
+    print_result(verdict.report(), asdict(verdict), as_json)
+    if verdict.differences:
+        raise VerificationError("the killed run did not end as the other did")
+
+
+@app.command("drill")
+def drill(
+    config: Config,
+    work: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Folder for the runs; a temporary one when not given.")
+    ] = None,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rehearse crashes, signals and full disks on a tiny copy of your job, and report which it survives."""
+    from maskwright.core.config import read_config
+    from maskwright.core.errors import VerificationError
+    from maskwright.drills import drill as task
+
+    drills = task.drill(read_config(config, set_), work=work)
+    print_result(drills.report(), asdict(drills), as_json)
+    if drills.failed:
+        raise VerificationError(f"{drills.failed} of {len(drills.results)} drills failed")
+
+
+@app.command("replay")
+def replay(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
+    step: Annotated[int, typer.Option(metavar="N", help="Step to compute again; the first is 0.", min=0)],
+    as_json: AsJson = False,
+) -> None:
+    """Compute one step of a run again, and name the documents of its batch. The run stays as it is."""
+    from maskwright.tasks import replay as task
+
+    result = task.replay(run, step)
+    print_result(result.report(), asdict(result), as_json)
