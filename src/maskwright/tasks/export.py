@@ -61,7 +61,7 @@ def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
         measured: list[str] = []
         if onnx:
             onnx_difference = onnx_export.write(model, temporary, expected)
-            _require_equal(onnx_difference, "onnxruntime", model.parameters)
+            _require_equal(onnx_difference, model.parameters, " in onnxruntime")
             measured = onnx_export.measure(model, temporary, expected, onnx_difference)
         with open(os.path.join(temporary, "README.md"), "w", encoding="utf-8") as file:
             file.write("\n".join([model_card(model, difference), *measured]))
@@ -106,16 +106,16 @@ def verify(model: TrainedModel, folder: str, expected: Sequence[Reference]) -> f
     """Compares logits and token ids with what `transformers` makes of `folder`. Returns the largest difference of a
     logit. Raises `VerificationError`."""
     largest = largest_difference(our_model(model.config, model.parameters), expected)
-    _require_equal(largest, "this model", model.parameters)
+    _require_equal(largest, model.parameters)
     _verify_tokenizer(model, folder)
     return largest
 
 
-def _require_equal(difference: float, whose: str, parameters: Parameters) -> None:
+def _require_equal(difference: float, parameters: Parameters, where: str = "") -> None:
     if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused
         raise VerificationError(
-            f"logits of {whose} differ by {difference:.3g} from those of transformers "
-            f"{importlib.metadata.version('transformers')}, more than {LARGEST_DIFFERENCE:g}",
+            f"logits differ by {difference:.3g}{where} from transformers {importlib.metadata.version('transformers')}, "
+            f"more than {LARGEST_DIFFERENCE:g}",
             fix=_smaller_weights(parameters) if math.isfinite(difference) else None,
         )
 
