@@ -19,7 +19,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import InputError
-from maskwright.text.dedup import Duplicates, is_held_out, text_key
+from maskwright.text.dedup import is_held_out, text_key
 
 SHORTEST_CHARACTERS = 60
 LARGEST_SOURCE_BYTES = 2_000_000
@@ -86,16 +86,18 @@ def by_package(
     """Makes labelled examples of what `gather` wrote. `test` gets documents that a store prepared with `valid_fraction`
     holds out, and `train` gets others: at most so many of each of the `packages` that have the most strings.
 
-    Which ones is a function of their text alone. Texts that differ only in white space count once. Returns (train,
-    test) examples by package. Raises `InputError` where fewer than two packages have enough.
+    Which ones is a function of their text alone. Texts that differ only in white space are left out, since pretraining
+    may have read one of them. Returns (train, test) examples by package. Raises `InputError` where fewer than two
+    packages have enough.
     """
     records: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
-    seen = Duplicates()
     with open(corpus, encoding="utf-8") as file:
-        for record in map(json.loads, file):
-            if seen.is_new(text_key(" ".join(record["text"].split()).encode())):
-                sides = records.setdefault(record["package"], ([], []))
-                sides[is_held_out(text_key(record["text"].encode()), valid_fraction)].append(record)
+        every = [json.loads(line) for line in file]
+    times = Counter(" ".join(record["text"].split()) for record in every)
+    for record in every:
+        if times[" ".join(record["text"].split())] == 1:
+            sides = records.setdefault(record["package"], ([], []))
+            sides[is_held_out(text_key(record["text"].encode()), valid_fraction)].append(record)
     counts = Counter({name: sum(map(len, sides)) for name, sides in records.items()})
     chosen = [name for name, _ in counts.most_common(packages) if len(records[name][1]) >= FEWEST_HELD_OUT]
     if len(chosen) < 2:
