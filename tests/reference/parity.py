@@ -180,14 +180,14 @@ def _kept(shape: tuple[int, ...], keep: float) -> np.ndarray:
 def same_dropout() -> Iterator[None]:
     """What is dropped is each engine's own; where it is dropped, and how the rest is scaled, must agree."""
 
-    def in_torch(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-        return x * torch.from_numpy(_kept(tuple(x.shape), 1.0 - p)) / (1.0 - p) if p and training else x
+    def in_torch(x: torch.Tensor, rate: float) -> torch.Tensor:
+        return torch.from_numpy(_kept(tuple(x.shape), 1.0 - rate)).to(x.dtype) / (1.0 - rate)
 
     def in_jax(key: Any, p: float, shape: tuple[int, ...]) -> Any:
         return _kept(tuple(shape), p)
 
     with (
-        mock.patch("torch.nn.functional.dropout", in_torch),
+        mock.patch("maskwright.model.torch.dropout.noise", in_torch),
         mock.patch("maskwright.model.torch.attention.takes_plain", lambda *_: True),
         mock.patch("jax.random.bernoulli", in_jax),
     ):

@@ -52,7 +52,7 @@ def told(values: dict[str, Any]) -> str:
             "schedule.steps=3",
             "leave no other step of the 3: the run would never peak. Fix: raise schedule.steps, or --set",
         ),
-        ("schedule=5", "is 5, but it is a section. Fix: give it keys: kind, steps"),
+        ("schedule=5", "is 5, but it is a section. Fix: give it keys: kind, decay_steps"),
     ],
 )
 def test_what_the_command_line_gave_is_blamed_on_it(override: str, words: str, recipe: str) -> None:

@@ -89,6 +89,11 @@ class ModelConfig:
         return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
     @property
+    def outputs(self) -> int:
+        """Logits at each place."""
+        return self.vocab_size if self.task == "masked_lm" else self.num_labels
+
+    @property
     def body_parameters(self) -> int:
         """Numbers in the layers' matrices, by which every token is multiplied."""
         width, inner = self.hidden_size, self.intermediate_size

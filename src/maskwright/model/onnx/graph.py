@@ -49,7 +49,7 @@ def make_model(config: ModelConfig, parameters: Parameters) -> onnx.ModelProto:
     whole = ["batch_size", "sequence_length"]
     shape: list[str | int] = [*whole[: 1 if config.task in SEQUENCE_TASKS else 2]]
     if config.task != "question_answering":
-        shape.append(config.num_labels or config.vocab_size)
+        shape.append(config.outputs)
     made = helper.make_graph(
         graph.nodes,
         f"{config.architecture}_{config.task}",

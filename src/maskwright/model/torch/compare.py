@@ -33,7 +33,7 @@ class Reference:
 
 
 def our_model(config: ModelConfig, parameters: Parameters) -> Speaker:
-    network, outputs = build(config, parameters), config.num_labels or config.vocab_size
+    network, outputs = build(config, parameters), config.outputs
 
     @torch.inference_mode()
     def say(ids: Ids, mask: Ids) -> NDArray[np.float32]:
