@@ -35,7 +35,7 @@ VALID_FRACTION, VALID_FRACTION_DOCSTRINGS = 0.03, 0.1
 """Documentation strings that are held out also judge the verdict, so there are more of them."""
 PACKAGES, MOST_TRAIN, MOST_TEST = 10, 80, 100
 """Labels of the verdict, and how many strings of each."""
-VERDICT_BUDGET = ["--learning-rates", "1e-3,3e-3,1e-2", "--seeds", "8"]
+VERDICT_BUDGET = ["--learning-rates", "3e-4,1e-3,3e-3,1e-2", "--seeds", "8"]
 STEPS_PER_MINUTE = 1000
 """At least so many are trained on a slow machine, however long they take."""
 
