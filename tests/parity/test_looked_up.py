@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from finetuned import shape
 
 from maskwright.core import config as run
 from maskwright.core.finetuning import FinetuningOptimizer
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.model.config import ModelConfig
 from maskwright.model.initial import initial_parameters
 
-SHAPE = ModelConfig(
-    vocab_size=199,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=34,
-    task="single_label_classification",
-    num_labels=3,
-)
 SEEN = np.array([1, 3, 7, 20, 21, 22, 60, 100, 197])
 TABLES = {
     "roberta": "roberta.embeddings.word_embeddings.weight",
@@ -49,17 +37,17 @@ def batch(ids: np.ndarray) -> Batch:
     ],
 )
 def test_only_the_embeddings_that_are_looked_up_need_training(kind: str, options: dict[str, object]) -> None:
-    shape = replace(SHAPE, architecture=kind)
+    config = shape(kind, "single_label_classification")
     optimizer, generator = FinetuningOptimizer(**options), np.random.default_rng(0)
     given = [batch(generator.choice(SEEN, (4, 12))) for _ in range(6)]
-    judged = [batch(generator.integers(0, 199, (4, 12))) for _ in range(2)]
+    judged = [batch(generator.integers(0, config.vocab_size, (4, 12))) for _ in range(2)]
 
     def made(looked_up: np.ndarray | None, state: TrainState) -> TorchEngine:
-        engine = TorchEngine(shape, optimizer, run.Engine(device="cpu", dtype="fp32"), seed=0, looked_up=looked_up)
+        engine = TorchEngine(config, optimizer, run.Engine(device="cpu", dtype="fp32"), seed=0, looked_up=looked_up)
         engine.write(state)
         return engine
 
-    start = TrainState(0, initial_parameters(shape, 0))
+    start = TrainState(0, initial_parameters(config, 0))
     whole, few = made(None, start), made(SEEN, start)
     for step, one in enumerate(given):
         if step == 3:  # a checkpoint, and a run that goes on from it
@@ -70,7 +58,7 @@ def test_only_the_embeddings_that_are_looked_up_need_training(kind: str, options
             np.testing.assert_allclose(few.predict(judged), whole.predict(judged), rtol=0, atol=2e-5)
     expected, found = whole.read(), few.read()
     assert expected.parameters.keys() == found.parameters.keys() and expected.moments.keys() == found.moments.keys()
-    unseen = np.setdiff1d(np.arange(199), SEEN)
+    unseen = np.setdiff1d(np.arange(config.vocab_size), SEEN)
     np.testing.assert_array_equal(
         found.parameters[TABLES[kind]][unseen], expected.parameters[TABLES[kind]][unseen], strict=True
     )

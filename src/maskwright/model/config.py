@@ -89,6 +89,11 @@ class ModelConfig:
         return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
     @property
+    def drops(self) -> bool:
+        """Whether training draws random numbers for dropout anywhere, the head included."""
+        return max(self.hidden_dropout_prob, self.attention_probs_dropout_prob, self.classifier_dropout_prob) > 0.0
+
+    @property
     def outputs(self) -> int:
         """Logits at each place."""
         return self.vocab_size if self.task == "masked_lm" else self.num_labels

@@ -66,7 +66,7 @@ class Program:
     def _key(self, step: Array, number: Array) -> Array | None:
         """Dropout's key in one part of one micro-batch: by seed, step, virtual worker and part, on any number of
         devices."""
-        if not (self.model.hidden_dropout_prob or self.model.attention_probs_dropout_prob):
+        if not self.model.drops:
             return None
         virtual_worker = number // self.parts * self.layout.devices + jax.lax.axis_index(AXIS)
         seed = int(bits.key(self.seed, DROPOUT_PURPOSE))

@@ -297,7 +297,7 @@ class TorchEngine:
 
     def _accumulate(self, batch: Batch, virtual_worker: int, *, final: bool) -> Tensor:
         """Adds one micro-batch's gradient; returns its loss sum on the device."""
-        if self.config.hidden_dropout_prob or self.config.attention_probs_dropout_prob:
+        if self.config.drops:
             torch.manual_seed(int(bits.key(self.seed, DROPOUT_PURPOSE, self._step, virtual_worker) >> np.uint64(1)))
         self.model.train()
         total = torch.zeros((), device=self.device)

@@ -2,8 +2,8 @@
 
 who may see whom         when                                        computed by
 None                     every row is one segment                    as below
-mask [M, 1, T, T]        else                                        CPU in bf16, short rows: three plain products
-                                                                     otherwise: torch's fused kernel (SDPA)
+mask [M, 1, T, T]        else                                        CPU, in bf16 on short rows or with dropout: three
+                                                                     plain products; else torch's fused kernel (SDPA)
 CuSeqlens                CUDA in bf16 from Ampere on, no dropout     torch's varlen_attn (FlashAttention)
 """
 
