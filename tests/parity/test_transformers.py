@@ -14,17 +14,13 @@ from safetensors.numpy import save_file
 from maskwright.core import storage
 from maskwright.core.config import Model
 from maskwright.core.errors import ModelError
-from maskwright.model.config import POSITION_OFFSET, ModelConfig, model_config
-from maskwright.model.hf.config import (
-    MODERNBERT_DEFAULTS,
-    MODERNBERT_NEEDS,
-    ROBERTA_DEFAULTS,
-    read_hf_config,
-    to_hf_config,
-)
-from maskwright.model.hf.folder import read_model_folder
+from maskwright.model.config import ModelConfig, model_config
+from maskwright.model.hf.config import read_hf_config, to_hf_config
+from maskwright.model.hf.families import FAMILIES
+from maskwright.model.hf.folder import TIED, read_model_folder
 from maskwright.model.hf.names import Parameters, count_parameters, pieces
 from maskwright.model.initial import initial_parameters
+from maskwright.model.torch.attention import Banded, attention, plain_attention, visible_nearby
 from maskwright.model.torch.heads import loss_sum
 from maskwright.model.torch.networks import build, extract
 
@@ -37,7 +33,30 @@ ROBERTA = ModelConfig(
     max_position_embeddings=42,
 )
 MODERNBERT = replace(ROBERTA, architecture="modernbert", max_position_embeddings=40, rope_theta=500.0)
-SHAPES = {"roberta": ROBERTA, "modernbert": MODERNBERT}
+LOCAL = replace(
+    MODERNBERT,
+    num_hidden_layers=5,
+    max_position_embeddings=300,
+    global_attn_every_n_layers=3,
+    local_attention=18,
+    local_rope_theta=70.0,
+)
+SHAPES = {
+    "roberta": ROBERTA,
+    "xlm-roberta": replace(ROBERTA, architecture="xlm-roberta"),
+    "camembert": replace(ROBERTA, architecture="camembert", bos_token_id=5, eos_token_id=6),
+    "bert": replace(ROBERTA, architecture="bert", max_position_embeddings=40, type_vocab_size=2, pad_token_id=0),
+    "distilbert": replace(
+        ROBERTA,
+        architecture="distilbert",
+        max_position_embeddings=40,
+        type_vocab_size=0,
+        pad_token_id=0,
+        layer_norm_eps=1e-12,
+    ),
+    "modernbert": MODERNBERT,
+    "modernbert, local": LOCAL,
+}
 both = pytest.mark.parametrize("kind", list(SHAPES))
 
 
@@ -71,14 +90,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, transformer
     return models
 
 
-def inputs(rows: int = 5, length: int = 40) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def inputs(length: int, rows: int = 5, pad: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(input ids, attention mask with padding at the ends, labels with -100)."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(4, ROBERTA.vocab_size, (rows, length), generator=generator)
     real = torch.ones_like(ids)
     for row in range(1, rows):
         real[row, length - 5 * row :] = 0
-    ids[real == 0] = ROBERTA.pad_token_id
+    ids[real == 0] = pad
     labels = torch.where((torch.rand(ids.shape, generator=generator) < 0.3) & (real == 1), ids, -100)
     return ids, real, labels
 
@@ -90,7 +109,7 @@ def ours_forward(model: torch.nn.Module, ids: torch.Tensor, real: torch.Tensor, 
 
 @both
 def test_logits_agree_with_transformers(kind: str, reference: dict[str, transformers.PreTrainedModel]) -> None:
-    ids, real, _ = inputs()
+    ids, real, _ = inputs(SHAPES[kind].max_seq_len, pad=SHAPES[kind].pad_token_id)
     model, theirs = build(SHAPES[kind], random_parameters(SHAPES[kind])), reference[kind]
     with torch.no_grad():
         found = ours_forward(model, ids, real, torch.arange(ids.numel())).view(*ids.shape, -1)
@@ -104,7 +123,7 @@ def test_logits_agree_with_transformers(kind: str, reference: dict[str, transfor
 def test_loss_and_every_gradient_agree_with_transformers(
     kind: str, reference: dict[str, transformers.PreTrainedModel]
 ) -> None:
-    ids, real, labels = inputs()
+    ids, real, labels = inputs(SHAPES[kind].max_seq_len, pad=SHAPES[kind].pad_token_id)
     theirs, config = reference[kind], SHAPES[kind]
     theirs.zero_grad()
     expected = theirs(ids, attention_mask=real, labels=labels).loss
@@ -117,7 +136,8 @@ def test_loss_and_every_gradient_agree_with_transformers(
     loss.backward()
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
     gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
-    wanted_of = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    # Of tied parameters, transformers names the one that its class happens to make first.
+    wanted_of = {TIED.get(name, name): p.grad for name, p in theirs.named_parameters() if p.grad is not None}
     assert set(gradients) == set(wanted_of)
     for name, gradient in gradients.items():
         wanted = wanted_of[name].numpy()
@@ -126,7 +146,7 @@ def test_loss_and_every_gradient_agree_with_transformers(
 
 @both
 def test_padded_vocabulary_gets_no_probability_and_no_gradient(kind: str) -> None:
-    ids, real, labels = inputs()
+    ids, real, labels = inputs(40)
     model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
     index = (labels.reshape(-1) != -100).nonzero()[:, 0]
     logits = ours_forward(model, ids, real, index)
@@ -139,7 +159,7 @@ def test_padded_vocabulary_gets_no_probability_and_no_gradient(kind: str) -> Non
 
 @both
 def test_fillers_change_nothing(kind: str) -> None:
-    ids, real, labels = inputs()
+    ids, real, labels = inputs(40)
     model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
     flat = labels.reshape(-1)
     index = (flat != -100).nonzero()[:, 0]
@@ -155,14 +175,15 @@ def test_fillers_change_nothing(kind: str) -> None:
 def test_packed_rows_give_the_logits_of_the_documents_alone(kind: str) -> None:
     generator = torch.Generator().manual_seed(3)
     model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
-    lengths = [7, 12, 3, 9]
+    T = SHAPES[kind].max_seq_len
+    lengths = [n * (T // 40) for n in (7, 12, 3, 9)]
     pieces_ = [torch.randint(4, ROBERTA.vocab_size, (n,), generator=generator) for n in lengths]
-    padding = 40 - sum(lengths)
-    row = torch.cat([*pieces_, torch.full((padding,), ROBERTA.pad_token_id)])[None]
+    padding = T - sum(lengths)
+    row = torch.cat([*pieces_, torch.full((padding,), SHAPES[kind].pad_token_id)])[None]
     segments = torch.cat([torch.full((n,), i + 1) for i, n in enumerate(lengths)] + [torch.zeros(padding).long()])
     positions = torch.cat([*[torch.arange(n) for n in lengths], torch.zeros(padding).long()])
     with torch.no_grad():
-        packed = model(row, positions[None], segments[None], torch.arange(40))
+        packed = model(row, positions[None], segments[None], torch.arange(T))
         begin = 0
         for ids, size in zip(pieces_, lengths, strict=True):
             alone = ours_forward(model, ids[None], torch.ones(1, size).long(), torch.arange(size))
@@ -199,30 +220,23 @@ def test_half_precision_folders_are_read_exactly(
         assert np.array_equal(parameters[name], torch.from_numpy(value).to(dtype).float().numpy()), name
 
 
-def test_position_offset_is_two(reference: dict[str, transformers.PreTrainedModel]) -> None:
+def test_robertas_number_positions_after_the_padding(reference: dict[str, transformers.PreTrainedModel]) -> None:
     theirs = reference["roberta"]
     ids = torch.arange(4, 20)[None]
     embedded = theirs.roberta.embeddings(input_ids=ids)
-    explicit = theirs.roberta.embeddings(input_ids=ids, position_ids=torch.arange(16)[None] + POSITION_OFFSET)
-    assert torch.equal(embedded, explicit)
+    explicit = theirs.roberta.embeddings(input_ids=ids, position_ids=torch.arange(16)[None] + ROBERTA.position_offset)
+    assert torch.equal(embedded, explicit) and ROBERTA.position_offset == 2
 
 
-def test_defaults_of_an_old_config_are_transformers_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", list(FAMILIES))
+def test_defaults_of_an_old_config_are_transformers_own(kind: str) -> None:
     """A key that config.json leaves out means there what it means here."""
-    default = transformers.RobertaConfig()
-    for key, value in ROBERTA_DEFAULTS.items():
-        assert getattr(default, key) == value, key
-    modern = transformers.ModernBertConfig()
-    theirs = {"layer_norm_eps": "norm_eps", "attention_probs_dropout_prob": "attention_dropout"}
-    for key, value in MODERNBERT_DEFAULTS.items():
-        if key == "rope_theta":
-            assert modern.rope_parameters["full_attention"][key] == value
-        elif key == "hidden_dropout_prob":
-            assert modern.embedding_dropout == modern.mlp_dropout == value
-        else:
-            assert getattr(modern, theirs.get(key, key)) == value, key
-    for key, value in MODERNBERT_NEEDS.items():
-        assert getattr(modern, key) == value, key
+    family = FAMILIES[kind]
+    default = getattr(transformers, f"{family.class_begins}Config")()
+    for name, value in family.defaults.items():
+        assert getattr(default, family.keys[name]) == value, name
+    for key, value in family.needs.items():
+        assert getattr(default, key, value) == value, key
 
 
 @both
@@ -231,11 +245,61 @@ def test_parameter_count_is_that_of_transformers(kind: str, reference: dict[str,
     assert count_parameters(SHAPES[kind]) == sum(theirs.values())
 
 
-def test_public_modernberts_with_local_attention_are_refused(tmp_path: Path) -> None:
-    """As the published ones have: every third layer sees all, the others 128 tokens around."""
+def test_published_modernberts_are_read_in_both_ways_of_writing_them(tmp_path: Path) -> None:
+    """In transformers 5's keys, and in those of the folders on the hub."""
+    transformers.ModernBertConfig().save_pretrained(tmp_path / "new")
+    values = storage.read_json(str(tmp_path / "new" / "config.json"))
+    for key in ("layer_types", "rope_parameters"):
+        del values[key]
+    old = {"global_attn_every_n_layers": 3, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
+    (tmp_path / "old").mkdir()
+    storage.write_json(str(tmp_path / "old" / "config.json"), values | old)
+    read = read_hf_config(str(tmp_path / "new"))
+    assert (read.global_attn_every_n_layers, read.local_attention, read.window) == (3, 128, 64)
+    assert (read.rope_theta, read.local_rope_theta, read.local_layers) == (160_000.0, 10_000.0, 14)
+    assert read_hf_config(str(tmp_path / "old")) == read
+    storage.write_json(str(tmp_path / "old" / "config.json"), values | old | {"local_rope_theta": 160_000.0})
+    assert read_hf_config(str(tmp_path / "old")) == replace(read, local_rope_theta=160_000.0)  # as mmBERT's
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layer_types": ["sliding_attention"] * 22}, "another pattern"),
+        ({"layer_types": ["full_attention"] * 3}, "another pattern"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "not of the default kind"),
+        ({"layer_types": None, "global_attn_every_n_layers": 0}, "which it cannot be"),
+        ({"local_attention": -2}, "local_attention is -2"),
+    ],
+)
+def test_modernberts_of_other_kinds_are_refused(change: dict, message: str, tmp_path: Path) -> None:
     transformers.ModernBertConfig().save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="local attention"):
+    path = str(tmp_path / "config.json")
+    storage.write_json(path, storage.read_json(path) | change)
+    with pytest.raises(ModelError, match=message):
         read_hf_config(str(tmp_path))
+
+
+@pytest.mark.parametrize("window", [3, 64, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bands_of_blocks_are_the_whole_square_with_a_band(window: int, dtype: torch.dtype) -> None:
+    """The fast way beside one mask over all pairs, gradients included, on rows that no block divides."""
+    generator = torch.Generator().manual_seed(0)
+    T = 4 * max(window, 64) + 37
+    segments = torch.tensor([[1] * T, [1] * 90 + [2] * 7 + [3] * (T - 130) + [0] * 33])
+    q, k, v, upstream = (torch.randn(2, 3, T, 8, generator=generator).to(dtype) for _ in range(4))
+    place = torch.arange(T)
+    seen = (segments[:, None, :, None] == segments[:, None, None, :]) & ((place[:, None] - place).abs() <= window)
+    band = visible_nearby(segments, dtype, window)
+    assert isinstance(band, Banded)
+    found = []
+    for see in (band, seen):
+        given = [x.clone().requires_grad_() for x in (q, k, v)]
+        mixed = attention(*given, see, 0.0) if see is band else plain_attention(*given, see)
+        mixed.backward(upstream)
+        found.append([mixed.detach(), *(x.grad for x in given)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, **({} if dtype is torch.float32 else {"atol": 0.03, "rtol": 0.03}))
 
 
 def test_modernberts_residual_matrices_start_smaller() -> None:
@@ -246,7 +310,8 @@ def test_modernberts_residual_matrices_start_smaller() -> None:
 
 def test_gated_layers_multiply_as_much_as_plain_ones() -> None:
     for size in ("mini", "small", "base", "large"):
-        plain, gated = (model_config(Model(size=size, architecture=kind), 1000, 64).body_parameters for kind in SHAPES)
+        kinds = ("roberta", "modernbert")
+        plain, gated = (model_config(Model(size=size, architecture=kind), 1000, 64).body_parameters for kind in kinds)
         assert gated == pytest.approx(plain, rel=0.03)
 
 

@@ -33,6 +33,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "masking.random_share": 0.4,
     },
     "another shape, cosine": {
+        "model.architecture": "distilbert",
         "model.hidden_size": 48,
         "model.num_hidden_layers": 3,
         "model.num_attention_heads": 3,
@@ -42,6 +43,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "schedule.final_lr_share": 0.1,
     },
     "adamw's constants, no clipping": {
+        "model.architecture": "bert",
         "optimizer.learning_rate": 1e-3,
         "optimizer.beta1": 0.8,
         "optimizer.beta2": 0.95,
@@ -50,12 +52,14 @@ ROWS: dict[str, dict[str, Any]] = {
         "optimizer.max_grad_norm": None,
     },
     "one large micro-batch of 64 tokens, clipping hard": {
+        "model.architecture": "xlm-roberta",
         "data.seq_len": 64,
         "batch.virtual_workers": 1,
         "batch.micro_batch_rows": 8,
         "optimizer.max_grad_norm": 0.05,
     },
-    "muon, roberta, wsd": {
+    "muon, wsd": {
+        "model.architecture": "camembert",
         "optimizer.kind": "muon",
         "optimizer.momentum": 0.9,
         "schedule.kind": "wsd",
@@ -63,6 +67,13 @@ ROWS: dict[str, dict[str, Any]] = {
         "schedule.warmup_steps": 5,
     },
     "muon, modernbert": {"optimizer.kind": "muon", "model.architecture": "modernbert"},
+    "modernbert, local layers": {
+        "model.architecture": "modernbert",
+        "model.num_hidden_layers": 4,
+        "model.global_attn_every_n_layers": 3,
+        "model.local_attention": 8,
+        "model.attention_dropout": 0.1,
+    },
     "4 devices, data": {"engine.devices": 4, "engine.sharding": "data", "batch.virtual_workers": 8},
     "4 devices, fsdp": {"engine.devices": 4, "engine.sharding": "fsdp", "batch.virtual_workers": 4},
     "4 devices, fsdp, muon": {

@@ -61,11 +61,15 @@ class Masking(Section):
         return max(self.rate, self.final_rate or 0.0)
 
 
+Architecture = Literal["roberta", "xlm-roberta", "camembert", "bert", "distilbert", "modernbert"]
+"""`model_type` of Hugging Face's `config.json`."""
+
+
 class Shape(Section):
-    architecture: Literal["roberta", "modernbert"] = "roberta"
-    """roberta: learned positions, LayerNorm after each sub-layer. modernbert: rotary positions, LayerNorm before each
-    sub-layer, gated inner layer, no biases, full attention in every layer. Each exports to its class in
-    transformers."""
+    architecture: Architecture = "roberta"
+    """modernbert: rotary positions, LayerNorm before each sub-layer, gated inner layer, no biases. The others: learned
+    positions, LayerNorm after each sub-layer; they differ in how transformers names and counts things. Each exports to
+    its class in transformers."""
     size: Literal["nano", "mini", "small", "base", "large"] = "base"
     """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
     hidden_size: Width | None = None
@@ -79,6 +83,18 @@ class Shape(Section):
     two halves."""
     max_seq_len: Annotated[int, Field(ge=8, le=65_536)] | None = None
     """Longest sequence that the model can ever take; data.seq_len when not set."""
+    global_attn_every_n_layers: Count = 1
+    """Only for modernbert: every n-th layer attends to the whole sequence, the others to tokens nearby. 3 in the
+    published ModernBERTs."""
+    local_attention: Annotated[int, Field(ge=2, le=65_536)] = 128
+    """Only for modernbert: width of the window of the other layers, in tokens."""
+
+    @model_validator(mode="after")
+    def _only_modernbert_has_local_layers(self) -> Self:
+        if self.global_attn_every_n_layers > 1 and self.architecture != "modernbert":
+            fix = "take architecture: modernbert, or leave global_attn_every_n_layers out"
+            raise Refused(f"{self.architecture} has no local attention", fix=fix)
+        return self
 
 
 class Model(Shape):

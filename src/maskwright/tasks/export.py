@@ -19,6 +19,7 @@ from maskwright.core.errors import InputError, VerificationError
 from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
 from maskwright.labels.encode import open_tokenizer
 from maskwright.model.hf.config import PIPELINES, to_hf_config
+from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
 from maskwright.run.directory import RunDirectory
@@ -26,7 +27,6 @@ from maskwright.tasks.models import RESULTS, TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
-ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
 SHAPE_KEYS = {f"model.{key}" for key in Model.model_fields if key not in ("hidden_dropout", "attention_dropout")}
 """What `model.init_from` decides, whatever the configuration says."""
 LARGEST_DIFFERENCE = 1e-4
@@ -174,7 +174,7 @@ def model_card(model: TrainedModel, difference: float) -> str:
         "",
         f"# {os.path.basename(os.path.abspath(model.location))}",
         "",
-        f"A {ARCHITECTURE_NAMES[shape.architecture]} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
+        f"A {FAMILIES[shape.architecture].title} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
         f"{shape.num_attention_heads} heads, feed-forward {shape.intermediate_size:,}, "
         f"{human_count(count_parameters(shape))} parameters, vocabulary {shape.vocab_size:,}, up to "
         f"{shape.max_seq_len} tokens), {f'continued from {base}' if base else 'trained'} with maskwright.",

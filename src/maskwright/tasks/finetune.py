@@ -29,7 +29,7 @@ from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.examples import Finetuning, Split, chosen_metric, judged
-from maskwright.tasks.models import RESULTS, TrainedModel, load_model
+from maskwright.tasks.models import RESULTS, TrainedModel, load_model, special_ids
 from maskwright.tasks.room import state_bytes
 from maskwright.tasks.train import train_run
 from maskwright.text.tokenizer import copy_tokenizer
@@ -220,7 +220,8 @@ def prepare_finetuning(
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
         shape, tokenizer = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields}), own.tokenizer or ""
-        encoder = model_config(shape, read_vocabulary(tokenizer).size, longest)
+        vocabulary = read_vocabulary(tokenizer)
+        encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
     dataset = read_dataset(config.data, config.task, config.seed)
     if before is None:
         model = _with_head(encoder, config, dataset)
@@ -270,7 +271,7 @@ def _start(config: FinetuneConfig) -> TrainedModel:
 
 def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> ModelConfig:
     """The encoder's shape with the task's head, and dropout as the model was published unless the run says."""
-    own, published = config.model, 0.1 if model.architecture == "roberta" else 0.0
+    own, published = config.model, 0.1 if model.post_norm else 0.0
     hidden = published if own.hidden_dropout is None else own.hidden_dropout
     outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
     return replace(

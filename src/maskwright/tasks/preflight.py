@@ -20,6 +20,7 @@ from maskwright.model.hf.folder import read_hf_parameters, weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.models import special_ids, with_ids
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import state_bytes
 from maskwright.text.tokenizer import copy_tokenizer
@@ -115,16 +116,10 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Pret
     if before is not None and config.model.init_from == before["config"].get("model.init_from") is not None:
         model = recorded_config(before["model"], "config.resolved.json")
     elif config.model.init_from is None:
-        model = model_config(config.model, vocabulary.size, config.data.seq_len)
+        model = model_config(config.model, vocabulary.size, config.data.seq_len, **special_ids(vocabulary))
     else:
         model = _continued(config, store)
-    if (vocabulary.bos, vocabulary.pad, vocabulary.eos) != (
-        model.bos_token_id,
-        model.pad_token_id,
-        model.eos_token_id,
-    ):
-        what = "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)"
-        raise StoreError(what, where=store.tokenizer_folder, fix="train one with `maskwright tokenizer train`")
+    model = with_ids(model, vocabulary, store.tokenizer_folder)
     return Pretraining(config, model, store, Loader(config, store))
 
 

@@ -236,7 +236,7 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
     from maskwright.data.loader import validation_batches
     from maskwright.data.store import TokenStore
     from maskwright.model.config import SIZES
-    from maskwright.model.hf.config import CLASS_BEGINS
+    from maskwright.model.hf.families import FAMILIES
     from maskwright.tasks.evaluate import unigram
 
     config = read_config(place.config)
@@ -260,7 +260,7 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
         print(f"  {name:30}{loss:8.3f}  {accuracy:14.2%}")
     print(
         f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s; {human_seconds(seconds)} in all\n"
-        f"\n  model      {place.model}   ({CLASS_BEGINS[architecture]}ForMaskedLM in transformers; logits proven equal)"
+        f"\n  model      {place.model}   ({FAMILIES[architecture].class_begins}ForMaskedLM in transformers; logits proven equal)"
         f"\n  run        {place.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
         f"\n  store      {place.store}"
         f"\n  config     {place.config}\n"

@@ -18,8 +18,15 @@ from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 TIED = {
     "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
     "lm_head.decoder.bias": "lm_head.bias",
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+    "vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight",
     "decoder.weight": "model.embeddings.tok_embeddings.weight",
 }
+OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
+"""What the first BERTs call the numbers of a LayerNorm; transformers renames them too."""
+OTHER_HEADS = (".pooler.", "cls.seq_relationship.")
+"""Parts that masked-LM training does not have: BERT's pooler and its next-sentence head."""
 
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
