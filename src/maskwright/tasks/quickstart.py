@@ -241,6 +241,7 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
 
     config = read_config(place.config)
     architecture, (layers, width, _) = config.model.architecture, SIZES[config.model.size]
+    class_begins = FAMILIES[architecture].class_begins
     records = RunDirectory(place.run).read_metrics()
     held_out = [record for record in records if "valid_loss" in record]
     training = [record for record in records if "tokens_per_second" in record]
@@ -260,7 +261,7 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
         print(f"  {name:30}{loss:8.3f}  {accuracy:14.2%}")
     print(
         f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s; {human_seconds(seconds)} in all\n"
-        f"\n  model      {place.model}   ({FAMILIES[architecture].class_begins}ForMaskedLM in transformers; logits proven equal)"
+        f"\n  model      {place.model}   ({class_begins}ForMaskedLM in transformers; logits proven equal)"
         f"\n  run        {place.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
         f"\n  store      {place.store}"
         f"\n  config     {place.config}\n"

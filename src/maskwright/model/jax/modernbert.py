@@ -87,6 +87,5 @@ def encode(
     x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
     bases = config.rope_theta, config.local_rope_theta
     everywhere, nearby = (rotation_of(config, position_ids, theta, x.dtype) for theta in bases)
-    views = {"segment_ids": segment_ids, "everywhere": everywhere, "nearby": nearby, "way": way}
-    one = partial(layer, config=config, **views)
+    one = partial(layer, config=config, segment_ids=segment_ids, everywhere=everywhere, nearby=nearby, way=way)
     return norm(run_layers(one, x, weights, gather, key), outer, "final_norm", config.layer_norm_eps)

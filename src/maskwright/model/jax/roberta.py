@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019) and its kin in JAX: the twin of `torch/roberta.py`, on the same numbers under the same names.
+"""RoBERTa (Liu et al. 2019) and its kin in JAX: the twin of `torch/roberta.py`, on the same numbers and names.
 
 M rows, T tokens, D width, H heads, h width of a head.
 """

@@ -155,8 +155,9 @@ def _banded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, rate: float) -> Tenso
         """[M, H, T, h] -> [M, blocks, B, H, h]"""
         return F.pad(x.transpose(1, 2), (0, 0, 0, 0, 0, -T % block)).unflatten(1, (-1, block))
 
-    q, k, v = by_block(q), _with_neighbours(by_block(k), 0.0), _with_neighbours(by_block(v), 0.0)
-    mixed = attention(*(x.flatten(0, 1).transpose(1, 2) for x in (q, k, v)), mask, rate)
+    by_blocks = by_block(q), _with_neighbours(by_block(k), 0.0), _with_neighbours(by_block(v), 0.0)
+    q, k, v = (x.flatten(0, 1).transpose(1, 2) for x in by_blocks)
+    mixed = attention(q, k, v, mask, rate)
     return mixed.transpose(1, 2).reshape(M, -1, H, h)[:, :T].transpose(1, 2)
 
 

@@ -1,8 +1,8 @@
 """ModernBERT (Warner et al. 2024) in torch, on one page.
 
 Rotary positions (Su et al. 2021), LayerNorm before each sub-layer, a gated inner layer (GeGLU, Shazeer 2020), no biases
-except the head's (`heads.py`), which runs on the predicted positions only. Every n-th layer attends to the full segment,
-the others to tokens nearby (`ModelConfig.local_attention`), with rotary positions of another base.
+except the head's (`heads.py`), which runs on the predicted positions only. Every n-th layer attends to the full
+segment, the others to tokens nearby (`ModelConfig.local_attention`), with rotary positions of another base.
 
 M rows, T tokens, D width, H heads, h width of a head, F inner width, K predicted positions, V vocabulary (padded).
 """
@@ -75,11 +75,12 @@ class ModernBert(nn.Module):
     def views(self, position_ids: Tensor, segments: Tensor | CuSeqlens, dtype: torch.dtype) -> list[View]:
         """One for each layer: all that attend to everything share one, and all local ones another."""
         config = self.config
-        view = everywhere = self.rotation(position_ids, config.rope_theta, dtype), visible(segments, dtype)
-        if config.local_layers:
-            rotation = self.rotation(position_ids, config.local_rope_theta, dtype)
-            view = rotation, visible_nearby(segments, dtype, config.window)
-        return [view if config.is_local(number) else everywhere for number in range(config.num_hidden_layers)]
+        everywhere: View = self.rotation(position_ids, config.rope_theta, dtype), visible(segments, dtype)
+        if not config.local_layers:
+            return [everywhere] * config.num_hidden_layers
+        rotation = self.rotation(position_ids, config.local_rope_theta, dtype)
+        nearby: View = rotation, visible_nearby(segments, dtype, config.window)
+        return [nearby if config.is_local(number) else everywhere for number in range(config.num_hidden_layers)]
 
     def rotation(self, position_ids: Tensor, theta: float, dtype: torch.dtype) -> Rotation:
         h = self.config.hidden_size // self.config.num_attention_heads
