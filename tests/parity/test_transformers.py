@@ -144,6 +144,52 @@ def test_loss_and_every_gradient_agree_with_transformers(
         assert np.abs(gradient - wanted).max() <= 1e-5 * max(1.0, np.abs(wanted).max()), name
 
 
+PUBLISHED = ModelConfig(
+    vocab_size=50_368,
+    hidden_size=768,
+    num_hidden_layers=22,
+    num_attention_heads=12,
+    intermediate_size=1152,
+    max_position_embeddings=8192,
+    pad_token_id=3,  # rows of `inputs` have small ids
+    architecture="modernbert",
+    rope_theta=160_000.0,
+    global_attn_every_n_layers=3,
+    local_attention=128,
+)
+"""ModernBERT-base."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        (PUBLISHED, 512),
+        (replace(PUBLISHED, vocab_size=640, hidden_size=96, intermediate_size=96), 640),
+        (replace(PUBLISHED, vocab_size=640, hidden_size=32, num_hidden_layers=4, num_attention_heads=1), 8192),
+    ],
+    ids=["ModernBERT-base", "its layers, narrow", "its longest row"],
+)
+def test_published_modernberts_agree_with_transformers(config: ModelConfig, length: int, tmp_path: Path) -> None:
+    """Logits, loss and every gradient, with padding, on rows of several windows."""
+    parameters = initial_parameters(config, 1)
+    folder = save_folder(tmp_path, parameters, config)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    ids, real, labels = inputs(length, rows=2 if length < 8192 else 1, pad=3)
+    said = theirs(ids, attention_mask=real, labels=labels)
+    said.loss.backward()
+    model, flat = build(config, parameters), labels.reshape(-1)
+    index = (flat != -100).nonzero()[:, 0]
+    logits = ours_forward(model, ids, real, index)
+    loss = loss_sum("masked_lm", logits, flat[index], torch.ones(len(index))) / len(index)
+    loss.backward()
+    assert (logits[:, : config.vocab_size] - said.logits.flatten(0, 1)[index]).abs().max() < 1e-5
+    assert float(loss.detach()) == pytest.approx(float(said.loss.detach()), rel=1e-6)
+    gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
+    for name, p in theirs.named_parameters():
+        assert np.abs(gradients[TIED.get(name, name)] - p.grad.numpy()).max() <= 1e-5, name
+
+
 @both
 def test_padded_vocabulary_gets_no_probability_and_no_gradient(kind: str) -> None:
     ids, real, labels = inputs(40)
