@@ -56,8 +56,8 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("dense", 37, 16, 512, "float32", 3e-6, None),
         ("dense", 37, 16, 512, "float32", 3e-6, 3),
-        ("dense", 275, 16, 512, "float32", 3e-6, 20),
-        ("dense", 275, 16, 512, "bfloat16", 0.02, 64),
+        ("dense", 395, 16, 512, "float32", 3e-6, 20),
+        ("dense", 395, 16, 512, "bfloat16", 0.02, 64),
         ("splash", 384, 16, 128, "float32", 3e-6, 70),
         ("dense", 128, 64, 512, "bfloat16", 0.02, None),
         ("splash", 128, 16, 512, "float32", 3e-6, None),

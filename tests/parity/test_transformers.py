@@ -36,7 +36,7 @@ MODERNBERT = replace(ROBERTA, architecture="modernbert", max_position_embeddings
 LOCAL = replace(
     MODERNBERT,
     num_hidden_layers=5,
-    max_position_embeddings=300,
+    max_position_embeddings=400,
     global_attn_every_n_layers=3,
     local_attention=18,
     local_rope_theta=70.0,
@@ -331,7 +331,7 @@ def test_modernberts_of_other_kinds_are_refused(change: dict, message: str, tmp_
 def test_bands_of_blocks_are_the_whole_square_with_a_band(window: int, dtype: torch.dtype) -> None:
     """The fast way beside one mask over all pairs, gradients included, on rows that no block divides."""
     generator = torch.Generator().manual_seed(0)
-    T = 4 * max(window, 64) + 37
+    T = 6 * max(window, 64) + 37
     segments = torch.tensor([[1] * T, [1] * 90 + [2] * 7 + [3] * (T - 130) + [0] * 33])
     q, k, v, upstream = (torch.randn(2, 3, T, 8, generator=generator).to(dtype) for _ in range(4))
     place = torch.arange(T)

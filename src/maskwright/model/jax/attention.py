@@ -62,7 +62,7 @@ def attention(
     return splash(q, k, v, segment_ids, window)
 
 
-SMALLEST_BLOCK, BANDED_FROM_BLOCKS = 64, 4
+SMALLEST_BLOCK, BANDED_FROM_BLOCKS = 64, 6
 """As in `torch/attention.py`."""
 
 
