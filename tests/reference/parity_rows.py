@@ -92,6 +92,7 @@ NOT_COMPARED = {
     "engine.device": "cpu in both; on others nothing but the compiler differs",
     "engine.dtype": "fp32 in both; bf16 has a test of its own, rounding differs",
     "engine.compile": "torch alone",
+    "engine.activation_checkpointing": "torch alone",
     "engine.threads": "the machine's",
     "engine.reproducibility": "torch alone: the order of its sums",
 }

@@ -187,6 +187,10 @@ class Engine(Section):
     compile: Literal["auto", "on", "off"] = "auto"
     """Only for torch: torch.compile of the layers. auto compiles on a CUDA device, in runs long enough to win back the
     compiler's time."""
+    activation_checkpointing: Annotated[Literal["auto", "on", "off"], Resumable] = "auto"
+    """Only for torch: whether a layer's activations are computed again in the backward pass instead of kept, which
+    takes about a third longer and gives the same numbers. auto does so once not even one row fits into memory. jax
+    always keeps only part of them."""
     reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
     """Only for torch. exact: gradients are summed in one order, so weights are the same bit by bit at any world size
     that divides batch.virtual_workers. fast: gradients are summed in whatever order is fastest."""

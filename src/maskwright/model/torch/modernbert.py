@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import Banded, CuSeqlens, attention, visible, visible_nearby
@@ -65,6 +66,8 @@ class ModernBert(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.recompute = False
+        """Whether layers compute their activations again in the backward pass instead of keeping them."""
         D, eps = config.hidden_size, config.layer_norm_eps
         self.word = unset_table(config.padded_vocab_size, D)
         self.norm = nn.LayerNorm(D, eps, bias=False)
@@ -99,7 +102,7 @@ class ModernBert(nn.Module):
         x_MTD = dropout(self.norm(look_up(self.word.weight, input_ids)), self.config.hidden_dropout_prob, self.training)
         *views, last = self.views(position_ids, segments, x_MTD.dtype)
         for layer, view in zip(self.layers[:-1], views, strict=True):
-            x_MTD = layer(x_MTD, view)
+            x_MTD = checkpoint(layer, x_MTD, view, use_reentrant=False) if self.recompute else layer(x_MTD, view)
         return self.final_norm(self.layers[-1](x_MTD, last, only))
 
     def forward(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
@@ -46,6 +47,8 @@ class Roberta(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.recompute = False
+        """Whether layers compute their activations again in the backward pass instead of keeping them."""
         D = config.hidden_size
         self.word = unset_table(config.padded_vocab_size, D)
         self.position = unset_table(config.max_position_embeddings, D)
@@ -68,7 +71,7 @@ class Roberta(nn.Module):
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
         mask = visible(segments, x_MTD.dtype)
         for layer in self.layers[:-1]:
-            x_MTD = layer(x_MTD, mask)
+            x_MTD = checkpoint(layer, x_MTD, mask, use_reentrant=False) if self.recompute else layer(x_MTD, mask)
         return self.layers[-1](x_MTD, mask, only)
 
     def forward(
