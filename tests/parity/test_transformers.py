@@ -17,7 +17,7 @@ from maskwright.core.errors import ModelError
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.model.hf.config import read_hf_config, to_hf_config
 from maskwright.model.hf.families import FAMILIES
-from maskwright.model.hf.folder import TIED, read_model_folder
+from maskwright.model.hf.folder import TIED, read_encoder, read_hf_parameters, read_model_folder
 from maskwright.model.hf.names import Parameters, count_parameters, pieces
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import Banded, attention, plain_attention, visible_nearby
@@ -264,6 +264,31 @@ def test_half_precision_folders_are_read_exactly(
     _, parameters = read_model_folder(str(tmp_path / "half"))
     for name, value in random_parameters(SHAPES[kind]).items():
         assert np.array_equal(parameters[name], torch.from_numpy(value).to(dtype).float().numpy()), name
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
+@pytest.mark.parametrize("theirs", ["AutoModel", "AutoModelForSequenceClassification"])
+def test_an_encoder_with_another_head_or_none_is_read(kind: str, theirs: str, tmp_path: Path) -> None:
+    """transformers loads the folder's encoder, and saves it without the head or with another one."""
+    config, parameters = SHAPES[kind], random_parameters(SHAPES[kind])
+    folder = save_folder(tmp_path / "whole", parameters, config)
+    getattr(transformers, theirs).from_pretrained(folder).save_pretrained(tmp_path / "other")
+    found = read_encoder(str(tmp_path / "other"), config)
+    named = {piece.hf_name for piece in pieces(config) if not piece.name.startswith("head.")}
+    assert set(found) == named and all(np.array_equal(value, parameters[name]) for name, value in found.items())
+    with pytest.raises(ModelError, match="model.new_head=true"):
+        read_hf_parameters(str(tmp_path / "other"), config)
+
+
+def test_bert_is_read_with_what_its_first_folders_hold(tmp_path: Path) -> None:
+    """Names of norms that are no longer used, a pooler, and the head for next sentences."""
+    config, parameters = SHAPES["bert"], random_parameters(SHAPES["bert"])
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): value for name, value in parameters.items()}
+    old = {name.replace("LayerNorm.bias", "LayerNorm.beta"): value for name, value in old.items()}
+    more = {"bert.pooler.dense.weight": (48, 48), "cls.seq_relationship.bias": (2,)}
+    old |= {name: np.zeros(shape, np.float32) for name, shape in more.items()}
+    found, read = read_model_folder(save_folder(tmp_path, old, config))
+    assert found == config and all(np.array_equal(read[name], value) for name, value in parameters.items())
 
 
 def test_robertas_number_positions_after_the_padding(reference: dict[str, transformers.PreTrainedModel]) -> None:

@@ -86,6 +86,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 NOT_COMPARED = {
     "data.store": "where the rows come from, before any engine",
+    "model.new_head": "weights enter both engines by the same arrays",
     "model.init_from": "weights enter both engines by the same arrays",
     "model.size": "a name for a shape, whose own keys are compared",
     "engine.kind": "what is compared",

@@ -100,6 +100,9 @@ class Shape(Section):
 class Model(Shape):
     init_from: str | None = None
     """Hugging Face folder to continue from (safetensors). Its shape replaces the keys above."""
+    new_head: bool = False
+    """Only with init_from: whether the masked-LM head begins from random weights, for a folder that has another head or
+    none."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Dropout after the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert it is after the embeddings and
     inside the inner layer."""

@@ -106,7 +106,7 @@ class ModelConfig:
     @property
     def local_layers(self) -> int:
         """Number of layers whose tokens see only those nearby."""
-        return sum(self.is_local(number) for number in range(self.num_hidden_layers))
+        return self.num_hidden_layers - -(-self.num_hidden_layers // self.global_attn_every_n_layers)
 
     def is_local(self, layer: int) -> bool:
         return layer % self.global_attn_every_n_layers != 0

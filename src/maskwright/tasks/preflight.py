@@ -16,7 +16,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import class_name, read_hf_config
-from maskwright.model.hf.folder import read_hf_parameters, weight_digests
+from maskwright.model.hf.folder import NEW_HEAD, read_encoder, read_hf_parameters, weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
@@ -62,7 +62,7 @@ class Pretraining:
         folder = self.config.model.init_from
         if folder is None:
             return initial_parameters(self.model, self.config.seed)
-        parameters = read_hf_parameters(folder, self.model)
+        parameters = starting_weights(self.config, self.model)
         say(f"continuing from {folder}")
         return parameters
 
@@ -135,8 +135,16 @@ def dry_run(config: RunConfig, run: str) -> Pretraining:
         return ready
     directory.require_fresh()
     if config.model.init_from is not None:
-        read_hf_parameters(config.model.init_from, ready.model)
+        starting_weights(config, ready.model)
     return ready
+
+
+def starting_weights(config: RunConfig, model: ModelConfig) -> Parameters:
+    """Those of the folder that the run continues, with a head of its own if it says so."""
+    folder = config.model.init_from or ""
+    if not config.model.new_head:
+        return read_hf_parameters(folder, model)
+    return initial_parameters(model, config.seed) | read_encoder(folder, model)
 
 
 def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
@@ -153,8 +161,10 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
 def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, with the run's dropout instead of the folder's."""
     model = read_hf_config(folder)
+    if config.model.new_head:
+        model = replace(model, task="masked_lm", num_labels=0, classifier_dropout_prob=0.0)
     if model.task != "masked_lm":
-        fix = "continue from the masked-LM model that it was fine-tuned from"
+        fix = f"continue from the masked-LM model that it was fine-tuned from{NEW_HEAD}"
         raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=folder, fix=fix)
     if config.data.seq_len > model.max_seq_len:
         what = f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take"

@@ -103,6 +103,9 @@ def read_hf_config(folder: str) -> ModelConfig:
         what = f"model_type is {kind!r:.40}; those that can be read are {', '.join(FAMILIES)}"
         raise ModelError(what, where=path, fix="see docs/encoders.md for others")
     family: Family = FAMILIES[kind]
+    if values.get("auto_map"):
+        fix = f"take a folder that {family.class_begins}ForMaskedLM of transformers reads without trust_remote_code"
+        raise ModelError("its model is code of its own (auto_map), which is never run", where=path, fix=fix)
     for key, needed in family.needs.items():
         if values.get(key, needed) not in (needed, None):
             fix = "only models with this setting can be read"
