@@ -120,7 +120,8 @@ def _require_equal(difference: float, parameters: Parameters, where: str = "") -
         )
 
 
-TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a <mask> here", "Größe, 東京, 🙂 e\u0301")
+TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a {mask} here", "Größe, 東京, 🙂 e\u0301")
+"""{mask}: the tokenizer's own."""
 
 
 def _smaller_weights(parameters: Parameters) -> str | None:
@@ -148,16 +149,17 @@ def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
 
 def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list[int]]]:
     """(text, what `transformers` is given, ids that it should find): texts, for fine-tuned models pairs or words."""
+    texts = [text.replace("{mask}", model.vocabulary.mask_token) for text in TEXTS]
     if model.task is None:
         own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
-        for text in TEXTS:
+        for text in texts:
             ids = own.encode(text, add_special_tokens=False).ids
             yield text, (text,), [model.vocabulary.bos, *ids, model.vocabulary.eos]
         return
     words = model.task.kind == "token_classification"
     own = open_tokenizer(model.tokenizer_folder, words=words)
-    for text in TEXTS:
-        given = (text.split(),) if words else (text, TEXTS[0])
+    for text in texts:
+        given = (text.split(),) if words else (text, texts[0])
         yield text, given, own.encode(*given, is_pretokenized=words).ids
 
 
