@@ -120,9 +120,10 @@ def open_encoder(location: str, wanted: EncoderName = "auto") -> tuple[Encoder, 
     try:
         encoder = GigatokenEncoder(location)
     except Exception as error:  # whatever its Rust side raises for a kind it does not know
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         if wanted == "gigatoken":
-            raise TokenizerError(f"gigatoken cannot read it: {error}", where=location, fix=USE_TOKENIZERS) from None
-        say(f"gigatoken cannot read this tokenizer ({error}): encoding with tokenizers, which is slower")
+            raise TokenizerError(f"gigatoken cannot read it: {reason}", where=location, fix=USE_TOKENIZERS) from None
+        say(f"gigatoken cannot read this tokenizer ({reason}): encoding with tokenizers, which is slower")
         return referee, referee
     chosen = proven(encoder, referee, [*ODD_TEXTS, *encoder.samples], location, wanted)
     if chosen is encoder:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.console import progress, say, warn
-from maskwright.core.errors import InputError, SourceError, TokenizerError
+from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
 
@@ -73,9 +73,6 @@ def train_tokenizer(
         else:
             tokenizer = _train_unigram(sources, vocab_size)
         size = tokenizer.get_vocab_size()
-        if size > vocab_size:
-            fix = f"{size:,} is the least for this text, which has so many characters"
-            raise InputError(f"--vocab-size {vocab_size} is too small", fix=fix)
         if size < vocab_size:
             reason = f": no other pair occurs {min_frequency} times" if kind != "unigram" else ""
             warn(f"the text supports {size:,} tokens, not {vocab_size:,}{reason}")
@@ -166,7 +163,13 @@ def _train_unigram(sources: Sources, vocab_size: int) -> Any:
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size - 1, special_tokens=FIRST_TOKENS, unk_token="<unk>", show_progress=False
     )
-    tokenizer.train_from_iterator(_texts(sources, "choosing pieces …"), trainer)
+    try:
+        tokenizer.train_from_iterator(_texts(sources, "choosing pieces …"), trainer)
+    except MaskwrightError:
+        raise
+    except Exception as error:  # the library raises bare Exception; the one that is known of: too many characters
+        fix = "raise it: each character of the text needs a token"
+        raise InputError(f"--vocab-size {vocab_size}: {error}", fix=fix) from None
     found = json.loads(tokenizer.to_str())["model"]["vocab"][len(FIRST_TOKENS) :]
     pieces = sorted(((piece, round(score, 6)) for piece, score in found), key=lambda pair: (-pair[1], pair[0]))
     tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *pieces], unk_id=3))

@@ -151,8 +151,8 @@ def _kind(content: Any, path: str) -> tuple[Kind, str | None]:
     if name in ("BPE", "Unigram") and mark:
         return "unigram" if name == "Unigram" else "sentencepiece_bpe", mark
     what = f"is a {name} tokenizer"
-    what += " that neither splits text into bytes nor marks spaces" if name in ("BPE", "Unigram") else ""
-    raise TokenizerError(f"{what}, of which no words can be told", where=path, fix=KINDS)
+    what += " that neither splits text into bytes nor writes spaces as ▁" if name in ("BPE", "Unigram") else ""
+    raise TokenizerError(what, where=path, fix=KINDS)
 
 
 def _type_of(model: dict[str, Any]) -> str:
