@@ -4,6 +4,7 @@ them, stores and masks."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import transformers
 from conftest import SHARED, small_config
+from safetensors.numpy import save_file
 from tokenizer_kinds import KINDS, TRAINED, train
 
 from maskwright.core.errors import InputError, TokenizerError
@@ -20,6 +22,12 @@ from maskwright.data.encode import encode_documents
 from maskwright.data.loader import Loader
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.labels.encode import open_tokenizer
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.initial import initial_parameters
+from maskwright.tasks.export import export
+from maskwright.tasks.fill import fill
+from maskwright.tasks.models import load_model
 from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, TokenizersEncoder, open_encoder
 from maskwright.text.sources import Sources
@@ -350,3 +358,28 @@ def test_pairs_without_a_template_are_those_of_the_kind(kind: str, tokenizer_of:
         own = open_tokenizer(location)
         assert own.encode("The fox", "a garden").ids == auto("The fox", "a garden")["input_ids"]
         assert own.encode("The fox").ids == auto("The fox")["input_ids"]
+
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "bert-uncased", "camembert", "gemma"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, tmp_path: Path) -> None:
+    found, model = read_vocabulary(tokenizer_of(kind)), tmp_path / "model"
+    copy_tokenizer(str(Path(tokenizer_of(kind), "tokenizer.json")) if bare else tokenizer_of(kind), str(model))
+    ids = {"bos_token_id": found.bos, "pad_token_id": found.pad, "eos_token_id": found.eos}
+    shape = ModelConfig(found.size, 32, 2, 2, 64, 64, architecture="modernbert", **ids)
+    save_file(initial_parameters(shape, 0), str(model / "model.safetensors"))
+    (model / "config.json").write_text(json.dumps(to_hf_config(shape)))
+    trained = load_model(str(model))
+    text = f"The {found.mask_token} saw the{found.mask_token}."
+    guesses = fill(trained, text, top=3)
+    assert [len(some) for some in guesses] == [3, 3]
+    with pytest.raises(InputError, match=re.escape(f"write {found.mask_token} where a token")):
+        fill(trained, f"The {'<mask>' if found.mask_token == '[MASK]' else '[MASK]'} saw it.")
+    assert export(trained, str(tmp_path / "exported")) < 1e-4
+    pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "exported"), device="cpu", top_k=found.size)
+    theirs = {guess["token"]: guess["token_str"] for guess in pipeline(f"The {found.mask_token} saw the garden.")}
+    ours = fill(trained, f"The {found.mask_token} saw the garden.", top=found.size)[0]
+    assert [guess.token for guess in ours[:20]] == [name for id, name in theirs.items() if id not in found.special][:20]

@@ -23,7 +23,7 @@ from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models import RESULTS, TrainedModel
-from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
+from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
 ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
@@ -93,13 +93,24 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
     """A fine-tuned model's is saved as its texts were encoded: with a template, and a space before each word."""
     copy_tokenizer(model.tokenizer_folder, folder)
     path = os.path.join(folder, "tokenizer_config.json")
-    config = storage.read_json(path) if os.path.exists(path) else {"tokenizer_class": "RobertaTokenizer"}
+    config = storage.read_json(path) if os.path.exists(path) else _tokenizer_config(model)
     config |= {"model_max_length": model.config.max_seq_len}
     if model.task:
         words = model.task.kind == "token_classification"
         open_tokenizer(folder, words=words).save(os.path.join(folder, "tokenizer.json"))
         config |= {"add_prefix_space": True} if words else {}
     storage.write_json(path, config)
+
+
+def _tokenizer_config(model: TrainedModel) -> dict[str, Any]:
+    """Of a tokenizer that came as `tokenizer.json` alone."""
+    words = model.vocabulary
+    if words.kind == "byte_level_bpe" and words.mask_token == ROBERTA["mask"]:
+        return {"tokenizer_class": "RobertaTokenizer"}
+    own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
+    ids = {"cls": words.bos, "sep": words.eos, "pad": words.pad, "unk": words.unk, "mask": words.mask}
+    named = {f"{role}_token": own.id_to_token(id) for role, id in ids.items() if id is not None}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **named}
 
 
 def verify(model: TrainedModel, folder: str, expected: Sequence[Reference]) -> float:
