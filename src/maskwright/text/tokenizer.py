@@ -277,7 +277,9 @@ def copy_tokenizer(source: str, folder: str) -> None:
 class Inspection:
     """How a tokenizer does on a text. Fertility: tokens a whitespace-separated word; 1.0 would be a word a token."""
 
+    kind: str
     vocabulary: int
+    mask_token: str
     documents: int
     words: int
     bytes: int
@@ -312,7 +314,9 @@ def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_00
     if not tokens:
         raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
     return Inspection(
+        kind=vocabulary.kind.replace("_", " "),
         vocabulary=vocabulary.size,
+        mask_token=vocabulary.mask_token,
         documents=documents,
         words=words,
         bytes=size,
@@ -327,7 +331,7 @@ def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_00
 
 def inspection_report(result: Inspection) -> str:
     lines = [
-        f"vocabulary {result.vocabulary:,}; on {result.documents:,} documents, {result.bytes:,} bytes:",
+        f"{result.kind}, vocabulary {result.vocabulary:,}, mask {result.mask_token}; on {result.documents:,} documents, {result.bytes:,} bytes:",
         f"fertility {result.fertility:.3f} tokens a word, {result.bytes_per_token:.2f} bytes a token",
         f"unknown tokens {result.unknown_tokens:,}; vocabulary never used here {result.unused_tokens:,}",
     ]

@@ -179,7 +179,7 @@ def _begins_word(token: str, kind: Kind, mark: str | None, model: dict[str, Any]
     has punctuation, digits and contractions apart.
     """
     if kind == "wordpiece":
-        return not token.startswith(model.get("continuing_subword_prefix") or "##")
+        return not token.startswith(str(model.get("continuing_subword_prefix") or "##"))
     if kind == "byte_level_bpe":
         return token.startswith(WHITE_SPACE_BYTES)
     return token.startswith(mark or "▁") or token in BYTE_TOKENS_OF_WHITE_SPACE
@@ -190,7 +190,7 @@ def _pieces(model: dict[str, Any], path: str) -> dict[str, int]:
     vocab = model.get("vocab")
     if isinstance(vocab, dict):
         return dict(vocab)
-    pairs = vocab if _are(vocab, list) else [[]]
+    pairs = vocab if isinstance(vocab, list) and _are(vocab, list) else [[]]
     if not all(len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int | float) for pair in pairs):
         raise TokenizerError("has a vocabulary that is not tokens and their scores", where=path, fix=TRAIN_ONE)
     return {pair[0]: index for index, pair in enumerate(pairs)}
