@@ -254,6 +254,17 @@ def test_a_bare_file_has_its_roles_from_template_and_names(tokenizer_of: Folder,
             assert read_vocabulary(str(location)) == read_vocabulary(tokenizer_of(kind)), kind
 
 
+def test_older_files_do_not_name_the_kind(tokenizer_of: Folder, tmp_path: Path) -> None:
+    for kind in KINDS:
+        folder = changed(tokenizer_of(kind), tmp_path / kind, lambda content: content["model"].pop("type"))
+        assert read_vocabulary(folder) == read_vocabulary(tokenizer_of(kind)), kind
+        ids = [
+            load_tokenizer(one, special_tokens_are_text=True).encode("The fox.").ids
+            for one in (folder, tokenizer_of(kind))
+        ]
+        assert ids[0] == ids[1]
+
+
 def test_all_files_of_a_folder_are_copied(tokenizer_of: Folder, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(tokenizer_of("bert"), source)
@@ -366,8 +377,10 @@ def test_pairs_without_a_template_are_those_of_the_kind(kind: str, tokenizer_of:
 @pytest.mark.parametrize("kind", ["modernbert", "bert-uncased", "camembert", "gemma"])
 @pytest.mark.parametrize("bare", [False, True])
 def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, tmp_path: Path) -> None:
+    """`bare`: of a `tokenizer.json` alone, without a template. The exported folder has what was missing."""
     found, model = read_vocabulary(tokenizer_of(kind)), tmp_path / "model"
-    copy_tokenizer(str(Path(tokenizer_of(kind), "tokenizer.json")) if bare else tokenizer_of(kind), str(model))
+    source = changed(tokenizer_of(kind), tmp_path / "t", no_template) if bare else tokenizer_of(kind)
+    copy_tokenizer(f"{source}/tokenizer.json" if bare else source, str(model))
     ids = {"bos_token_id": found.bos, "pad_token_id": found.pad, "eos_token_id": found.eos}
     shape = ModelConfig(found.size, 32, 2, 2, 64, 64, architecture="modernbert", **ids)
     save_file(initial_parameters(shape, 0), str(model / "model.safetensors"))

@@ -90,13 +90,14 @@ def _use(model: TrainedModel) -> dict[str, Any]:
 
 
 def _write_tokenizer(model: TrainedModel, folder: str) -> None:
-    """A fine-tuned model's is saved as its texts were encoded: with a template, and a space before each word."""
+    """One that has no template gets it, so that texts are framed as in training. That of a tagger puts a space before
+    each word, as in training too."""
     copy_tokenizer(model.tokenizer_folder, folder)
     path = os.path.join(folder, "tokenizer_config.json")
     config = storage.read_json(path) if os.path.exists(path) else _tokenizer_config(model)
     config |= {"model_max_length": model.config.max_seq_len}
-    if model.task:
-        words = model.task.kind == "token_classification"
+    words = model.task is not None and model.task.kind == "token_classification"
+    if model.task or load_tokenizer(folder, special_tokens_are_text=False).num_special_tokens_to_add(False) < 2:
         open_tokenizer(folder, words=words).save(os.path.join(folder, "tokenizer.json"))
         config |= {"add_prefix_space": True} if words else {}
     storage.write_json(path, config)

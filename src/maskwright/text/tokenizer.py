@@ -171,8 +171,7 @@ def _train_unigram(sources: Sources, vocab_size: int) -> Any:
         fix = "raise it: each character of the text needs a token"
         raise InputError(f"--vocab-size {vocab_size}: {error}", fix=fix) from None
     found = json.loads(tokenizer.to_str())["model"]["vocab"][len(FIRST_TOKENS) :]
-    pieces = sorted(((piece, round(score, 6)) for piece, score in found), key=lambda pair: (-pair[1], pair[0]))
-    tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *pieces], unk_id=3))
+    tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_settled(found)], unk_id=3))
     tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(FIRST_TOKENS)
@@ -181,6 +180,17 @@ def _train_unigram(sources: Sources, vocab_size: int) -> Any:
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     return tokenizer
+
+
+def _settled(found: list[list[Any]]) -> list[tuple[str, float]]:
+    """Pieces by falling score, the same each time. The trainer gives the least scores, 0.0001 apart, to rare characters
+    in the order of a hash map; here they have them in their own order."""
+    scores = {piece: round(score, 6) for piece, score in found}
+    low = min(scores.values(), default=0.0)
+    steps = {piece: (score - low) / 1e-4 for piece, score in scores.items() if len(piece) == 1}
+    rare = sorted(piece for piece, step in steps.items() if step < len(found) and abs(step - round(step)) < 1e-3)
+    scores |= zip(rare, sorted((scores[piece] for piece in rare), reverse=True), strict=True)
+    return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> None:
@@ -331,7 +341,8 @@ def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_00
 
 def inspection_report(result: Inspection) -> str:
     lines = [
-        f"{result.kind}, vocabulary {result.vocabulary:,}, mask {result.mask_token}; on {result.documents:,} documents, {result.bytes:,} bytes:",
+        f"{result.kind}, vocabulary {result.vocabulary:,}, mask {result.mask_token}",
+        f"on {result.documents:,} documents, {result.bytes:,} bytes:",
         f"fertility {result.fertility:.3f} tokens a word, {result.bytes_per_token:.2f} bytes a token",
         f"unknown tokens {result.unknown_tokens:,}; vocabulary never used here {result.unused_tokens:,}",
     ]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
-from maskwright.text.special_tokens import CONFIG_FILES, special_tokens
+from maskwright.text.special_tokens import CONFIG_FILES, SAVE_AGAIN, special_tokens
 
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
@@ -57,7 +57,7 @@ def tokenizer_file(location: str) -> str:
     """`tokenizer.json` of a folder, or the file itself. Raises `TokenizerError` when there is none."""
     path = os.path.join(location, "tokenizer.json") if os.path.isdir(location) else location
     if not os.path.isfile(path):
-        fix = "train one with `maskwright tokenizer train`, or save a Hugging Face fast tokenizer there"
+        fix = f"{TRAIN_ONE}, or have `transformers` write it: {SAVE_AGAIN}"
         raise TokenizerError("has no tokenizer.json", where=location, fix=fix)
     return path
 
