@@ -98,7 +98,7 @@ def test_tokenizer_without_a_mask_token(cli: Cli, corpus: Path, tokenizer: str, 
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     result = cli("data", "prepare", corpus, "--tokenizer", tmp_path, "--to", tmp_path / "out")
     assert result.code == 2
-    assert result.error.startswith(f"{tmp_path}/tokenizer.json: has no <mask> token. Fix: ")
+    assert result.error.startswith(f"{tmp_path}/tokenizer.json: has no mask_token, which hides a token. Fix: ")
     assert not (tmp_path / "out").exists()
 
 

@@ -227,7 +227,7 @@ def _own_sentences(place: Place) -> list[str]:
             continue
         hidden = starts[len(starts) // 2]
         stop = next((i for i in starts if i > hidden), len(ids))
-        sentences.append(tokenizer.decode(ids[:hidden]) + " <mask>" + tokenizer.decode(ids[stop:]))
+        sentences.append(tokenizer.decode(ids[:hidden]) + f" {words.mask_token}" + tokenizer.decode(ids[stop:]))
     return [" ".join(sentence.split()) for sentence in sentences] or ["<mask>"]
 
 
