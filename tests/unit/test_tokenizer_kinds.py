@@ -290,6 +290,7 @@ def no_template(content: dict[str, Any]) -> None:
     "change, name, words",
     [
         (lambda c: c.update(mask_token="<blank>"), "special_tokens_map.json", "mask_token is <blank> here and"),
+        (lambda c: c.update(pad_token="[MASK]"), "alone", r"mask_token \[MASK\] is its pad_token too"),
         (lambda c: c.update(mask_token=7), "tokenizer_config.json", "mask_token is not a token"),
         (
             lambda c: c["post_processor"]["special_tokens"]["[SEP]"].update(id="[PAD]", tokens=["[PAD]"], ids=[0]),
@@ -315,8 +316,11 @@ def no_template(content: dict[str, Any]) -> None:
 def test_contradictions_are_named(
     change: Callable[[dict[str, Any]], Any], name: str, words: str, tokenizer_of: Folder, tmp_path: Path
 ) -> None:
+    folder = changed(tokenizer_of("bert"), tmp_path / "t", change, "tokenizer_config.json" if name == "alone" else name)
+    if name == "alone":
+        (tmp_path / "t" / "special_tokens_map.json").unlink()
     with pytest.raises(TokenizerError, match=words):
-        read_vocabulary(changed(tokenizer_of("bert"), tmp_path / "t", change, name))
+        read_vocabulary(folder)
 
 
 def test_a_missing_mask_token_comes_with_the_line_that_adds_one(tokenizer_of: Folder, tmp_path: Path) -> None:
