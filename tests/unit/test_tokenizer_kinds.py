@@ -73,6 +73,26 @@ def test_roles_are_read_and_rows_are_those_of_transformers(kind: str, tokenizer_
         assert auto(text)["input_ids"] == framed, text
 
 
+@pytest.mark.parametrize(
+    "name, first",
+    [
+        ("CamembertTokenizer", ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]),
+        ("DebertaV2Tokenizer", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
+        ("AlbertTokenizer", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]),
+    ],
+)
+def test_folders_of_other_classes(name: str, first: list[str], tokenizer_of: Folder, tmp_path: Path) -> None:
+    content = json.loads(Path(tokenizer_of("xlm-roberta"), "tokenizer.json").read_text())
+    pieces = [(token, 0.0) for token in first] + [tuple(pair) for pair in content["model"]["vocab"][4:]]
+    getattr(transformers, name)(vocab=pieces).save_pretrained(tmp_path)
+    found, auto = read_vocabulary(str(tmp_path)), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    own = load_tokenizer(str(tmp_path), special_tokens_are_text=False)
+    for text in [*ODD_TEXTS, f"a {found.mask_token} here"]:
+        assert auto(text)["input_ids"] == [found.bos, *own.encode(text, add_special_tokens=False).ids, found.eos]
+    ids = (auto.cls_token_id, auto.pad_token_id, auto.sep_token_id, auto.unk_token_id, auto.mask_token_id)
+    assert (found.bos, found.pad, found.eos, found.unk, found.mask) == ids
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_text_becomes_a_special_token(kind: str, tokenizer_of: Folder) -> None:
     found, own = read_vocabulary(tokenizer_of(kind)), load_tokenizer(tokenizer_of(kind), special_tokens_are_text=True)
