@@ -73,6 +73,26 @@ def test_roles_are_read_and_rows_are_those_of_transformers(kind: str, tokenizer_
         assert auto(text)["input_ids"] == framed, text
 
 
+@pytest.mark.parametrize(
+    "name, first",
+    [
+        ("CamembertTokenizer", ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]),
+        ("DebertaV2Tokenizer", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
+        ("AlbertTokenizer", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]),
+    ],
+)
+def test_folders_of_other_classes(name: str, first: list[str], tokenizer_of: Folder, tmp_path: Path) -> None:
+    content = json.loads(Path(tokenizer_of("xlm-roberta"), "tokenizer.json").read_text())
+    pieces = [(token, 0.0) for token in first] + [tuple(pair) for pair in content["model"]["vocab"][4:]]
+    getattr(transformers, name)(vocab=pieces).save_pretrained(tmp_path)
+    found, auto = read_vocabulary(str(tmp_path)), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    own = load_tokenizer(str(tmp_path), special_tokens_are_text=False)
+    for text in [*ODD_TEXTS, f"a {found.mask_token} here"]:
+        assert auto(text)["input_ids"] == [found.bos, *own.encode(text, add_special_tokens=False).ids, found.eos]
+    ids = (auto.cls_token_id, auto.pad_token_id, auto.sep_token_id, auto.unk_token_id, auto.mask_token_id)
+    assert (found.bos, found.pad, found.eos, found.unk, found.mask) == ids
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_text_becomes_a_special_token(kind: str, tokenizer_of: Folder) -> None:
     found, own = read_vocabulary(tokenizer_of(kind)), load_tokenizer(tokenizer_of(kind), special_tokens_are_text=True)
@@ -290,6 +310,7 @@ def no_template(content: dict[str, Any]) -> None:
     "change, name, words",
     [
         (lambda c: c.update(mask_token="<blank>"), "special_tokens_map.json", "mask_token is <blank> here and"),
+        (lambda c: c.update(pad_token="[MASK]"), "alone", r"mask_token \[MASK\] is its pad_token too"),
         (lambda c: c.update(mask_token=7), "tokenizer_config.json", "mask_token is not a token"),
         (
             lambda c: c["post_processor"]["special_tokens"]["[SEP]"].update(id="[PAD]", tokens=["[PAD]"], ids=[0]),
@@ -315,8 +336,11 @@ def no_template(content: dict[str, Any]) -> None:
 def test_contradictions_are_named(
     change: Callable[[dict[str, Any]], Any], name: str, words: str, tokenizer_of: Folder, tmp_path: Path
 ) -> None:
+    folder = changed(tokenizer_of("bert"), tmp_path / "t", change, "tokenizer_config.json" if name == "alone" else name)
+    if name == "alone":
+        (tmp_path / "t" / "special_tokens_map.json").unlink()
     with pytest.raises(TokenizerError, match=words):
-        read_vocabulary(changed(tokenizer_of("bert"), tmp_path / "t", change, name))
+        read_vocabulary(folder)
 
 
 def test_a_missing_mask_token_comes_with_the_line_that_adds_one(tokenizer_of: Folder, tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ def special_tokens(content: dict[str, Any], tokens: dict[str, int], path: str, f
             found[role] = token
         elif role != "unk":
             raise _missing(role, path)
+    if shared := [role for role, token in found.items() if token == found["mask"] and role != "mask"]:
+        what = f"its mask_token {found['mask']} is its {KEYS[shared[0]][0]} too"
+        raise TokenizerError(what, where=path, fix="name a token of its own in tokenizer_config.json")
     return found
 
 
@@ -74,7 +77,7 @@ def _well_known(role: str, tokens: dict[str, int], added: set[str], path: str) -
     """Added tokens go first: Gemma's vocabulary has `<s>` and `</s>` too, for HTML."""
     known = [name for name in WELL_KNOWN[role] if name in tokens]
     names = [name for name in known if name in added] or known
-    if len(names) > 1:
+    if len(names) > 1 and role != "unk":  # of which the model says its own
         fix = f'name it in tokenizer_config.json: {{"{KEYS[role][0]}": "{names[0]}"}}'
         raise TokenizerError(f"has {' and '.join(names)} for one role", where=path, fix=fix)
     return names[0] if names else None
