@@ -130,7 +130,10 @@ class PreparedFinetuning:
         if not examples:
             return None
         config = self.config
-        encoded = encode(examples, self.tokenizer_folder, config.task, self.dataset.labels, self.max_seq_len)
+        stride, labels = self.model.token_type_stride, self.dataset.labels
+        encoded = encode(
+            examples, self.tokenizer_folder, config.task, labels, self.max_seq_len, token_type_stride=stride
+        )
         return Packer.of(encoded, config.task.kind, self.model.pad_token_id)
 
     def objective(self) -> Finetuning:
@@ -230,7 +233,8 @@ def prepare_finetuning(
     if longest > model.max_seq_len:
         what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can take"
         raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {model.max_seq_len} or less")
-    encoded = encode(dataset.train, tokenizer, config.task, dataset.labels, longest)
+    stride = model.token_type_stride
+    encoded = encode(dataset.train, tokenizer, config.task, dataset.labels, longest, token_type_stride=stride)
     resolved = config.resolved(len(encoded))
     chosen_metric(resolved, dataset.labels)
     packer = Packer.of(
