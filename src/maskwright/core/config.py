@@ -3,14 +3,13 @@
 One YAML file describes one run. Keys are strict: the error for an unknown key names its nearest neighbour, and the
 error for a wrong type names the dotted path. Units are in the names. Numbers that follow from others are functions,
 never keys. A key marked `resumable` may change between two starts of the same run; any other change is refused on
-resume.
+resume, except that a run may get more steps (see `refuse_changes`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -18,11 +17,10 @@ from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.foreign import FOREIGN
 from maskwright.core.recipes import Kind, find_config
-from maskwright.core.settings import Guide, Refused, Section, keys_of, parse_yaml, read_yaml
+from maskwright.core.schedule import GROWING, Schedule, rate_at
+from maskwright.core.settings import Count, Fraction, Guide, Refused, Section, keys_of, parse_yaml, read_yaml
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Resumable = Field(json_schema_extra={"resumable": True})
 
@@ -109,39 +107,6 @@ class Optimizer(Section):
     it, the weights grow large and the model fine-tunes badly."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
     """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
-
-
-class ScheduleCurve(Section):
-    kind: Literal["linear", "cosine", "wsd"] = "linear"
-    """Each starts with a warm-up. linear: then a straight line down. cosine: then half a cosine down. wsd: then flat,
-    then 1-sqrt down (warmup-stable-decay)."""
-    decay_steps: Count | None = None
-    """Only for wsd: length of the decay phase; a fifth of the run when not set."""
-    final_lr_share: Fraction = 0.0
-    """Learning rate just after the last step, as a share of the peak."""
-
-    @model_validator(mode="after")
-    def _only_wsd_has_decay_steps(self) -> Self:
-        if self.decay_steps is not None and self.kind != "wsd":
-            raise Refused(f"kind {self.kind} has no decay_steps", fix="take kind: wsd, or leave decay_steps out")
-        return self
-
-
-class Schedule(ScheduleCurve):
-    steps: Count
-    """Number of optimizer updates in the whole run."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which the learning rate rises linearly to its peak."""
-
-    @model_validator(mode="after")
-    def _phases_fit(self) -> Schedule:
-        if self.warmup_steps + (self.decay_steps or 0) >= self.steps:
-            decay = f" --set schedule.decay_steps={max(1, self.steps // 5)}" if self.decay_steps else ""
-            raise Refused(
-                f"warm-up and decay leave no other step of the {self.steps}: the run would never peak",
-                fix=f"raise schedule.steps, or --set schedule.warmup_steps={self.steps // 10}{decay}",
-            )
-        return self
 
 
 class Batch(Section):
@@ -282,23 +247,6 @@ class RunConfig(Section):
         return digest(self)
 
 
-def rate_at(schedule: ScheduleCurve, steps: int, warmup_steps: int, peak: float, step: int) -> float:
-    """See `RunConfig.learning_rate_at`."""
-    begin = warmup_steps
-    if step < begin:
-        return peak * (step + 1) / begin
-    if schedule.kind == "wsd":
-        begin = steps - min(steps - begin, schedule.decay_steps or max(1, steps // 5))
-    progress = max(0.0, (step - begin) / (steps - begin))
-    if schedule.kind == "linear":
-        share = 1.0 - progress
-    elif schedule.kind == "cosine":
-        share = 0.5 * (1.0 + math.cos(math.pi * progress))
-    else:
-        share = 1.0 - math.sqrt(progress)
-    return peak * (schedule.final_lr_share + (1.0 - schedule.final_lr_share) * share)
-
-
 def digest(config: BaseModel) -> str:
     """sha256 of every key that decides the numbers; resumable keys do not count."""
     kept = resumable_keys(type(config))
@@ -384,14 +332,45 @@ RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)
 def refuse_changes(
     old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
 ) -> list[str]:
-    """Returns the allowed differences between two flat configurations, as `key: old -> new`.
+    """Returns the allowed differences between two flat configurations, as `key: old -> new`. A key that the older
+    record lacks had its default.
 
-    Raises `ConfigError` listing the others, since they would make another run in the same folder.
+    A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
+    length; whether the run is still in that phase is for the caller to see. Raises `ConfigError` listing the others,
+    since they would make another run in the same folder.
     """
-    changed = [key for key in keys_of(kind) if old.get(key) != new.get(key)]
-    refused = [key for key in changed if key not in resumable_keys(kind)]
+    keys = keys_of(kind)
+    old = {name: old.get(name, key.field.default) for name, key in keys.items()}
+    changed = [key for key in keys if old[key] != new.get(key)]
+    listed = [f"{key}: {old[key]} -> {new.get(key)}" for key in changed]
+    refused = [number for number, key in enumerate(changed) if key not in resumable_keys(kind)]
+    fix = "put the old values back, or give --run a new folder"
+    if kind is RunConfig and [changed[number] for number in refused] == ["schedule.steps"]:
+        if grows(old, new):
+            return listed
+        fix = (
+            f"put the old value back; `maskwright pretrain CONFIG --run NEW --from {where}` trains on from its newest "
+            "checkpoint in a new run"
+        )
     if refused:
-        listed = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in refused)
-        fix = "put the old values back, or give --run a new folder"
-        raise ConfigError(f"the run was started with another configuration ({listed})", where=where, fix=fix)
-    return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed]
+        what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"
+        raise ConfigError(what + _why_not(old, new, kind), where=where, fix=fix)
+    return listed
+
+
+def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether a run goes from its steps to more of them, in a schedule and masking that leave the steps so far as they
+    are."""
+    longer = new["schedule.steps"] > old["schedule.steps"]
+    return longer and old["schedule.kind"] in GROWING and old["masking.final_rate"] is None
+
+
+def _why_not(old: dict[str, Any], new: dict[str, Any], kind: type[BaseModel]) -> str:
+    """Why a run cannot have more steps; empty if that is not what was asked."""
+    if kind is not RunConfig or (new["schedule.steps"] or 0) <= old["schedule.steps"]:
+        return ""
+    if old["schedule.kind"] not in GROWING:
+        return (
+            f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} depends on them"
+        )
+    return "; masking.final_rate depends on schedule.steps" if old["masking.final_rate"] is not None else ""

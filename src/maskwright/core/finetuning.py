@@ -10,21 +10,18 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from maskwright.core.config import (
     Checkpoint,
-    Count,
     Engine,
-    Fraction,
     Health,
     Logging,
     Optimizer,
     Resumable,
-    ScheduleCurve,
     Shape,
     Share,
     digest,
-    rate_at,
     read_values,
 )
-from maskwright.core.settings import Guide, Refused, Section
+from maskwright.core.schedule import ScheduleCurve, rate_at
+from maskwright.core.settings import Count, Fraction, Guide, Refused, Section
 
 TaskKind = Literal[
     "single_label_classification",

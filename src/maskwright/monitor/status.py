@@ -29,6 +29,8 @@ SILENT_SECONDS = 120.0
 AGAIN = "the same command continues it"
 SIGNS = ("config.resolved.json", "status.json", "log.txt", "lock", "checkpoints")
 """Of a run directory, from its first second on."""
+MOST_CHANGES = 5
+"""The last ones; JSON has all."""
 MOST_LINES = 20
 """Lines about ranks in the report; JSON has all."""
 
@@ -61,6 +63,8 @@ class Report:
     missing: list[int] = field(default_factory=list)
     held_by: int | None = None
     """The process of this machine that holds the folder now."""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """What was changed of the configuration between starts: `step`, `time`, `keys`."""
 
     @property
     def over(self) -> bool:
@@ -93,6 +97,8 @@ class Report:
             lines.append(f"  last checkpoint: step {self.checkpoint.step:,}{of}{age}")
         elif self.state != "never started":
             lines.append("  last checkpoint: none yet")
+        for change in self.changes[-MOST_CHANGES:]:
+            lines.append(f"  changed at step {change['step']}: {', '.join(map(str, change['keys']))}")
         return "\n".join([*lines, *self._ranks()])
 
     def _ranks(self) -> list[str]:
@@ -144,10 +150,16 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
     now = clock()
     ranks = judge(beats, now, states)
     state, why, fix = whole(status, ranks, held_by, now, checkpoint is not None)
+    record = folder.get_json("config.resolved.json") or {}
     absent = missing(beats) if state in ("running", "hung", "lost") else []
     if state == "only checkpoints" and checkpoint:
         checkpoint = replace(checkpoint, of=_steps_of(folder, checkpoint.step))
-    return Report(folder.location, state, why, fix, now, status, checkpoint, ranks, absent, held_by)
+    changes = [one for one in _listed(record.get("changes")) if {"step", "keys"} <= set(one)]
+    return Report(folder.location, state, why, fix, now, status, checkpoint, ranks, absent, held_by, changes)
+
+
+def _listed(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def whole(

@@ -20,6 +20,7 @@ from maskwright.model.hf.folder import read_hf_parameters, weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.changes import require_before_decay
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import state_bytes
 from maskwright.text.tokenizer import copy_tokenizer
@@ -136,7 +137,8 @@ def dry_run(config: RunConfig, run: str) -> Pretraining:
     if config.checkpoint.copy_to is not None:
         Copies(config.checkpoint.copy_to, reach=False)
     if before is not None:
-        refuse_changes(before["config"], flat(config), directory.location)
+        refuse_changes(before["config"], flat(ready.config), directory.location)
+        require_before_decay(before["config"], flat(ready.config), directory, directory.newest_step())
         return ready
     directory.require_fresh()
     if config.model.init_from is not None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.config import RunConfig, flat, refuse_changes
+from maskwright.core.config import RunConfig, flat, grows, refuse_changes
 from maskwright.core.console import say, warn
 from maskwright.core.errors import (
     CheckpointError,
@@ -29,6 +29,7 @@ from maskwright.engines.processes import Agree, Processes, starting, together
 from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.run.lease import leased
+from maskwright.tasks.changes import history, require_before_decay
 from maskwright.tasks.follow import follow
 from maskwright.tasks.prepared import Prepare, Prepared
 from maskwright.tasks.room import exact_threads, require_room
@@ -140,7 +141,10 @@ def _require_same(config: RunConfig | FinetuneConfig, directory: RunDirectory, c
     """Raises `ConfigError` unless a copy belongs to this run, by the run's record here or else its configuration."""
     own = directory.read_config() if directory.exists() else None
     where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
-    refuse_changes(copied["config"], own["config"] if own else flat(config), where, type(config))
+    old, new = copied["config"], own["config"] if own else flat(config)
+    if own and isinstance(config, RunConfig) and grows(new, old):
+        old, new = new, old  # the run got more steps on another machine
+    refuse_changes(old, new, where, type(config))
     for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
         if own and own[key] != copied.get(key):
             raise ConfigError(f"holds another run's copies (its {key})", where=where, fix="give each run its own")
@@ -221,9 +225,10 @@ def _record(ready: Prepared, given: RunConfig | FinetuneConfig, *, dtype: str) -
 
 
 def _base_weights(ready: Prepared, before: dict[str, Any] | None) -> dict[str, Any]:
-    """For the record of a run that began from a folder: the checksums of its weights, as they were then."""
+    """For the record of a run that began from a folder: the checksums of its weights, as they were then. The record of
+    a run that is continued keeps what it has of that kind."""
     if before is not None:
-        return {key: before[key] for key in ("base_weights", "base") if key in before}
+        return {key: before[key] for key in ("base_weights", "base", "changes") if key in before}
     return ready.base_weights()
 
 
@@ -265,14 +270,17 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
             what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
             raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
     _add_what_copies_lack(ready, directory)
-    for change in changes:
-        say(f"changed since the last start: {change}")
-        directory.log(f"changed: {change}")
-    if changes or before.get("threads") != now["threads"]:
-        storage.write_json(directory.config, {"format": FORMAT, **now})
     if status := directory.read_status():
         job.status.attempt, job.status.saved = status.attempt + 1, status.saved
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
+    step = loaded[0].step if loaded else 0
+    require_before_decay(before["config"], now["config"], directory, step)
+    for change in changes:
+        say(f"changed since the last start: {change}")
+        directory.log(f"changed: {change}")
+    now |= history(before, changes, step)
+    if changes or before.get("threads") != now["threads"]:
+        storage.write_json(directory.config, {"format": FORMAT, **now})
     if loaded is None:
         if job.status.saved:
             what = "its checkpoints are gone (its status.json says that some were saved)"
