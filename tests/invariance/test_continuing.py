@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import small_config
 
+from maskwright.core import storage
 from maskwright.core.config import RunConfig
-from maskwright.core.errors import ConfigError, StoppedEarly
+from maskwright.core.errors import ConfigError, InputError, StoppedEarly
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
+from maskwright.engines.choose import make_engine
+from maskwright.model.initial import initial_parameters
 from maskwright.monitor.status import look
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
-from maskwright.tasks.preflight import dry_run
+from maskwright.tasks.export import model_card
+from maskwright.tasks.models import load_model
+from maskwright.tasks.preflight import dry_run, prepare_child, prepare_run
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
@@ -101,3 +114,141 @@ def test_what_cannot_grow_says_why(
     stopped_after(2, config(**keys), tmp_path / "run")
     with pytest.raises(ConfigError, match=why):
         dry_run(config(**keys | now), str(tmp_path / "run"))
+
+
+# ---- a new run from another's checkpoint -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def parent(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 steps in wsd, of which step 8 is the last before the decay; checkpoints at 4, 8 and 12."""
+    run = tmp_path_factory.mktemp("parent") / "wsd"
+    task.pretrain(small_config(store.location, **PARENT), str(run))
+    return run
+
+
+PARENT = {"schedule.kind": "wsd", "schedule.decay_steps": 4, "checkpoint.save_every_steps": 4}
+PARENT |= {"checkpoint.keep_every_steps": 4}
+CHILD = PARENT | {"schedule.steps": 4, "schedule.warmup_steps": 0, "seed": 1}
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_the_optimizer_goes_on_where_it_was(engine: str, kind: str, config: Config) -> None:
+    """The moments and AdamW's bias correction: an update after three others is the same, whoever made them."""
+    run = config(**{"engine.kind": engine, "optimizer.kind": kind})
+    loader, shape = Loader(run, TokenStore(run.data.store)), prepare_run(run).model
+    one, other = (make_engine(shape, run.optimizer, run.engine, 0) for _ in range(2))
+    one.write(TrainState(0, initial_parameters(shape, 0)))
+    for step in range(3):
+        one.step(loader.batches(step), 1e-3, lambda: False)
+    before = one.read()
+    other.write(TrainState(0, before.parameters, before.moments, before.step))
+    require_same(replace(before, step=0), other.read())  # with its moments, though it has taken no step
+    for made in (one, other):
+        made.step(loader.batches(3), 1e-3, lambda: False)
+    require_same(replace(one.read(), step=1), other.read())
+    assert other.read().earlier_updates == 3
+
+    other.write(TrainState(0, before.parameters, before.moments))  # what the count of updates is for
+    other.step(loader.batches(3), 1e-3, lambda: False)
+    name = next(name for name in before.parameters if name.endswith("lm_head.dense.bias"))
+    assert not np.array_equal(one.read().parameters[name], other.read().parameters[name])
+
+
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_a_branch_needs_its_parent_only_to_begin(engine: str, config: Config, parent: Path, tmp_path: Path) -> None:
+    """It decays where its parent's stable phase was; stopped and continued without the parent it is the same."""
+    own = config(**CHILD | {"engine.kind": engine})
+    gone, straight, stopped = (tmp_path / name for name in ("gone", "straight", "stopped"))
+    shutil.copytree(parent, gone)
+    task.pretrain(own, str(straight), f"{gone}@8")
+    with pytest.raises(StoppedEarly):
+        task.pretrain(own, str(stopped), f"{gone}@8", stop_request=StopRequest(stop_after_steps=2))
+    (gone / "checkpoints/step-00000008").rename(tmp_path / "aside")
+    with pytest.raises(ConfigError, match=f"began from {gone}@8"):
+        task.pretrain(own, str(stopped), f"{gone}@4")
+    shutil.rmtree(gone)
+    task.pretrain(own, str(stopped), f"{gone}@8")
+    require_same(state(straight), state(stopped))
+    assert metrics(straight) == metrics(stopped)
+    assert state(stopped).earlier_updates == 8
+    lines = metrics(stopped)
+    rates = [line["learning_rate"] for line in lines if "loss" in line]
+    assert rates == [config(**PARENT).learning_rate_at(step) for step in range(8, 12)]
+    there = next(line for line in lines if line["step"] == 0)["valid_loss"]  # of the parent's weights
+    assert there < 0.95 * math.log(400)
+
+    child = f"began from step 8 of {gone}, with its optimizer's state"
+    assert child in look(str(stopped)).report()
+    if engine == "jax":
+        return
+    grown = config(**CHILD | {"seed": 2})
+    task.pretrain(grown, str(tmp_path / "grandchild"), str(stopped), fresh_optimizer=True)
+    lineage = RunDirectory(str(tmp_path / "grandchild")).read_config()["lineage"]
+    assert (lineage["step"], lineage["optimizer"], lineage["lineage"]["step"]) == (4, "fresh", 8)
+    assert state(tmp_path / "grandchild").earlier_updates == 0
+    report = look(str(tmp_path / "grandchild")).report()
+    assert f"began from step 4 of {stopped}, with a fresh optimizer\n  which {child}" in report
+    card = model_card(load_model(str(tmp_path / "grandchild")), 0.0)
+    digest = storage.sha256_of_file(str(tmp_path / "aside/model.safetensors"))
+    assert "- began from step 4 of `stopped`, without its optimizer's state: " in card
+    assert "- began from step 8 of `gone`, with its optimizer's state: " in card and digest in card
+    assert str(tmp_path) not in card.replace(json.dumps(grown.data.store), "")
+
+
+@pytest.mark.parametrize(
+    ("keys", "given", "where"),
+    [
+        ({"model.hidden_size": 48, "model.num_attention_heads": 3}, "@8", "model.hidden_size: is 48, but 32 in"),
+        ({"model.architecture": "modernbert"}, "@8", "model.intermediate_size"),
+        ({"model.init_from": "elsewhere"}, "@8", "model.init_from: is elsewhere, but not in"),
+        (
+            {"data.seq_len": 64},
+            "@8",
+            "data.seq_len: 64 is above the 32 positions that a RobertaForMaskedLM has learned",
+        ),
+        ({"optimizer.kind": "muon"}, "@8", "optimizer.kind: is muon, and the optimizer's state in"),
+        ({}, "@5", "has no checkpoint of step 5. Fix: take one of its steps: 4, 8, 12"),
+        ({}, "/config.yaml", "is not there. Fix: give the folder"),
+    ],
+    ids=["shape", "architecture", "base", "learned positions", "optimizer", "step", "no run"],
+)
+def test_what_does_not_fit_the_parent_is_refused(
+    keys: dict[str, Any], given: str, where: str, config: Config, parent: Path, tmp_path: Path
+) -> None:
+    for start in (task.pretrain, dry_run):
+        with pytest.raises(InputError, match=re.escape(where)):
+            start(config(**CHILD | keys), str(tmp_path / "run"), f"{parent}{given}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_rotary_positions_gets_longer_rows(config: Config, tmp_path: Path) -> None:
+    keys = CHILD | {"model.architecture": "modernbert"}
+    task.pretrain(config(**keys), str(tmp_path / "short"))
+    task.pretrain(config(**keys | {"data.seq_len": 64}), str(tmp_path / "long"), str(tmp_path / "short"))
+    found = load_model(str(tmp_path / "long"))
+    assert (found.config.max_seq_len, found.step) == (64, 4)
+    assert load_model(str(tmp_path / "short")).config.max_seq_len == 32
+
+
+def test_a_run_is_a_model_to_begin_with(config: Config, parent: Path, tmp_path: Path) -> None:
+    """`model.init_from` takes the weights of its newest checkpoint, and is not needed once the run has one."""
+    shutil.copytree(parent, tmp_path / "parent")
+    own = config(**{"model": {"init_from": str(tmp_path / "parent")}, "schedule.steps": 4, "schedule.warmup_steps": 0})
+    with pytest.raises(StoppedEarly):
+        task.pretrain(own, str(tmp_path / "run"), stop_request=StopRequest(stop_after_steps=2))
+    shutil.rmtree(tmp_path / "parent")
+    task.pretrain(own, str(tmp_path / "run"))
+    lineage = RunDirectory(str(tmp_path / "run")).read_config()["lineage"]
+    assert (lineage["step"], lineage["optimizer"]) == (12, "fresh")
+    first = next(line["valid_loss"] for line in metrics(tmp_path / "run"))
+    assert first == next(line["valid_loss"] for line in metrics(parent) if line["step"] == 12 and "valid_loss" in line)
+
+
+def test_the_same_rows_again_are_worth_a_warning(config: Config, parent: Path) -> None:
+    ready = prepare_child(config(**CHILD | {"seed": 0}), "new", None, f"{parent}@8", fresh_optimizer=False)
+    (again,) = [line for line in ready.warnings() if "from its beginning again" in line]
+    assert "--set seed=1" in again
+    other = prepare_child(config(**CHILD), "new", None, f"{parent}@8", fresh_optimizer=False)
+    assert not [line for line in other.warnings() if "from its beginning again" in line]

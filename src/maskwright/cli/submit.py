@@ -26,6 +26,8 @@ Run = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory t
 OF_TRAINING: dict[str, tuple[Any, Any]] = {
     "config": (common.Config, REQUIRED),
     "run": (Run, REQUIRED),
+    "begin_from": (common.BeginFrom, None),
+    "fresh_optimizer": (common.FreshOptimizer, False),
     "overrides": (common.Set, None),
     "stop_after_hours": (common.StopAfterHours, None),
     "stop_after_steps": (common.StopAfterSteps, None),

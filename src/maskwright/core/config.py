@@ -81,7 +81,8 @@ class Shape(Section):
 
 class Model(Shape):
     init_from: str | None = None
-    """Hugging Face folder to continue from (safetensors). Its shape replaces the keys above."""
+    """Hugging Face folder to continue from (safetensors), or a run directory, of which the weights of the newest
+    checkpoint are taken. Its shape replaces the keys above."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Dropout after the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert it is after the embeddings and
     inside the inner layer."""

@@ -37,7 +37,7 @@ class Schedule(ScheduleCurve):
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Schedule:
-        if self.warmup_steps + (self.decay_steps or 0) >= self.steps:
+        if self.warmup_steps >= self.steps or self.warmup_steps + (self.decay_steps or 0) > self.steps:
             decay = f" --set schedule.decay_steps={max(1, self.steps // 5)}" if self.decay_steps else ""
             raise Refused(
                 f"warm-up and decay leave no other step of the {self.steps}: the run would never peak",

@@ -18,6 +18,7 @@ from maskwright.core.folder import Folder
 from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
 from maskwright.run.heartbeat import Beat, State, read_beats, state_of, states_here
 from maskwright.run.lease import this_machine
+from maskwright.run.lineage import Lineage, describe
 from maskwright.run.liveness import Judgement, judge, missing
 
 Whole = Literal[
@@ -65,6 +66,8 @@ class Report:
     """The process of this machine that holds the folder now."""
     changes: list[dict[str, Any]] = field(default_factory=list)
     """What was changed of the configuration between starts: `step`, `time`, `keys`."""
+    lineage: Lineage | None = None
+    """Which run's checkpoint it began from."""
 
     @property
     def over(self) -> bool:
@@ -97,6 +100,7 @@ class Report:
             lines.append(f"  last checkpoint: step {self.checkpoint.step:,}{of}{age}")
         elif self.state != "never started":
             lines.append("  last checkpoint: none yet")
+        lines += [f"  {line}" for line in describe(self.lineage)]
         for change in self.changes[-MOST_CHANGES:]:
             lines.append(f"  changed at step {change['step']}: {', '.join(map(str, change['keys']))}")
         return "\n".join([*lines, *self._ranks()])
@@ -155,7 +159,20 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
     if state == "only checkpoints" and checkpoint:
         checkpoint = replace(checkpoint, of=_steps_of(folder, checkpoint.step))
     changes = [one for one in _listed(record.get("changes")) if {"step", "keys"} <= set(one)]
-    return Report(folder.location, state, why, fix, now, status, checkpoint, ranks, absent, held_by, changes)
+    return Report(
+        folder.location,
+        state,
+        why,
+        fix,
+        now,
+        status,
+        checkpoint,
+        ranks,
+        absent,
+        held_by,
+        changes,
+        record.get("lineage"),
+    )
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from maskwright.model.hf.config import PIPELINES, to_hf_config
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
 from maskwright.run.directory import RunDirectory
+from maskwright.run.lineage import ancestors
 from maskwright.tasks.models import RESULTS, TrainedModel
 from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
@@ -163,7 +164,7 @@ def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list
 
 def model_card(model: TrainedModel, difference: float) -> str:
     """README.md from the run's own record: what was trained on which text, and how it was checked."""
-    shape, base = model.config, _base_name((model.run or {"config": {}})["config"].get("model.init_from"))
+    shape, base = model.config, _base_name(_base(model.run))
     lines = [
         "---",
         *([f"base_model: {json.dumps(base)}"] if base else []),
@@ -188,6 +189,14 @@ def model_card(model: TrainedModel, difference: float) -> str:
     return "\n".join([*lines, ""])
 
 
+def _base(run: dict[str, Any] | None) -> str | None:
+    """The model folder that the run, or the oldest run that it comes from, began with."""
+    if run is None:
+        return None
+    known = ancestors(run.get("lineage"))
+    return known[-1].get("init_from") if known else run["config"].get("model.init_from")
+
+
 def _base_name(folder: str | None) -> str | None:
     """OWNER/NAME of a folder in a hub cache (models--OWNER--NAME/snapshots/…), else the folder's own name: its path is
     nobody else's business."""
@@ -201,13 +210,25 @@ def _base_name(folder: str | None) -> str | None:
 def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
     source = "labelled data" if model.task else "token store"
     lines = [f"- {source} fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
-    lines += [f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in run.get("base_weights", {}).items()]
+    lines += _base_weights(run)
+    for one in ancestors(run.get("lineage")):
+        how = "without" if one["optimizer"] == "fresh" else "with"
+        lines.append(
+            f"- began from step {one['step']:,} of `{os.path.basename(one['run'])}`, {how} its optimizer's state: "
+            f"{one['tokens']:,} tokens of text `{one['store_fingerprint'][:16]}`, weights sha256 "
+            f"`{one['weights_sha256']}`"
+        )
+        lines += _base_weights(one)
     lines += _scores(model) if model.task else _held_out(model)
     left_out = {"data.store", "model.init_from"}
     if run["config"].get("model.init_from"):
         left_out |= SHAPE_KEYS
     values = {key: value for key, value in run["config"].items() if value is not None and key not in left_out}
     return [*lines, "", "```json", json.dumps(values, indent=1), "```"]
+
+
+def _base_weights(record: dict[str, Any]) -> list[str]:
+    return [f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in record.get("base_weights", {}).items()]
 
 
 def _held_out(model: TrainedModel) -> list[str]:

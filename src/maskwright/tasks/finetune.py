@@ -98,11 +98,11 @@ class PreparedFinetuning:
     def verify(self) -> None:
         """The examples are in memory."""
 
-    def starting_parameters(self) -> Parameters:
+    def starting_state(self) -> TrainState:
         """The encoder's from where the run starts, and a new head, of which all that fits is taken along too."""
         random = initial_parameters(self.model, self.config.seed)
         if self.config.model.init_from is None or self.config.model.weights == "random":
-            return random
+            return TrainState(0, random)
         start = self.start or _start(self.config)  # a run that is continued may have been killed before its first save
         found, same = start.parameters, start.labels == self.dataset.labels
         for name, value in random.items():
@@ -110,7 +110,7 @@ class PreparedFinetuning:
             if name in found and found[name].shape == value.shape and (same or not last):
                 random[name] = found[name]
         say(f"starting from {start.location}")
-        return random
+        return TrainState(0, random)
 
     def base_weights(self) -> dict[str, Any]:
         start = self.start
@@ -254,7 +254,7 @@ def dry_run(config: FinetuneConfig, location: str) -> PreparedFinetuning:
         refuse_changes(before["config"], flat(config), directory.location, FinetuneConfig)
     else:
         directory.require_fresh()
-        ready.starting_parameters()
+        ready.starting_state()
     return ready
 
 

@@ -9,17 +9,21 @@ from typing import Any, ClassVar
 
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, say, warn
-from maskwright.core.errors import ConfigError, ModelError, StoreError
+from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import class_name, read_hf_config
 from maskwright.model.hf.folder import read_hf_parameters, weight_digests
-from maskwright.model.hf.names import Parameters, count_parameters
+from maskwright.model.hf.names import count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
+from maskwright.run.lineage import Lineage
+from maskwright.run.lineage import describe as describe_lineage
+from maskwright.tasks import lineage as lineages
 from maskwright.tasks.changes import require_before_decay
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import state_bytes
@@ -39,6 +43,8 @@ class Pretraining:
     model: ModelConfig
     store: TokenStore
     loader: Loader
+    lineage: Lineage | None = None
+    """The checkpoint of another run that this one began from."""
     label_smoothing, looked_up = 0.0, None
     details: ClassVar[dict[str, Any]] = {}
 
@@ -57,17 +63,21 @@ class Pretraining:
     def verify(self) -> None:
         self.store.verify()
 
-    def starting_parameters(self) -> Parameters:
-        """Read from `model.init_from`, or random. Raises `ModelError`."""
+    def starting_state(self) -> TrainState:
+        """That of another run, read from `model.init_from`, or random. Raises `ModelError` or `CheckpointError`."""
         folder = self.config.model.init_from
+        if self.lineage is not None:
+            return lineages.starting_state(self.lineage)
         if folder is None:
-            return initial_parameters(self.model, self.config.seed)
+            return TrainState(0, initial_parameters(self.model, self.config.seed))
         parameters = read_hf_parameters(folder, self.model)
         say(f"continuing from {folder}")
-        return parameters
+        return TrainState(0, parameters)
 
     def base_weights(self) -> dict[str, Any]:
         folder = self.config.model.init_from
+        if self.lineage is not None:
+            return {"lineage": self.lineage}
         return {} if folder is None else {"base_weights": weight_digests(folder)}
 
     def objective(self) -> MaskedLM:
@@ -106,19 +116,40 @@ class Pretraining:
         """The last checkpoint is the result."""
 
 
-def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Pretraining:
+def require_from(begin_from: str | None, *, fresh_optimizer: bool) -> None:
+    if fresh_optimizer and begin_from is None:
+        raise InputError("--fresh-optimizer goes with --from RUN[@STEP]", fix="give both, or neither")
+
+
+def prepare_child(
+    config: RunConfig, run: str, before: dict[str, Any] | None, begin_from: str | None, *, fresh_optimizer: bool
+) -> Pretraining:
+    """`prepare_run` for a run that begins, or once began, from another run's checkpoint; or from none."""
+    if begin_from is None:
+        return prepare_run(config, before)
+    if before is not None:
+        lineages.require_same_parent(begin_from, before, run, fresh_optimizer=fresh_optimizer)
+        return prepare_run(config, before)
+    return prepare_run(config, parent=lineages.find_parent(begin_from, fresh_optimizer=fresh_optimizer))
+
+
+Parent = tuple[Lineage, dict[str, Any]]
+"""See `lineage.find_parent`."""
+
+
+def prepare_run(
+    config: RunConfig,
+    before: dict[str, Any] | None = None,
+    parent: Parent | None = None,
+) -> Pretraining:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
-    `before`: the record of a run that is continued; the folder that it once began from is then no longer needed.
+    `before`: the record of a run that is continued; what it once began from is then no longer needed. `parent`: of a
+    new run that begins from another's checkpoint.
     """
     store = TokenStore(config.data.store)
     vocabulary = store.vocabulary
-    if before is not None and config.model.init_from == before["config"].get("model.init_from") is not None:
-        model = recorded_config(before["model"], "config.resolved.json")
-    elif config.model.init_from is None:
-        model = model_config(config.model, vocabulary.size, config.data.seq_len)
-    else:
-        model = _continued(config, store)
+    model, lineage = _model(config, store, before, parent)
     if (vocabulary.bos, vocabulary.pad, vocabulary.eos) != (
         model.bos_token_id,
         model.pad_token_id,
@@ -126,14 +157,33 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Pret
     ):
         what = "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)"
         raise StoreError(what, where=store.tokenizer_folder, fix="train one with `maskwright tokenizer train`")
-    return Pretraining(config, model, store, Loader(config, store))
+    return Pretraining(config, model, store, Loader(config, store), lineage)
 
 
-def dry_run(config: RunConfig, run: str) -> Pretraining:
+def _model(
+    config: RunConfig, store: TokenStore, before: dict[str, Any] | None, parent: Parent | None
+) -> tuple[ModelConfig, Lineage | None]:
+    init_from = config.model.init_from
+    if before is not None and ("lineage" in before or init_from == before["config"].get("model.init_from") is not None):
+        return recorded_config(before["model"], "config.resolved.json"), before.get("lineage")
+    if parent is not None:
+        return lineages.child_model(config, parent[1], parent[0], store), parent[0]
+    if init_from is None:
+        return model_config(config.model, store.vocabulary.size, config.data.seq_len), None
+    if lineages.is_run(init_from):
+        lineage, record = lineages.find_parent(init_from, fresh_optimizer=True)
+        return _continued(config, store, recorded_config(record["model"], init_from)), lineage
+    return _continued(config, store), None
+
+
+def dry_run(
+    config: RunConfig, run: str, begin_from: str | None = None, *, fresh_optimizer: bool = False
+) -> Pretraining:
     """Raises what a start would raise before it makes anything. The store's checksums and the device are left to it."""
     directory = RunDirectory(run)
     before = directory.read_config() if directory.exists() else None
-    ready = prepare_run(config, before)
+    require_from(begin_from, fresh_optimizer=fresh_optimizer)
+    ready = prepare_child(config, run, before, begin_from, fresh_optimizer=fresh_optimizer)
     if config.checkpoint.copy_to is not None:
         Copies(config.checkpoint.copy_to, reach=False)
     if before is not None:
@@ -141,14 +191,17 @@ def dry_run(config: RunConfig, run: str) -> Pretraining:
         require_before_decay(before["config"], flat(ready.config), directory, directory.newest_step())
         return ready
     directory.require_fresh()
-    if config.model.init_from is not None:
-        read_hf_parameters(config.model.init_from, ready.model)
+    if ready.lineage is not None or config.model.init_from is not None:
+        ready.starting_state()
     return ready
 
 
-def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
+def _continued(config: RunConfig, store: TokenStore, recorded: ModelConfig | None = None) -> ModelConfig:
+    """`recorded`: the model of a run, where that is what init_from names."""
     folder = config.model.init_from or ""
-    model = continued_model(config, folder)
+    model = continued_model(config, folder, recorded)
+    if recorded is not None:
+        folder = RunDirectory(folder).path("tokenizer")
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         store.require_tokenizer(read_vocabulary(folder), folder)
     if store.vocabulary.size > model.vocab_size:
@@ -157,9 +210,9 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
     return model
 
 
-def continued_model(config: RunConfig, folder: str) -> ModelConfig:
+def continued_model(config: RunConfig, folder: str, recorded: ModelConfig | None = None) -> ModelConfig:
     """The model of `folder`, with the run's dropout instead of the folder's."""
-    model = read_hf_config(folder)
+    model = recorded or read_hf_config(folder)
     if model.task != "masked_lm":
         fix = "continue from the masked-LM model that it was fine-tuned from"
         raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=folder, fix=fix)
@@ -215,7 +268,7 @@ def muon_rms(config: RunConfig, weight_decay: float) -> float:
 
 
 def _unusual_data(ready: Pretraining) -> list[str]:
-    found = []
+    found = lineages.warnings(ready.lineage, ready.config.seed, ready.store.fingerprint)
     if (epochs := ready.loader.epoch(ready.config.schedule.steps)) > MOST_EPOCHS:
         found.append(
             f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
@@ -236,6 +289,7 @@ def describe(ready: Pretraining) -> str:
     per_step, parameters, state = config.rows_per_step, count_parameters(model), state_bytes(ready)
     return "\n".join(
         [
+            *describe_lineage(ready.lineage),
             f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
             f"{human_count(parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
             f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "

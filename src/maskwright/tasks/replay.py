@@ -92,7 +92,7 @@ def replay(run: str, step: int) -> Replay:
     engine = start_engine(ready, before, exact_threads(ready.config, before))
     state, record = _state_before(directory, step)
     start = step_folder(state.step) if state else "the beginning"
-    engine.write(state or TrainState(0, ready.starting_parameters()))
+    engine.write(state or ready.starting_state())
     engine.rows_at_once = record.get("rows_at_once")
     rollbacks = Rollbacks(directory)
     first = state.step if state else 0

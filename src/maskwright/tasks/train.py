@@ -26,7 +26,6 @@ from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Processes, starting, together
-from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.run.lease import leased
 from maskwright.tasks.changes import history, require_before_decay
@@ -82,7 +81,7 @@ def _lead(
         directory.require_fresh()
         ready.verify()
         # Before the folder is made, so that a bad model leaves nothing behind.
-        beginning = ready.starting_parameters()
+        beginning = ready.starting_state()
     base = _base_weights(ready, before)
     require_room(ready, directory)
     threads = exact_threads(config, before)
@@ -106,7 +105,7 @@ def _lead(
         stop.when_grace_ends = partial(_grace_ended, job)
         loaded = None if before is None else _load(job, ready, before)
         if before is not None and loaded is None:
-            beginning, config_file = ready.starting_parameters(), None
+            beginning, config_file = ready.starting_state(), None
         job.beats = beats.begin(engine, job.status.attempt)
         agree(last=True)
         if loaded:
@@ -228,14 +227,14 @@ def _base_weights(ready: Prepared, before: dict[str, Any] | None) -> dict[str, A
     """For the record of a run that began from a folder: the checksums of its weights, as they were then. The record of
     a run that is continued keeps what it has of that kind."""
     if before is not None:
-        return {key: before[key] for key in ("base_weights", "base", "changes") if key in before}
+        return {key: before[key] for key in ("base_weights", "base", "lineage", "changes") if key in before}
     return ready.base_weights()
 
 
-def _begin(job: Job, ready: Prepared, parameters: Parameters, config_file: str | None) -> None:
+def _begin(job: Job, ready: Prepared, state: TrainState, config_file: str | None) -> None:
     directory = job.directory
     job.engine.processes.broadcast(BEGIN)
-    job.engine.write(TrainState(0, parameters))
+    job.engine.write(state)
     ready.write_tokenizer(directory.path("tokenizer"))
     copy = directory.path("config.yaml")
     kind: Kind = "pretrain" if isinstance(ready.config, RunConfig) else "finetune"
