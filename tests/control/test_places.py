@@ -20,7 +20,7 @@ from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.side_by_side import run_side_by_side
 from maskwright.launch.target import Training, submit
 
-MOST_OPTIONS = 19
+MOST_OPTIONS = 20
 CHOICES = {"kind", "via", "strategy", "target"}
 HIDDEN = {"simulated_gpus", "b_size", "datapath"}
 

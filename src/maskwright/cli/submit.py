@@ -27,7 +27,6 @@ OF_TRAINING: dict[str, tuple[Any, Any]] = {
     "config": (common.Config, REQUIRED),
     "run": (Run, REQUIRED),
     "begin_from": (common.BeginFrom, None),
-    "fresh_optimizer": (common.FreshOptimizer, False),
     "overrides": (common.Set, None),
     "stop_after_hours": (common.StopAfterHours, None),
     "stop_after_steps": (common.StopAfterSteps, None),
