@@ -75,6 +75,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 NOT_COMPARED = {
     "data.store": "where the rows come from, before any engine",
+    "data.validation": "where held-out rows come from, before any engine",
     "model.init_from": "weights enter both engines by the same arrays",
     "model.size": "a name for a shape, whose own keys are compared",
     "engine.kind": "what is compared",

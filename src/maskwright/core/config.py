@@ -8,10 +8,11 @@ resume, except that a run may get more steps (see `refuse_changes`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
@@ -21,6 +22,8 @@ from maskwright.core.schedule import GROWING, Schedule, rate_at
 from maskwright.core.settings import Count, Fraction, Guide, Refused, Section, keys_of, parse_yaml, read_yaml
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
+SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+"""Name of a held-out set, which is part of the names of its metrics."""
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Resumable = Field(json_schema_extra={"resumable": True})
 
@@ -28,11 +31,30 @@ Resumable = Field(json_schema_extra={"resumable": True})
 class Data(Section):
     store: Annotated[str, Resumable]
     """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
+    validation: Annotated[str | dict[str, str] | None, Resumable] = None
+    """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:
+    store}, each of which is reported by its name. The first counts as the run's held-out loss."""
     seq_len: Annotated[int, Field(ge=8, le=8192)] = 512
     """Tokens in a row, which is also the longest sequence; `<s>` and `</s>` are included."""
     packing: Literal["documents", "full_sentences"] = "documents"
     """documents: each chunk of a document is a sequence; sequences are best-fit packed into rows, and attention stays
     inside each. full_sentences: RoBERTa's original."""
+
+    @field_validator("validation", mode="before")
+    @classmethod
+    def _names_stores(cls, given: Any) -> Any:
+        if given is None or isinstance(given, str):
+            return given
+        named = isinstance(given, dict) and given and all(isinstance(one, str) for one in given.values())
+        if not named or not all(isinstance(name, str) and SET_NAME.fullmatch(name) for name in given):
+            fix = "give the folder of a store, or {news: FOLDER, law: FOLDER}, named by letters, digits, _ . and -"
+            raise Refused(f"{given!r:.60} names no token stores", fix=fix)
+        return given
+
+    @property
+    def held_out(self) -> dict[str, str]:
+        """The stores of `validation` by name; the name of a single one is empty."""
+        return {"": self.validation} if isinstance(self.validation, str) else self.validation or {}
 
 
 class Masking(Section):
@@ -201,7 +223,8 @@ class RunConfig(Section):
     @property
     def locations(self) -> dict[str, str | None]:
         """What a run reads, by key."""
-        return {"data.store": self.data.store, "model.init_from": self.model.init_from}
+        held_out = {f"data.validation.{name}".rstrip("."): store for name, store in self.data.held_out.items()}
+        return {"data.store": self.data.store, **held_out, "model.init_from": self.model.init_from}
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> RunConfig:

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -236,10 +237,16 @@ def _held_out(model: TrainedModel) -> list[str]:
     if not records:
         return []
     first, last = records[0], records[-1]
-    return [
-        f"- held-out loss {first['valid_loss']:.4f} -> {last['valid_loss']:.4f}, masked accuracy "
-        f"{first['valid_accuracy']:.2%} -> {last['valid_accuracy']:.2%} (15 % masks, step {last['step']:,})"
-    ]
+    names = [re.fullmatch(r"valid_(.+)_loss", key) for key in last if f"{key.removesuffix('loss')}accuracy" in first]
+    named = {found[1]: f"valid_{found[1]}" for found in names if found} or {"": "valid"}
+    lines = []
+    for name, key in named.items():
+        loss, accuracy = ((first[f"{key}_{one}"], last[f"{key}_{one}"]) for one in ("loss", "accuracy"))
+        lines.append(
+            f"- held-out loss{f' of {name}' if name else ''} {loss[0]:.4f} -> {loss[1]:.4f}, masked accuracy "
+            f"{accuracy[0]:.2%} -> {accuracy[1]:.2%} (15 % masks, step {last['step']:,})"
+        )
+    return lines
 
 
 def _scores(model: TrainedModel) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, say, warn
@@ -45,8 +46,9 @@ class Pretraining:
     loader: Loader
     lineage: Lineage | None = None
     """The checkpoint of another run that this one began from."""
+    validation: Mapping[str, TokenStore] = field(default_factory=dict)
+    """The stores of data.validation by name; none where the run is judged by what its own store holds out."""
     label_smoothing, looked_up = 0.0, None
-    details: ClassVar[dict[str, Any]] = {}
 
     @property
     def identity(self) -> dict[str, str]:
@@ -57,11 +59,17 @@ class Pretraining:
         }
 
     @property
+    def details(self) -> dict[str, Any]:
+        fingerprints = {name: held_out.fingerprint for name, held_out in self.validation.items()}
+        return {"validation": fingerprints} if fingerprints else {}
+
+    @property
     def flops(self) -> float:
         return run_flops(self.config, self.model)
 
     def verify(self) -> None:
-        self.store.verify()
+        for store in (self.store, *self.validation.values()):
+            store.verify()
 
     def starting_state(self) -> TrainState:
         """That of another run, read from `model.init_from`, or random. Raises `ModelError` or `CheckpointError`."""
@@ -83,21 +91,21 @@ class Pretraining:
     def objective(self) -> MaskedLM:
         return MaskedLM(self.loader, self._validation(), self.model.vocab_size)
 
-    def _validation(self) -> list[Batch]:
+    def _validation(self) -> dict[str, list[Batch]]:
+        if not self.validation and not self.store.split("valid").documents:
+            warn(f"{self.store.location}: has no valid documents. This run has no validation")
+            return {}
         config = self.config
-        try:
-            return validation_batches(
-                self.store,
+        return {
+            name: validation_batches(
+                store,
                 seq_len=config.data.seq_len,
                 packing=config.data.packing,
                 max_rows=config.evaluation.max_rows,
                 micro_batch_rows=config.batch.micro_batch_rows,
             )
-        except StoreError as error:
-            if not self.store.split("valid").documents:
-                warn(f"{error}. This run has no validation")
-                return []
-            raise
+            for name, store in (self.validation or {"": self.store}).items()
+        }
 
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.store.tokenizer_folder, folder)
@@ -157,7 +165,17 @@ def prepare_run(
     ):
         what = "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)"
         raise StoreError(what, where=store.tokenizer_folder, fix="train one with `maskwright tokenizer train`")
-    return Pretraining(config, model, store, Loader(config, store), lineage)
+    return Pretraining(config, model, store, Loader(config, store), lineage, _validation_stores(config, store))
+
+
+def _validation_stores(config: RunConfig, store: TokenStore) -> dict[str, TokenStore]:
+    found = {name: TokenStore(location) for name, location in config.data.held_out.items()}
+    for held_out in found.values():
+        held_out.require_tokenizer(store.vocabulary, store.location)
+        if not held_out.split("valid").documents:
+            fix = "prepare its text with --valid-fraction 1, which holds all of it out"
+            raise StoreError("holds no documents out", where=f"data.validation: {held_out.location}", fix=fix)
+    return found
 
 
 def _model(
@@ -274,12 +292,13 @@ def _unusual_data(ready: Pretraining) -> list[str]:
             f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
             "prepare more text, or lower schedule.steps"
         )
-    held_out = ready.store.manifest["splits"]["valid"]["documents"]
-    if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
-        found.append(
-            f"only {held_out} documents are held out, too few to compare runs by: "
-            "prepare into another folder with a larger --valid-fraction"
-        )
+    for name, store in (ready.validation or {"": ready.store}).items():
+        held_out, of = store.manifest["splits"]["valid"]["documents"], f" in {name}" if name else ""
+        if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
+            found.append(
+                f"only {held_out} documents are held out{of}, too few to compare runs by: "
+                "prepare into another folder with a larger --valid-fraction"
+            )
     return found
 
 

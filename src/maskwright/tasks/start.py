@@ -38,6 +38,7 @@ def for_all_ranks(
         "config": flat(given),
         "model": asdict(ready.model),
         "store_fingerprint": ready.identity["store_fingerprint"],
+        "validation": ready.details.get("validation"),
         "stop_after_steps": request.stop_after_steps,
         "start": uuid.uuid4().hex,
     }

@@ -273,6 +273,8 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
         job.status.attempt, job.status.saved = status.attempt + 1, status.saved
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
     step = loaded[0].step if loaded else 0
+    if before.get("validation") != now.get("validation"):
+        changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
     require_before_decay(before["config"], now["config"], directory, step)
     for change in changes:
         say(f"changed since the last start: {change}")

@@ -1,4 +1,5 @@
-"""Masked-LM training as an objective: batches from the loader, held-out loss and masked accuracy on fixed masks."""
+"""Masked-LM training as an objective: batches from the loader; loss and masked accuracy of held-out sets on fixed
+masks."""
 
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ from maskwright.training.objective import Work
 
 
 class MaskedLM:
-    """See `Objective`. `held_out`: validation batches, all of one shape; none without held-out text."""
+    """See `Objective`. `sets`: validation batches of each held-out set by its name, all of one shape; none without
+    held-out text. The first set's loss and accuracy are the run's. A single set may have an empty name."""
 
     evaluates_at_start = True
     best_step: int | None = None
     settled = False
 
-    def __init__(self, loader: Loader, held_out: list[Batch], vocab_size: int) -> None:
-        self.loader, self.held_out, self.chance = loader, held_out, math.log(vocab_size)
+    def __init__(self, loader: Loader, sets: dict[str, list[Batch]], vocab_size: int) -> None:
+        self.loader, self.sets, self.chance = loader, sets, math.log(vocab_size)
+        self.held_out = [batch for batches in sets.values() for batch in batches]
 
     def batches(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
         return self.loader.batches(step, data_step, virtual_workers)
@@ -39,19 +42,28 @@ class MaskedLM:
         return {"masking_rate": self.loader.config.masking_at(step).rate}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
-        if not self.held_out:
-            return {}
+        found: dict[str, float] = {}
+        for name, batches in self.sets.items():
+            stats = self._measure(engine, batches, look)
+            if stats is None:
+                return None
+            found |= {} if found else {"valid_loss": stats.loss, "valid_accuracy": stats.accuracy}
+            found |= {f"valid_{name}_loss": stats.loss, f"valid_{name}_accuracy": stats.accuracy} if name else {}
+            if math.isfinite(stats.loss_sum):
+                of = f" of {name}" if name else ""
+                note(f"step {step}: held-out loss{of} {stats.loss:.4f}, masked accuracy {stats.accuracy:.2%}")
+        return found
+
+    def _measure(self, engine: Engine, held_out: list[Batch], look: Callable[[], bool]) -> EvalStats | None:
         stats = EvalStats()
-        with progress("validate", len(self.held_out), "batches") as bar:
-            for begin in range(0, len(self.held_out), engine.dp_degree):
+        with progress("validate", len(held_out), "batches") as bar:
+            for begin in range(0, len(held_out), engine.dp_degree):
                 if look():
                     return None
-                batches = self.held_out[begin : begin + engine.dp_degree]
+                batches = held_out[begin : begin + engine.dp_degree]
                 stats += engine.evaluate(batches)
                 bar.advance(len(batches))
-        if math.isfinite(stats.loss_sum):
-            note(f"step {step}: held-out loss {stats.loss:.4f}, masked accuracy {stats.accuracy:.2%}")
-        return {"valid_loss": stats.loss, "valid_accuracy": stats.accuracy}
+        return stats
 
     def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Nothing depends on them."""
