@@ -19,6 +19,7 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError, StoppedEarly
 from maskwright.data.loader import Loader
+from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
@@ -29,6 +30,7 @@ from maskwright.tasks import pretrain as task
 from maskwright.tasks.export import model_card
 from maskwright.tasks.models import load_model
 from maskwright.tasks.preflight import dry_run, prepare_child, prepare_run
+from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
@@ -257,3 +259,72 @@ def test_the_same_rows_again_are_worth_a_warning(config: Config, parent: Path) -
     assert "--set seed=1" in again
     other = prepare_child(config(**CHILD), "new", None, f"{parent}@8", fresh_optimizer=False)
     assert not [line for line in other.warnings() if "from its beginning again" in line]
+
+
+# ---- until it no longer improves, and by epochs ----------------------------------------------------------------------
+
+WORSE = {"schedule.kind": "constant", "optimizer.learning_rate": 0.3, "schedule.steps": 60}
+WORSE |= {"evaluation.every_steps": 2, "checkpoint.keep": 1, "evaluation.max_rows": 4}
+
+
+def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_path: Path) -> None:
+    own, run, stopped = config(**WORSE, **{"evaluation.patience": 2}), tmp_path / "run", tmp_path / "stopped"
+    task.pretrain(own, str(run))
+    losses = [(line["step"], line["valid_loss"]) for line in metrics(run) if line["step"] and "valid_loss" in line]
+    best, last = min(losses, key=lambda one: one[1])[0], losses[-1][0]
+    assert last == best + 4 < 60, losses
+    assert checkpoint.whole_steps(str(run / "checkpoints")) == [best, last]
+    assert load_model(str(run)).step == best
+    status = RunDirectory(str(run)).read_status()
+    assert status and (status.phase, status.step) == ("done", last)
+    assert status.message == f"no longer improving: the best evaluation is that of step {best}"
+
+    stopped_after(last - 1, own, stopped)
+    task.pretrain(own, str(stopped))
+    require_same(state(run), state(stopped))
+    assert metrics(run) == metrics(stopped)
+
+    task.pretrain(config(**WORSE, **{"evaluation.patience": 3}), str(run))  # it goes on
+    assert checkpoint.whole_steps(str(run / "checkpoints"))[-1] > last
+    plain = config(**WORSE | {"schedule.steps": last})
+    task.pretrain(plain, str(tmp_path / "plain"))
+    require_same(state(tmp_path / "plain"), state(stopped))  # patience changes no bit
+    assert load_model(str(tmp_path / "plain")).step == last
+
+
+def test_patience_needs_held_out_text(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    source = Sources([str(corpus)], layout="sentences")
+    nothing = prepare(source, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.0)).location
+    with pytest.raises(ConfigError, match="evaluation.patience: needs held-out text"):
+        prepare_run(small_config(nothing, **{"evaluation.patience": 1, "evaluation.every_steps": 2}))
+
+
+def test_epochs_are_recorded_as_steps_and_a_run_of_them_grows(config: Config, tmp_path: Path) -> None:
+    keys = {"checkpoint.copy_to": f"file://{tmp_path}/copies", "evaluation.max_rows": 4}
+    one = config(schedule={"epochs": 0.1, "kind": "constant"}, **keys)
+    steps = prepare_run(one).config.steps
+    task.pretrain(one, str(tmp_path / "run"))
+    record = RunDirectory(str(tmp_path / "run")).read_config()
+    assert (record["config"]["schedule.steps"], record["config"]["schedule.epochs"]) == (steps, None)
+    shutil.rmtree(tmp_path / "run")  # another machine, which has only the copies
+    two = config(schedule={"epochs": 0.2, "kind": "constant"}, **keys)
+    task.pretrain(two, str(tmp_path / "run"))
+    straight = config(schedule={"steps": prepare_run(two).config.steps, "kind": "constant"})
+    task.pretrain(straight, str(tmp_path / "straight"))
+    require_same(state(tmp_path / "run"), state(tmp_path / "straight"))
+    assert RunDirectory(str(tmp_path / "run")).read_config()["changes"][0]["step"] == steps
+
+
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_layers_with_rates_of_their_own_go_on_exactly(engine: str, config: Config, tmp_path: Path) -> None:
+    own = config(**{"engine.kind": engine, "optimizer.layer_decay": 0.5, "schedule.steps": 6})
+    stopped_after(3, own, tmp_path / "stopped")
+    for name in ("stopped", "straight"):
+        task.pretrain(own, str(tmp_path / name))
+    require_same(state(tmp_path / "stopped"), state(tmp_path / "straight"))
+    even = config(**{"engine.kind": engine, "schedule.steps": 6})
+    task.pretrain(even, str(tmp_path / "even"))
+    name = "roberta.embeddings.word_embeddings.weight"
+    start = initial_parameters(prepare_run(even).model, 0)[name]
+    moved = [np.abs(state(tmp_path / run).parameters[name] - start).mean() for run in ("straight", "even")]
+    assert moved[0] == pytest.approx(0.5**3 * moved[1], rel=0.2)  # two layers, and one more below them

@@ -3,11 +3,12 @@
 One YAML file describes one run. Keys are strict: the error for an unknown key names its nearest neighbour, and the
 error for a wrong type names the dotted path. Units are in the names. Numbers that follow from others are functions,
 never keys. A key marked `resumable` may change between two starts of the same run; any other change is refused on
-resume, except that a run may get more steps (see `refuse_changes`).
+resume, except that a run may get more steps (see `core.changes`).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.foreign import FOREIGN
 from maskwright.core.recipes import Kind, find_config
-from maskwright.core.schedule import GROWING, Schedule, rate_at
+from maskwright.core.schedule import Schedule, rate_at, require_phases
 from maskwright.core.settings import Count, Fraction, Guide, Refused, Section, keys_of, parse_yaml, read_yaml
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -130,6 +131,16 @@ class Optimizer(Section):
     it, the weights grow large and the model fine-tunes badly."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
     """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Factor of the learning rate from each layer to the one below it; the embeddings get one more. 0.65 to 0.9 are
+    usual for large encoders, 1 treats all alike. Only for adamw."""
+
+    def require_layers(self, engine: Engine) -> None:
+        """Raises `Refused` where layers cannot have rates of their own."""
+        sharded = engine.kind == "torch" and engine.sharding == "fsdp"
+        if self.layer_decay < 1.0 and (self.kind == "muon" or sharded):
+            needed = "engine.sharding: data with torch" if sharded else "optimizer.kind: adamw"
+            raise Refused(f"optimizer.layer_decay needs {needed}", fix="leave it out, or change the other key")
 
 
 class Batch(Section):
@@ -195,7 +206,10 @@ class Evaluation(Section):
     """Steps between validations, on held-out rows with fixed 15 % masks. The run also validates at the start and the
     end."""
     max_rows: Annotated[Count, Resumable] = 512
-    """Number of held-out rows to use, a fixed sample."""
+    """Number of held-out rows to use, a fixed sample, of each held-out set."""
+    patience: Annotated[Count | None, Resumable] = None
+    """Evaluations in a row without a lower held-out loss after which the run ends; never when not set. With it, the
+    checkpoint of the lowest loss is kept, and is what is evaluated and exported."""
 
 
 class Logging(Section):
@@ -242,6 +256,36 @@ class RunConfig(Section):
             raise ValueError("health.on_spike: rollback needs checkpoint.save_every_steps")
         return self
 
+    @model_validator(mode="after")
+    def _layers_have_rates(self) -> RunConfig:
+        self.optimizer.require_layers(self.engine)
+        return self
+
+    @model_validator(mode="after")
+    def _patience_has_evaluations(self) -> RunConfig:
+        if self.evaluation.patience is not None and self.evaluation.every_steps is None:
+            raise Refused("evaluation.patience needs evaluation.every_steps", fix="set both, or leave patience out")
+        return self
+
+    @property
+    def steps(self) -> int:
+        """Updates in the whole run, of a resolved configuration."""
+        assert self.schedule.steps is not None, "epochs are resolved once the store is known"
+        return self.schedule.steps
+
+    def resolved(self, rows: int) -> RunConfig:
+        """With the steps that schedule.epochs make of so many training rows. Raises `ConfigError` if warm-up and decay
+        are longer."""
+        schedule = self.schedule
+        if schedule.epochs is None:
+            return self
+        steps = max(1, math.ceil(schedule.epochs * rows / self.rows_per_step))
+        try:
+            require_phases(schedule, steps)
+        except Refused as error:
+            raise ConfigError(str(error), where="schedule.epochs", fix=error.fix) from None
+        return self.model_copy(update={"schedule": schedule.model_copy(update={"steps": steps, "epochs": None})})
+
     @property
     def rows_per_step(self) -> int:
         return self.batch.micro_batch_rows * self.batch.virtual_workers
@@ -253,9 +297,9 @@ class RunConfig(Section):
         cosine   half a cosine between the same ends (Loshchilov and Hutter 2017)
         wsd      the peak until the last `decay_steps` (a fifth of the run when not set), then down as 1 - sqrt
                  (warmup-stable-decay; the shape is Hägele et al. 2024)
+        constant, polynomial, inverse_sqrt: those of transformers (`constant_with_warmup` for the first)
         """
-        schedule = self.schedule
-        return rate_at(schedule, schedule.steps, schedule.warmup_steps, self.optimizer.learning_rate, step)
+        return rate_at(self.schedule, self.steps, self.schedule.warmup_steps, self.optimizer.learning_rate, step)
 
     def masking_at(self, step: int) -> Masking:
         """The masking of update `step`. Its rate moves in a straight line from `rate` at step 0 to `final_rate` at the
@@ -263,18 +307,24 @@ class RunConfig(Section):
         masking = self.masking
         if masking.final_rate is None:
             return masking
-        rate = masking.rate + (masking.final_rate - masking.rate) * step / max(self.schedule.steps - 1, 1)
+        rate = masking.rate + (masking.final_rate - masking.rate) * step / max(self.steps - 1, 1)
         return masking.model_copy(update={"rate": rate, "final_rate": None})
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return digest(self)
+        return digest(self, LATER)
 
 
-def digest(config: BaseModel) -> str:
-    """sha256 of every key that decides the numbers; resumable keys do not count."""
+LATER = {"optimizer.layer_decay": 1.0, "schedule.epochs": None, "schedule.power": None}
+"""Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
+
+
+def digest(config: BaseModel, later: dict[str, Any]) -> str:
+    """sha256 of every key that decides the numbers; resumable keys do not count, nor do those that are as `later` has
+    them."""
     kept = resumable_keys(type(config))
-    return storage.sha256_of({key: value for key, value in flat(config).items() if key not in kept})
+    values = {key: value for key, value in flat(config).items() if key not in kept}
+    return storage.sha256_of({key: value for key, value in values.items() if key not in later or value != later[key]})
 
 
 def shared_out(virtual_workers: int, parts: int, what: str) -> int:
@@ -347,54 +397,8 @@ ALL_KEYS: list[str] = list(KEYS)
 
 
 def resumable_keys(kind: type[BaseModel]) -> frozenset[str]:
-    return frozenset(name for name, key in keys_of(kind).items() if key.field.json_schema_extra)
+    marked = {name: key.field.json_schema_extra for name, key in keys_of(kind).items()}
+    return frozenset(name for name, extra in marked.items() if isinstance(extra, dict) and "resumable" in extra)
 
 
 RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)
-
-
-def refuse_changes(
-    old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
-) -> list[str]:
-    """Returns the allowed differences between two flat configurations, as `key: old -> new`. A key that the older
-    record lacks had its default.
-
-    A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
-    length; whether the run is still in that phase is for the caller to see. Raises `ConfigError` listing the others,
-    since they would make another run in the same folder.
-    """
-    keys = keys_of(kind)
-    old = {name: old.get(name, key.field.default) for name, key in keys.items()}
-    changed = [key for key in keys if old[key] != new.get(key)]
-    listed = [f"{key}: {old[key]} -> {new.get(key)}" for key in changed]
-    refused = [number for number, key in enumerate(changed) if key not in resumable_keys(kind)]
-    fix = "put the old values back, or give --run a new folder"
-    if kind is RunConfig and [changed[number] for number in refused] == ["schedule.steps"]:
-        if grows(old, new):
-            return listed
-        fix = (
-            f"put the old value back; `maskwright pretrain CONFIG --run NEW --from {where}` trains on from its newest "
-            "checkpoint in a new run"
-        )
-    if refused:
-        what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"
-        raise ConfigError(what + _why_not(old, new, kind), where=where, fix=fix)
-    return listed
-
-
-def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether a run goes from its steps to more of them, in a schedule and masking that leave the steps so far as they
-    are."""
-    longer = new["schedule.steps"] > old["schedule.steps"]
-    return longer and old["schedule.kind"] in GROWING and old["masking.final_rate"] is None
-
-
-def _why_not(old: dict[str, Any], new: dict[str, Any], kind: type[BaseModel]) -> str:
-    """Why a run cannot have more steps; empty if that is not what was asked."""
-    if kind is not RunConfig or (new["schedule.steps"] or 0) <= old["schedule.steps"]:
-        return ""
-    if old["schedule.kind"] not in GROWING:
-        return (
-            f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} depends on them"
-        )
-    return "; masking.final_rate depends on schedule.steps" if old["masking.final_rate"] is not None else ""

@@ -19,6 +19,8 @@ from maskwright.core.errors import ConfigError
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
+Needed = Field(json_schema_extra={"needed": True})
+"""Of a key that is missing where neither it nor another one that may stand for it is given."""
 
 
 class Section(BaseModel):
@@ -107,6 +109,11 @@ class Key(NamedTuple):
     @property
     def field(self) -> FieldInfo:
         return self.section.model_fields[self.name]
+
+    @property
+    def is_needed(self) -> bool:
+        extra = self.field.json_schema_extra
+        return self.field.is_required() or (isinstance(extra, dict) and bool(extra.get("needed")))
 
     @property
     def inner(self) -> type[BaseModel] | None:
@@ -270,7 +277,7 @@ class Guide(NamedTuple):
     def _required(self, dotted: str) -> list[str]:
         """Itself, or the keys that a section cannot do without."""
         below = {name: key for name, key in keys_of(self.section).items() if name.startswith(f"{dotted}.")}
-        return [name for name, key in below.items() if key.field.is_required()] if below else [dotted]
+        return [name for name, key in below.items() if key.is_needed] if below else [dotted]
 
     def _sections(self) -> list[str]:
         return [name for name, field in self.section.model_fields.items() if _section_in(field.annotation)]

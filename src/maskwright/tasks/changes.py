@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from maskwright.core.config import grows
+from maskwright.core.changes import grows
 from maskwright.core.errors import ConfigError
 from maskwright.core.schedule import Schedule, decay_begins
 from maskwright.core.settings import keys_of

@@ -334,7 +334,7 @@ def with_last_finite_weights(run: FineTuning) -> FineTuning:
     if run.directory.newest_step():
         start = Start(run.start.name, (run.folder,))
     still = ("schedule.epochs=null", "schedule.steps=1", "schedule.warmup_share=null", "schedule.warmup_steps=0")
-    more = (*still, "schedule.kind=linear", "schedule.decay_steps=null")
+    more = (*still, "schedule.kind=linear", "schedule.decay_steps=null", "schedule.power=null")
     return replace(run, start=start, number=0, rate=1e-30, folder=f"{run.folder}-last-finite", more=more)
 
 

@@ -76,7 +76,10 @@ def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
 
 
 def _has_ended(model: TrainedModel, steps: int | None) -> bool:
-    """A fine-tuned run may end early, and what is exported is its best step."""
+    """A fine-tuned run, or one with patience, may end early, and what is exported is its best step."""
+    if model.task is None and (model.run or {})["config"].get("evaluation.patience") is not None:
+        status = RunDirectory(model.location).read_status()
+        return status is not None and status.phase == "done"
     return model.step == steps if model.task is None else os.path.exists(os.path.join(model.location, RESULTS))
 
 

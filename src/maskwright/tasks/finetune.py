@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core import storage
-from maskwright.core.config import flat, refuse_changes
+from maskwright.core.changes import refuse_changes
+from maskwright.core.config import flat
 from maskwright.core.console import human_bytes, human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, default_row
@@ -93,7 +94,7 @@ class PreparedFinetuning:
     @property
     def flops(self) -> float:
         tokens, pairs = self.train.work(0)
-        return (self.config.schedule.steps or 0) * training_flops(self.model, tokens, pairs, 0.0)
+        return (self.config.steps) * training_flops(self.model, tokens, pairs, 0.0)
 
     def verify(self) -> None:
         """The examples are in memory."""
@@ -145,7 +146,7 @@ class PreparedFinetuning:
         tokens = len(self.train.packer.encoded.ids)
         splits = ", ".join(f"{count:,} {split}" for split, count in sizes.items())
         labels = f", {len(self.dataset.labels)} labels" if self.dataset.labels else ""
-        steps = config.schedule.steps or 0
+        steps = config.steps
         epochs = steps * config.batch.examples / len(self.train.packer.encoded)
         cut = self.train.packer.encoded.cut
         return "\n".join(

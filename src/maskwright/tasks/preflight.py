@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from maskwright.core.config import RunConfig, flat, refuse_changes
+from maskwright.core.changes import refuse_changes
+from maskwright.core.config import RunConfig, flat
 from maskwright.core.console import human_bytes, human_count, say, warn
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
 from maskwright.data.batch import Batch
@@ -89,7 +90,7 @@ class Pretraining:
         return {} if folder is None else {"base_weights": weight_digests(folder)}
 
     def objective(self) -> MaskedLM:
-        return MaskedLM(self.loader, self._validation(), self.model.vocab_size)
+        return MaskedLM(self.loader, self._validation(), self.model.vocab_size, self.config.evaluation.patience)
 
     def _validation(self) -> dict[str, list[Batch]]:
         if not self.validation and not self.store.split("valid").documents:
@@ -165,7 +166,13 @@ def prepare_run(
     ):
         what = "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)"
         raise StoreError(what, where=store.tokenizer_folder, fix="train one with `maskwright tokenizer train`")
-    return Pretraining(config, model, store, Loader(config, store), lineage, _validation_stores(config, store))
+    loader = Loader(config, store)
+    loader.config = config = config.resolved(loader.rows.plan.rows)
+    held_out = _validation_stores(config, store)
+    if config.evaluation.patience is not None and not (held_out or store.split("valid").documents):
+        fix = "name a held-out store as data.validation, or leave it out"
+        raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
+    return Pretraining(config, model, store, loader, lineage, held_out)
 
 
 def _validation_stores(config: RunConfig, store: TokenStore) -> dict[str, TokenStore]:
@@ -189,8 +196,7 @@ def _model(
     if init_from is None:
         return model_config(config.model, store.vocabulary.size, config.data.seq_len), None
     if lineages.is_run(init_from):
-        lineage, record = lineages.find_parent(init_from, fresh_optimizer=True)
-        return _continued(config, store, recorded_config(record["model"], init_from)), lineage
+        return _continued(config, store), lineages.find_parent(init_from, fresh_optimizer=True)[0]
     return _continued(config, store), None
 
 
@@ -214,12 +220,10 @@ def dry_run(
     return ready
 
 
-def _continued(config: RunConfig, store: TokenStore, recorded: ModelConfig | None = None) -> ModelConfig:
-    """`recorded`: the model of a run, where that is what init_from names."""
+def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
     folder = config.model.init_from or ""
-    model = continued_model(config, folder, recorded)
-    if recorded is not None:
-        folder = RunDirectory(folder).path("tokenizer")
+    model = continued_model(config, folder)
+    folder = RunDirectory(folder).path("tokenizer") if lineages.is_run(folder) else folder
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         store.require_tokenizer(read_vocabulary(folder), folder)
     if store.vocabulary.size > model.vocab_size:
@@ -228,9 +232,10 @@ def _continued(config: RunConfig, store: TokenStore, recorded: ModelConfig | Non
     return model
 
 
-def continued_model(config: RunConfig, folder: str, recorded: ModelConfig | None = None) -> ModelConfig:
-    """The model of `folder`, with the run's dropout instead of the folder's."""
-    model = recorded or read_hf_config(folder)
+def continued_model(config: RunConfig, folder: str) -> ModelConfig:
+    """The model of `folder`, or of the run there, with this run's dropout."""
+    run = RunDirectory(folder) if lineages.is_run(folder) else None
+    model = recorded_config(run.read_config()["model"], run.config) if run else read_hf_config(folder)
     if model.task != "masked_lm":
         fix = "continue from the masked-LM model that it was fine-tuned from"
         raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=folder, fix=fix)
@@ -275,7 +280,7 @@ def unusual_settings(config: RunConfig, ready: Pretraining | None = None) -> lis
 def muon_rms(config: RunConfig, weight_decay: float) -> float:
     """About the root mean square of Muon's matrices at the end of the run: each update adds its square and decay takes
     its share (Kosson et al. 2023, arXiv 2305.17212, have the equilibrium)."""
-    steps, square = config.schedule.steps, 0.0
+    steps, square = config.steps, 0.0
     length = max(1, steps // 1000)
     for step in range(0, steps, length):
         rate = config.learning_rate_at(step)
@@ -287,7 +292,7 @@ def muon_rms(config: RunConfig, weight_decay: float) -> float:
 
 def _unusual_data(ready: Pretraining) -> list[str]:
     found = lineages.warnings(ready.lineage, ready.config.seed, ready.store.fingerprint)
-    if (epochs := ready.loader.epoch(ready.config.schedule.steps)) > MOST_EPOCHS:
+    if (epochs := ready.loader.epoch(ready.config.steps)) > MOST_EPOCHS:
         found.append(
             f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
             "prepare more text, or lower schedule.steps"
@@ -313,9 +318,9 @@ def describe(ready: Pretraining) -> str:
             f"{human_count(parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
             f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
             f"({config.data.packing}, {rows.waste:.1%} unused)",
-            f"run: {config.schedule.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
-            f"{config.batch.micro_batch_rows}), {human_count(config.schedule.steps * per_step * rows.seq_len)} tokens, "
-            f"{ready.loader.epoch(config.schedule.steps):.2f} epochs",
+            f"run: {config.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
+            f"{config.batch.micro_batch_rows}), {human_count(config.steps * per_step * rows.seq_len)} tokens, "
+            f"{ready.loader.epoch(config.steps):.2f} epochs",
             f"memory for weights and optimizer: {human_bytes(state)}; each checkpoint: {human_bytes(12 * parameters)}",
         ]
     )
@@ -333,7 +338,7 @@ def compiles(ready: Prepared) -> bool:
 
 def run_flops(config: RunConfig, model: ModelConfig) -> float:
     """Model FLOPs of the whole run if each row is full, and one segment."""
-    steps, seq_len = config.schedule.steps, config.data.seq_len
+    steps, seq_len = config.steps, config.data.seq_len
     tokens = float(steps) * config.rows_per_step * seq_len
     mean_rate = (config.masking_at(0).rate + config.masking_at(steps - 1).rate) / 2.0  # it moves in a straight line
     return training_flops(model, tokens, tokens * seq_len, tokens * mean_rate)

@@ -83,9 +83,9 @@ def replay(run: str, step: int) -> Replay:
     directory = RunDirectory(run)
     before = directory.read_config()
     config = _config({**before["config"], "data.store": before["store"]})
-    if not 0 <= step < config.schedule.steps:
+    if not 0 <= step < config.steps:
         fix = "count steps from 0"
-        raise InputError(f"step {step} is not one of the run's {config.schedule.steps:,}", where=run, fix=fix)
+        raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix=fix)
     ready = prepare_run(config, before)
     if ready.store.fingerprint != before["store_fingerprint"]:
         raise InputError("is not the store that the run began with", where=ready.store.location, fix="put it back")

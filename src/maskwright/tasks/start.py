@@ -81,7 +81,7 @@ def make_job(
         watch=LossWatch(objective.chance, ready.config.schedule.warmup_steps or 0),
         rollbacks=Rollbacks(directory),
         beats=Beats(directory),
-        status=Status(of=ready.config.schedule.steps or 0),
+        status=Status(of=ready.config.steps),
     )
 
 

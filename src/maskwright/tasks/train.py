@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.config import RunConfig, flat, grows, refuse_changes
+from maskwright.core.changes import grows, refuse_changes
+from maskwright.core.config import RunConfig, flat
 from maskwright.core.console import say, warn
 from maskwright.core.errors import (
     CheckpointError,
@@ -143,6 +144,8 @@ def _require_same(config: RunConfig | FinetuneConfig, directory: RunDirectory, c
     old, new = copied["config"], own["config"] if own else flat(config)
     if own and isinstance(config, RunConfig) and grows(new, old):
         old, new = new, old  # the run got more steps on another machine
+    if config.schedule.epochs is not None and isinstance(config, RunConfig):  # its steps are known with the store
+        new = new | {key: old[key] for key in ("schedule.steps", "schedule.epochs")}
     refuse_changes(old, new, where, type(config))
     for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
         if own and own[key] != copied.get(key):
@@ -181,7 +184,11 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         if isinstance(error, HealthError) and error.step is not None:
             _keep_for_replay(job, ready, error.step, error)
         raise
-    update_status(job, "done", "trained to the last step", 0)
+    stopped = job.objective.settled and job.step < job.steps
+    why = f"no longer improving: the best evaluation is that of step {job.objective.best_step:,}" if stopped else ""
+    update_status(job, "done", why or "trained to the last step", 0)
+    if stopped:
+        say(f"step {job.step:,}: {why}")
     say(f"done: {job.directory.location}")
 
 
@@ -213,9 +220,10 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
 
 def _record(ready: Prepared, given: RunConfig | FinetuneConfig, *, dtype: str) -> dict[str, Any]:
     """The record of the run in config.resolved.json and in each checkpoint."""
+    config = ready.config if isinstance(ready.config, RunConfig) else given
     return {
-        "config": flat(given),
-        "digest": given.digest(),
+        "config": flat(config),
+        "digest": config.digest(),
         "model": asdict(ready.model),
         "dtype": dtype,
         **ready.identity,
@@ -297,7 +305,7 @@ def _continue(job: Job, state: TrainState, record: dict[str, Any]) -> None:
     job.engine.processes.broadcast(RESTORE)
     again = restore(job, state, record)
     if job.ended:
-        say("already trained to the last step")
+        say("already trained to its end")
         return
     say(f"continuing at step {state.step:,}" + (f" ({again} log lines come again)" if again else ""))
 

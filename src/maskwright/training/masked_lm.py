@@ -11,6 +11,7 @@ from maskwright.core.console import note, progress
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import Engine, EvalStats
+from maskwright.training.best import Best
 from maskwright.training.objective import Work
 
 
@@ -19,11 +20,12 @@ class MaskedLM:
     held-out text. The first set's loss and accuracy are the run's. A single set may have an empty name."""
 
     evaluates_at_start = True
-    best_step: int | None = None
-    settled = False
 
-    def __init__(self, loader: Loader, sets: dict[str, list[Batch]], vocab_size: int) -> None:
+    def __init__(
+        self, loader: Loader, sets: dict[str, list[Batch]], vocab_size: int, patience: int | None = None
+    ) -> None:
         self.loader, self.sets, self.chance = loader, sets, math.log(vocab_size)
+        self.best = Best(patience, lower=True)
         self.held_out = [batch for batches in sets.values() for batch in batches]
 
     def batches(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
@@ -52,6 +54,8 @@ class MaskedLM:
             if math.isfinite(stats.loss_sum):
                 of = f" of {name}" if name else ""
                 note(f"step {step}: held-out loss{of} {stats.loss:.4f}, masked accuracy {stats.accuracy:.2%}")
+        if step and found:
+            self.best.seen.append((step, found["valid_loss"]))
         return found
 
     def _measure(self, engine: Engine, held_out: list[Batch], look: Callable[[], bool]) -> EvalStats | None:
@@ -66,4 +70,18 @@ class MaskedLM:
         return stats
 
     def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Nothing depends on them."""
+        self.best.remember(losses(lines))
+
+    @property
+    def best_step(self) -> int | None:
+        return None if self.best.patience is None else self.best.step
+
+    @property
+    def settled(self) -> bool:
+        return self.best.settled
+
+
+def losses(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """(step, held-out loss) of the evaluations among the lines of metrics.jsonl. What the run began with does not
+    count: it has no checkpoint."""
+    return [(line["step"], line["valid_loss"]) for line in lines if "valid_loss" in line and line["step"]]
