@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import time
 
@@ -26,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("store")
     parser.add_argument("--size", default="base")
+    parser.add_argument("--model", default="{}", help="JSON: other keys of the model section")
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
@@ -35,7 +37,7 @@ def main() -> None:
     run = build_config(
         {
             "data": {"store": arguments.store, "seq_len": arguments.seq_len},
-            "model": {"size": arguments.size},
+            "model": {"size": arguments.size} | json.loads(arguments.model),
             "schedule": {"steps": 1_000_000},
             "batch": {"micro_batch_rows": arguments.rows},
             "engine": {"kind": arguments.engine, "dtype": arguments.dtype},
@@ -72,6 +74,7 @@ def main() -> None:
         "tokens_per_second": statistics.median(tokens[warm:]) / step_seconds,
         "matmul_share": share,
         "ceiling_gflops": ceiling / 1e9,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "loader_share": sum(loading[warm:]) / sum(seconds[warm:]),
     }
     print(json.dumps(result))

@@ -18,6 +18,24 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("cpu-base", "CPU, base, 512 tokens", "HF Trainer's defaults", "over_hf_defaults", "x", 5.0, False),
     ("cpu-small", "CPU, small, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.4, False),
     ("cpu-mini", "CPU, mini, 128 tokens", "HF Trainer at its best", "over_hf_best", "x", 4.5, False),
+    (
+        "cpu-modernbert-1024",
+        "CPU, ModernBERT-base, 1,024 tokens",
+        "HF Trainer at its best",
+        "over_hf_best",
+        "x",
+        2.0,
+        False,
+    ),
+    (
+        "cpu-modernbert-4096",
+        "CPU, ModernBERT-base, 4,096 tokens",
+        "HF Trainer at its best",
+        "over_hf_best",
+        "x",
+        2.0,
+        False,
+    ),
     ("gpu-base", "one H200, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
     ("gpu-large", "one H200, large, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
     ("finetune-banking77-mini", "CPU, fine-tuning mini, Banking77", "HF Trainer", "over_hf_trainer", "x", 4.0, False),
@@ -82,7 +100,7 @@ machine, the versions and the commit. `python benchmarks/report.py` makes this p
 
 ```bash
 pip install -e '.[train,fast,bench]'
-python benchmarks/train.py cpu-base --text 'corpus/*.txt'     # also cpu-small cpu-mini gpu-base gpu-large
+python benchmarks/train.py cpu-base --text 'corpus/*.txt'     # also cpu-modernbert-1024 and others
 python benchmarks/time_to_loss.py --text 'corpus/*.txt'       # half an hour
 python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --pregenerate PATH_TO_ITS_SCRIPT
 python benchmarks/loader.py --text 'corpus/*.txt'

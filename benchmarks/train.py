@@ -1,6 +1,7 @@
 """Training throughput beside Hugging Face Trainer, on a CPU or a CUDA device.
 
-    python benchmarks/train.py cpu-base --text 'corpus/*.txt'        also cpu-small, cpu-mini, gpu-base, gpu-large
+    python benchmarks/train.py cpu-base --text 'corpus/*.txt'        also cpu-small, cpu-mini, gpu-base, gpu-large, and
+                                                                     cpu-modernbert-1024, cpu-modernbert-4096
 
 The peer runs at its best settings (bf16, no dropout, SDPA, torch.compile) with whichever of its batch sizes is the
 fastest, and, in cpu-base, at its defaults. Real tokens; the peer's rows have no padding either.
@@ -9,6 +10,7 @@ fastest, and, in cpu-base, at its defaults. Real tokens; the peer's rows have no
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 
 from common import alternate, medians, process, store_of, write_result
@@ -18,9 +20,20 @@ ROWS = {
     "cpu-base": ("base", 512, 8, (8, 16), 5),
     "cpu-small": ("small", 512, 8, (8, 16), 10),
     "cpu-mini": ("mini", 128, 32, (16, 32, 64), 40),
+    "cpu-modernbert-1024": ("base", 1024, 2, (2, 4), 4),
+    "cpu-modernbert-4096": ("base", 4096, 1, (1,), 3),
     "gpu-base": ("base", 512, 128, (32, 64, 128), 40),
     "gpu-large": ("large", 512, 64, (16, 32, 64), 30),
 }
+
+MODERNBERT_BASE = {
+    "architecture": "modernbert",
+    "num_hidden_layers": 22,
+    "intermediate_size": 1152,
+    "global_attn_every_n_layers": 3,
+    "local_attention": 128,
+}
+"""The published one's keys of `model:`, beside `size: base`."""
 
 
 def main() -> None:
@@ -34,7 +47,10 @@ def main() -> None:
     work = arguments.work or tempfile.mkdtemp()
     store = store_of(arguments.text, work, 50265)
 
-    def side(script: str, rows: int, *more: str) -> dict[str, float]:
+    keys = json.dumps(MODERNBERT_BASE if "modernbert" in arguments.row else {})
+
+    def side(script: str, rows: int, *given: str) -> dict[str, float]:
+        more = ("--model", keys, *given)
         return process(script, store, "--size", size, "--seq-len", seq_len, "--rows", rows, "--steps", steps, *more)
 
     speed = {choice: side("peers/hf_trainer.py", choice)["tokens_per_second"] for choice in choices}
@@ -47,11 +63,13 @@ def main() -> None:
     ours = rates["maskwright"]["median"]
     own = medians({"maskwright": results["maskwright"]}, "matmul_share")["maskwright"]["median"]
     loading = medians({"maskwright": results["maskwright"]}, "loader_share")["maskwright"]["median"]
+    memory = medians(results, "peak_memory_bytes")
     ratios = {f"over_{name}": ours / rate["median"] for name, rate in rates.items() if name != "maskwright"}
     write_result(
         arguments.row,
         ratios | {"matmul_share": own, "loader_share": loading},
         tokens_per_second=rates,
+        peak_memory_bytes=memory,
         hf_rows_tried=speed,
         rounds=results,
     )

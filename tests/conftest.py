@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizer_kinds import make_tokenizer
 from warm import SMALL
 
 from maskwright.core.config import RunConfig, build_config
@@ -120,6 +121,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tokenizer(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("tokenizer") / "tokenizer")
     train_tokenizer(Sources([str(corpus)], layout="sentences"), folder, vocab_size=400)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer_of(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """`tokenizer_of(kind)` is the folder of a small tokenizer of that kind (see `tokenizer_kinds.KINDS`)."""
+    made = {"roberta": tokenizer}
+
+    def folder(kind: str) -> str:
+        if kind not in made:
+            made[kind] = make_tokenizer(kind, corpus, str(tmp_path_factory.mktemp(kind) / "tokenizer"))
+        return made[kind]
+
     return folder
 
 

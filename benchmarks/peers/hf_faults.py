@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from hf_trainer import Rows, group_texts, roberta_config, tokenizer_of
+from hf_trainer import Rows, group_texts, model_of, tokenizer_of
 from transformers import (
     DataCollatorForLanguageModeling,
     RobertaForMaskedLM,
@@ -28,6 +28,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from maskwright.core.config import Model
 from maskwright.data.store import TokenStore
 
 SEED = 0
@@ -69,7 +70,7 @@ def main() -> None:
     if options.init_from:
         model = RobertaForMaskedLM.from_pretrained(options.init_from)
     else:
-        model = RobertaForMaskedLM(roberta_config(store, options.size, options.seq_len))
+        model = model_of(store, Model(size=options.size, hidden_dropout=0.1, attention_dropout=0.1), options.seq_len)
     options.to.mkdir(exist_ok=True)
     Trainer(
         model=model,

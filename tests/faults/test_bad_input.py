@@ -98,7 +98,7 @@ def test_tokenizer_without_a_mask_token(cli: Cli, corpus: Path, tokenizer: str, 
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     result = cli("data", "prepare", corpus, "--tokenizer", tmp_path, "--to", tmp_path / "out")
     assert result.code == 2
-    assert result.error.startswith(f"{tmp_path}/tokenizer.json: has no <mask> token. Fix: ")
+    assert result.error.startswith(f"{tmp_path}/tokenizer.json: has no mask_token, which hides a token. Fix: ")
     assert not (tmp_path / "out").exists()
 
 
@@ -300,7 +300,9 @@ def spoil_index(folder: Path) -> str:
         spoil_vocabulary,
         config_fault("is above the 20 tokens", max_position_embeddings=22),
         config_fault("hidden_act is 'relu'", hidden_act="relu"),
-        config_fault("model_type is 'bert'", model_type="bert"),
+        config_fault("its model is code of its own (auto_map)", auto_map={"AutoModel": "model.Own"}),
+        config_fault("has quantised weights", quantization_config={"load_in_8bit": True}),
+        config_fault("model_type is 'electra'; those that can be read are roberta, xlm-roberta", model_type="electra"),
         config_fault("config.json says (128, 32)", intermediate_size=128),
         config_fault("5 attention heads do not divide", num_attention_heads=5),
         config_fault("num_attention_heads is 'two'", num_attention_heads="two"),
@@ -329,6 +331,13 @@ def test_bad_model_folders(
         result = cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out", *how)
         assert (result.code, words in result.error) == (2, True), (how, result.err)
         assert not (tmp_path / "out").exists()
+
+
+def test_a_head_may_begin_anew(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:
+    spoil_bare(folder)
+    config = config_file(model={"init_from": str(folder), "new_head": True})
+    assert cli("pretrain", config, "--run", tmp_path / "out").code == 0
+    assert cli("evaluate", tmp_path / "out", "--device", "cpu").code == 0
 
 
 def test_store_of_another_tokenizer(

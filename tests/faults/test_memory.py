@@ -115,6 +115,38 @@ def test_when_not_even_one_row_fits_it_says_so(
         task.pretrain(config(), str(tmp_path / "run"))
 
 
+def test_a_row_that_fits_only_without_its_activations_is_trained_with_the_same_bits(
+    config: Callable[..., RunConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """On their own, when memory runs out even with one row, and from the start."""
+    many = {"model.num_hidden_layers": 3, "model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
+    run = config(**{"schedule.steps": 4, "batch.micro_batch_rows": 1, **many})
+    predict, ends, kept = TorchEngine._predict, {}, []
+
+    def small(self: TorchEngine, batch: Batch, **options: Any) -> Any:
+        if self.model.training and not self.model.recompute and name == "auto":
+            raise cpu_error()
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+            return predict(self, batch, **options)
+
+    monkeypatch.setattr(TorchEngine, "_predict", small)
+    numbers = {}
+    for name, value in (("off", "off"), ("auto", "auto"), ("on", "on")):
+        kept.clear()
+        values = run.model_copy(update={"engine": run.engine.model_copy(update={"activation_checkpointing": value})})
+        task.pretrain(values, str(tmp_path / name))
+        ends[name] = checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False)
+        numbers[name] = sum(kept)
+    assert "activations are computed again in the backward pass from here on" in capfd.readouterr().err
+    for name in ("auto", "on"):
+        assert numbers[name] < 0.7 * numbers["off"]
+        for key, value in ends["off"][0].parameters.items():
+            assert value.tobytes() == ends[name][0].parameters[key].tobytes(), key
+
+
 def test_other_errors_are_not_taken_for_memory(
     config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from maskwright.model.torch.attention import (
     cu_seqlens_of,
     plain_attention,
     visible,
+    visible_nearby,
 )
 
 M, H, T, h = 3, 2, 37, 16
@@ -84,16 +85,27 @@ def test_long_rows_take_the_fused_kernel_and_agree() -> None:
 
 
 def loop_over_segments(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begins: torch.Tensor, also: torch.Tensor, longest: int, _: int
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    begins: torch.Tensor,
+    also: torch.Tensor,
+    longest: int,
+    _: int,
+    *,
+    window_size: tuple[int, int],
 ) -> torch.Tensor:
     """What varlen_attn does on a CUDA device, in its own layout [tokens, heads, width], a segment at a time."""
+    (before, after), place = window_size, torch.arange(longest)
+    assert before == after
+    near = (place[:, None] - place).abs() <= (before if before >= 0 else longest)
     assert torch.equal(begins, also) and begins.dtype is torch.int32
     parts = []
     for begin, end in zip(begins.tolist(), begins[1:].tolist(), strict=False):
         assert 0 <= end - begin <= longest
         rows = [tensor[None, begin:end].transpose(1, 2) for tensor in (q, k, v)]
         if end > begin:
-            parts.append(plain_attention(*rows, None)[0].transpose(0, 1))
+            parts.append(plain_attention(*rows, near[: end - begin, : end - begin])[0].transpose(0, 1))
     return torch.cat(parts)
 
 
@@ -107,19 +119,23 @@ def test_borders_give_the_attention_of_the_mask(kind: str, monkeypatch: pytest.M
     q, k, v = (torch.randn(M, T, 3 * H * h, generator=torch.Generator().manual_seed(5)).view(M, T, 3, H, h)).permute(
         2, 0, 3, 1, 4
     )
-    found = attention(q, k, v, CuSeqlens(torch.from_numpy(borders), T), 0.0)
-    assert (found - slow_attention(q, k, v, segments).float()).abs().max() < 1e-5
+    borders = CuSeqlens(torch.from_numpy(borders), T)
+    assert (attention(q, k, v, borders, 0.0) - slow_attention(q, k, v, segments).float()).abs().max() < 1e-5
+    nearby = [attention(q, k, v, visible_nearby(given, q.dtype, 5), 0.0) for given in (borders, segments)]
+    assert (nearby[0] - nearby[1]).abs().max() < 1e-5
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
-def test_varlen_on_cuda_and_its_gradients_equal_the_mask() -> None:
+@pytest.mark.parametrize("window", [None, 5])
+def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None) -> None:
     segments = segments_of("segments", 4)
     results = []
-    for way in (
-        CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T),
-        visible(segments, torch.float32),
-    ):
+    offsets = CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T)
+    ways = offsets, visible(segments, torch.float32)
+    if window is not None:
+        ways = visible_nearby(offsets, torch.bfloat16, window), visible_nearby(segments, torch.float32, window)
+    for way in ways:
         device, dtype = ("cuda", torch.bfloat16) if isinstance(way, CuSeqlens) else ("cpu", torch.float32)
         tensors = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3)]
         q, k, v = (tensor.bfloat16().to(device, dtype).requires_grad_() for tensor in tensors)

@@ -34,6 +34,15 @@ ROBERTA = ModelConfig(
 SHAPES = {
     "roberta": ROBERTA,
     "modernbert": replace(ROBERTA, architecture="modernbert", max_position_embeddings=32, rope_theta=160_000.0),
+    "bert": replace(ROBERTA, architecture="bert", max_position_embeddings=32, type_vocab_size=2, pad_token_id=0),
+    "distilbert": replace(
+        ROBERTA,
+        architecture="distilbert",
+        max_position_embeddings=32,
+        type_vocab_size=0,
+        pad_token_id=0,
+        layer_norm_eps=1e-12,
+    ),
 }
 every = pytest.mark.parametrize("task", TASKS)
 both = pytest.mark.parametrize("kind", list(SHAPES))

@@ -17,12 +17,15 @@ from maskwright.model.jax.attention import attention, choose_way, dense  # noqa:
 Floats = NDArray[np.float64]
 
 
-def oracle(q: Floats, k: Floats, v: Floats, segments: NDArray[np.int32], seen: Floats) -> list[Floats]:
+def oracle(
+    q: Floats, k: Floats, v: Floats, segments: NDArray[np.int32], seen: Floats, window: int | None
+) -> list[Floats]:
     """Result [M, T, H, h], and the gradients of q, k and v when the result's gradient is `seen`."""
     out, dq, dk, dv = (np.zeros(q.shape) for _ in range(4))
     scale = q.shape[3] ** -0.5
     for m, t, n in np.ndindex(q.shape[:3]):
-        keys = np.flatnonzero(segments[m] == segments[m, t])
+        near = np.abs(np.arange(q.shape[1]) - t) <= (q.shape[1] if window is None else window)
+        keys = np.flatnonzero((segments[m] == segments[m, t]) & near)
         scores = k[m, keys, n] @ q[m, t, n] * scale
         p = np.exp(scores - scores.max())
         p /= p.sum()
@@ -49,16 +52,20 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # 37 tokens: no multiple of anything. 384 tokens: three blocks where 128 is the largest. Width 16 is held tokens-last.
 @pytest.mark.parametrize(
-    ("way", "T", "h", "largest_block", "dtype", "tolerance"),
+    ("way", "T", "h", "largest_block", "dtype", "tolerance", "window"),
     [
-        ("dense", 37, 16, 512, "float32", 3e-6),
-        ("dense", 128, 64, 512, "bfloat16", 0.02),
-        ("splash", 128, 16, 512, "float32", 3e-6),
-        ("splash", 384, 16, 128, "float32", 3e-6),
-        pytest.param("splash", 384, 16, 512, "float32", 3e-6, marks=pytest.mark.long),
-        pytest.param("splash", 256, 128, 128, "float32", 3e-6, marks=pytest.mark.long),
-        ("splash", 256, 64, 512, "bfloat16", 0.02),
-        pytest.param("splash", 256, 64, 128, "bfloat16", 0.02, marks=pytest.mark.long),
+        ("dense", 37, 16, 512, "float32", 3e-6, None),
+        ("dense", 37, 16, 512, "float32", 3e-6, 3),
+        ("dense", 395, 16, 512, "float32", 3e-6, 20),
+        ("dense", 395, 16, 512, "bfloat16", 0.02, 64),
+        ("splash", 384, 16, 128, "float32", 3e-6, 70),
+        ("dense", 128, 64, 512, "bfloat16", 0.02, None),
+        ("splash", 128, 16, 512, "float32", 3e-6, None),
+        ("splash", 384, 16, 128, "float32", 3e-6, None),
+        pytest.param("splash", 384, 16, 512, "float32", 3e-6, None, marks=pytest.mark.long),
+        pytest.param("splash", 256, 128, 128, "float32", 3e-6, None, marks=pytest.mark.long),
+        ("splash", 256, 64, 512, "bfloat16", 0.02, None),
+        pytest.param("splash", 256, 64, 128, "bfloat16", 0.02, None, marks=pytest.mark.long),
     ],
 )
 def test_every_way_and_its_gradients_equal_slow_twin(
@@ -68,6 +75,7 @@ def test_every_way_and_its_gradients_equal_slow_twin(
     largest_block: int,
     dtype: str,
     tolerance: float,
+    window: int | None,
     interpreted: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -76,10 +84,12 @@ def test_every_way_and_its_gradients_equal_slow_twin(
     segments = segments_of(T)
     random = np.random.default_rng(T + h)
     inputs = [jnp.asarray(random.normal(size=(len(segments), T, 2, h)), dtype) for _ in range(4)]
-    out, gradient_of = jax.vjp(lambda q, k, v: attention(q, k, v, jnp.asarray(segments), way=way), *inputs[:3])
+    out, gradient_of = jax.vjp(
+        lambda q, k, v: attention(q, k, v, jnp.asarray(segments), way=way, window=window), *inputs[:3]
+    )
     assert out.dtype == jnp.dtype(dtype)
     q, k, v, seen = (np.asarray(array, np.float64) for array in inputs)
-    for found, expected in zip([out, *gradient_of(inputs[3])], oracle(q, k, v, segments, seen), strict=True):
+    for found, expected in zip([out, *gradient_of(inputs[3])], oracle(q, k, v, segments, seen, window), strict=True):
         assert np.abs(np.asarray(found, np.float64) - expected).max() < tolerance * np.abs(expected).max()
 
 
@@ -100,14 +110,17 @@ def test_way_is_chosen_from_static_facts(facts: tuple, way: str) -> None:
     assert choose_way(*facts) == way
 
 
-@pytest.mark.parametrize(("T", "h", "kernels"), [(128, 64, 2), (512, 64, 2), (640, 16, 3), (2048, 128, 3)])
-def test_splash_lowers_for_a_tpu_on_a_host_without_one(T: int, h: int, kernels: int) -> None:
+@pytest.mark.parametrize(
+    ("T", "h", "kernels", "window"),
+    [(128, 64, 2, None), (512, 64, 2, None), (640, 16, 3, None), (2048, 128, 3, None), (2048, 64, 3, 64)],
+)
+def test_splash_lowers_for_a_tpu_on_a_host_without_one(T: int, h: int, kernels: int, window: int | None) -> None:
     """Down to the kernels that the TPU's compiler is given: one forward, one or two backward; narrow heads second to
     last."""
     array, ids = jax.ShapeDtypeStruct((2, T, 2, h), jnp.bfloat16), jax.ShapeDtypeStruct((2, T), jnp.int32)
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-        return attention(q, k, v, segments, way="splash").astype(jnp.float32).sum()
+        return attention(q, k, v, segments, way="splash", window=window).astype(jnp.float32).sum()
 
     traced = jax.jit(jax.grad(loss, (0, 1, 2))).trace(array, array, array, ids)
     lowered = traced.lower(lowering_platforms=("tpu",)).as_text()

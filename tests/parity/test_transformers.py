@@ -14,17 +14,13 @@ from safetensors.numpy import save_file
 from maskwright.core import storage
 from maskwright.core.config import Model
 from maskwright.core.errors import ModelError
-from maskwright.model.config import POSITION_OFFSET, ModelConfig, model_config
-from maskwright.model.hf.config import (
-    MODERNBERT_DEFAULTS,
-    MODERNBERT_NEEDS,
-    ROBERTA_DEFAULTS,
-    read_hf_config,
-    to_hf_config,
-)
-from maskwright.model.hf.folder import read_model_folder
+from maskwright.model.config import ModelConfig, model_config
+from maskwright.model.hf.config import read_hf_config, to_hf_config
+from maskwright.model.hf.families import FAMILIES
+from maskwright.model.hf.folder import TIED, read_encoder, read_hf_parameters, read_model_folder
 from maskwright.model.hf.names import Parameters, count_parameters, pieces
 from maskwright.model.initial import initial_parameters
+from maskwright.model.torch.attention import Banded, attention, plain_attention, visible_nearby
 from maskwright.model.torch.heads import loss_sum
 from maskwright.model.torch.networks import build, extract
 
@@ -37,7 +33,30 @@ ROBERTA = ModelConfig(
     max_position_embeddings=42,
 )
 MODERNBERT = replace(ROBERTA, architecture="modernbert", max_position_embeddings=40, rope_theta=500.0)
-SHAPES = {"roberta": ROBERTA, "modernbert": MODERNBERT}
+LOCAL = replace(
+    MODERNBERT,
+    num_hidden_layers=5,
+    max_position_embeddings=400,
+    global_attn_every_n_layers=3,
+    local_attention=18,
+    local_rope_theta=70.0,
+)
+SHAPES = {
+    "roberta": ROBERTA,
+    "xlm-roberta": replace(ROBERTA, architecture="xlm-roberta"),
+    "camembert": replace(ROBERTA, architecture="camembert", bos_token_id=5, eos_token_id=6),
+    "bert": replace(ROBERTA, architecture="bert", max_position_embeddings=40, type_vocab_size=2, pad_token_id=0),
+    "distilbert": replace(
+        ROBERTA,
+        architecture="distilbert",
+        max_position_embeddings=40,
+        type_vocab_size=0,
+        pad_token_id=0,
+        layer_norm_eps=1e-12,
+    ),
+    "modernbert": MODERNBERT,
+    "modernbert, local": LOCAL,
+}
 both = pytest.mark.parametrize("kind", list(SHAPES))
 
 
@@ -71,14 +90,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, transformer
     return models
 
 
-def inputs(rows: int = 5, length: int = 40) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def inputs(length: int, rows: int = 5, pad: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(input ids, attention mask with padding at the ends, labels with -100)."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(4, ROBERTA.vocab_size, (rows, length), generator=generator)
     real = torch.ones_like(ids)
     for row in range(1, rows):
         real[row, length - 5 * row :] = 0
-    ids[real == 0] = ROBERTA.pad_token_id
+    ids[real == 0] = pad
     labels = torch.where((torch.rand(ids.shape, generator=generator) < 0.3) & (real == 1), ids, -100)
     return ids, real, labels
 
@@ -90,7 +109,7 @@ def ours_forward(model: torch.nn.Module, ids: torch.Tensor, real: torch.Tensor, 
 
 @both
 def test_logits_agree_with_transformers(kind: str, reference: dict[str, transformers.PreTrainedModel]) -> None:
-    ids, real, _ = inputs()
+    ids, real, _ = inputs(SHAPES[kind].max_seq_len, pad=SHAPES[kind].pad_token_id)
     model, theirs = build(SHAPES[kind], random_parameters(SHAPES[kind])), reference[kind]
     with torch.no_grad():
         found = ours_forward(model, ids, real, torch.arange(ids.numel())).view(*ids.shape, -1)
@@ -104,7 +123,7 @@ def test_logits_agree_with_transformers(kind: str, reference: dict[str, transfor
 def test_loss_and_every_gradient_agree_with_transformers(
     kind: str, reference: dict[str, transformers.PreTrainedModel]
 ) -> None:
-    ids, real, labels = inputs()
+    ids, real, labels = inputs(SHAPES[kind].max_seq_len, pad=SHAPES[kind].pad_token_id)
     theirs, config = reference[kind], SHAPES[kind]
     theirs.zero_grad()
     expected = theirs(ids, attention_mask=real, labels=labels).loss
@@ -117,16 +136,63 @@ def test_loss_and_every_gradient_agree_with_transformers(
     loss.backward()
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
     gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
-    wanted_of = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    # Of tied parameters, transformers names the one that its class happens to make first.
+    wanted_of = {TIED.get(name, name): p.grad for name, p in theirs.named_parameters() if p.grad is not None}
     assert set(gradients) == set(wanted_of)
     for name, gradient in gradients.items():
         wanted = wanted_of[name].numpy()
         assert np.abs(gradient - wanted).max() <= 1e-5 * max(1.0, np.abs(wanted).max()), name
 
 
+PUBLISHED = ModelConfig(
+    vocab_size=50_368,
+    hidden_size=768,
+    num_hidden_layers=22,
+    num_attention_heads=12,
+    intermediate_size=1152,
+    max_position_embeddings=8192,
+    pad_token_id=3,  # rows of `inputs` have small ids
+    architecture="modernbert",
+    rope_theta=160_000.0,
+    global_attn_every_n_layers=3,
+    local_attention=128,
+)
+"""ModernBERT-base."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        (PUBLISHED, 512),
+        (replace(PUBLISHED, vocab_size=640, hidden_size=96, intermediate_size=96), 640),
+        (replace(PUBLISHED, vocab_size=640, hidden_size=32, num_hidden_layers=4, num_attention_heads=1), 8192),
+    ],
+    ids=["ModernBERT-base", "its layers, narrow", "its longest row"],
+)
+def test_published_modernberts_agree_with_transformers(config: ModelConfig, length: int, tmp_path: Path) -> None:
+    """Logits, loss and every gradient, with padding, on rows of several windows."""
+    parameters = initial_parameters(config, 1)
+    folder = save_folder(tmp_path, parameters, config)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    ids, real, labels = inputs(length, rows=2 if length < 8192 else 1, pad=3)
+    said = theirs(ids, attention_mask=real, labels=labels)
+    said.loss.backward()
+    model, flat = build(config, parameters), labels.reshape(-1)
+    index = (flat != -100).nonzero()[:, 0]
+    logits = ours_forward(model, ids, real, index)
+    loss = loss_sum("masked_lm", logits, flat[index], torch.ones(len(index))) / len(index)
+    loss.backward()
+    assert (logits[:, : config.vocab_size] - said.logits.flatten(0, 1)[index]).abs().max() < 1e-5
+    assert float(loss.detach()) == pytest.approx(float(said.loss.detach()), rel=1e-6)
+    gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
+    for name, p in theirs.named_parameters():
+        assert np.abs(gradients[TIED.get(name, name)] - p.grad.numpy()).max() <= 1e-5, name
+
+
 @both
 def test_padded_vocabulary_gets_no_probability_and_no_gradient(kind: str) -> None:
-    ids, real, labels = inputs()
+    ids, real, labels = inputs(40)
     model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
     index = (labels.reshape(-1) != -100).nonzero()[:, 0]
     logits = ours_forward(model, ids, real, index)
@@ -139,7 +205,7 @@ def test_padded_vocabulary_gets_no_probability_and_no_gradient(kind: str) -> Non
 
 @both
 def test_fillers_change_nothing(kind: str) -> None:
-    ids, real, labels = inputs()
+    ids, real, labels = inputs(40)
     model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
     flat = labels.reshape(-1)
     index = (flat != -100).nonzero()[:, 0]
@@ -155,14 +221,15 @@ def test_fillers_change_nothing(kind: str) -> None:
 def test_packed_rows_give_the_logits_of_the_documents_alone(kind: str) -> None:
     generator = torch.Generator().manual_seed(3)
     model = build(SHAPES[kind], random_parameters(SHAPES[kind]))
-    lengths = [7, 12, 3, 9]
+    T = SHAPES[kind].max_seq_len
+    lengths = [n * (T // 40) for n in (7, 12, 3, 9)]
     pieces_ = [torch.randint(4, ROBERTA.vocab_size, (n,), generator=generator) for n in lengths]
-    padding = 40 - sum(lengths)
-    row = torch.cat([*pieces_, torch.full((padding,), ROBERTA.pad_token_id)])[None]
+    padding = T - sum(lengths)
+    row = torch.cat([*pieces_, torch.full((padding,), SHAPES[kind].pad_token_id)])[None]
     segments = torch.cat([torch.full((n,), i + 1) for i, n in enumerate(lengths)] + [torch.zeros(padding).long()])
     positions = torch.cat([*[torch.arange(n) for n in lengths], torch.zeros(padding).long()])
     with torch.no_grad():
-        packed = model(row, positions[None], segments[None], torch.arange(40))
+        packed = model(row, positions[None], segments[None], torch.arange(T))
         begin = 0
         for ids, size in zip(pieces_, lengths, strict=True):
             alone = ours_forward(model, ids[None], torch.ones(1, size).long(), torch.arange(size))
@@ -199,30 +266,48 @@ def test_half_precision_folders_are_read_exactly(
         assert np.array_equal(parameters[name], torch.from_numpy(value).to(dtype).float().numpy()), name
 
 
-def test_position_offset_is_two(reference: dict[str, transformers.PreTrainedModel]) -> None:
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
+@pytest.mark.parametrize("theirs", ["AutoModel", "AutoModelForSequenceClassification"])
+def test_an_encoder_with_another_head_or_none_is_read(kind: str, theirs: str, tmp_path: Path) -> None:
+    """transformers loads the folder's encoder, and saves it without the head or with another one."""
+    config, parameters = SHAPES[kind], random_parameters(SHAPES[kind])
+    folder = save_folder(tmp_path / "whole", parameters, config)
+    getattr(transformers, theirs).from_pretrained(folder).save_pretrained(tmp_path / "other")
+    found = read_encoder(str(tmp_path / "other"), config)
+    named = {piece.hf_name for piece in pieces(config) if not piece.name.startswith("head.")}
+    assert set(found) == named and all(np.array_equal(value, parameters[name]) for name, value in found.items())
+    with pytest.raises(ModelError, match="model.new_head=true"):
+        read_hf_parameters(str(tmp_path / "other"), config)
+
+
+def test_bert_is_read_with_what_its_first_folders_hold(tmp_path: Path) -> None:
+    """Names of norms that are no longer used, a pooler, and the head for next sentences."""
+    config, parameters = SHAPES["bert"], random_parameters(SHAPES["bert"])
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): value for name, value in parameters.items()}
+    old = {name.replace("LayerNorm.bias", "LayerNorm.beta"): value for name, value in old.items()}
+    more = {"bert.pooler.dense.weight": (48, 48), "cls.seq_relationship.bias": (2,)}
+    old |= {name: np.zeros(shape, np.float32) for name, shape in more.items()}
+    found, read = read_model_folder(save_folder(tmp_path, old, config))
+    assert found == config and all(np.array_equal(read[name], value) for name, value in parameters.items())
+
+
+def test_robertas_number_positions_after_the_padding(reference: dict[str, transformers.PreTrainedModel]) -> None:
     theirs = reference["roberta"]
     ids = torch.arange(4, 20)[None]
     embedded = theirs.roberta.embeddings(input_ids=ids)
-    explicit = theirs.roberta.embeddings(input_ids=ids, position_ids=torch.arange(16)[None] + POSITION_OFFSET)
-    assert torch.equal(embedded, explicit)
+    explicit = theirs.roberta.embeddings(input_ids=ids, position_ids=torch.arange(16)[None] + ROBERTA.position_offset)
+    assert torch.equal(embedded, explicit) and ROBERTA.position_offset == 2
 
 
-def test_defaults_of_an_old_config_are_transformers_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", list(FAMILIES))
+def test_defaults_of_an_old_config_are_transformers_own(kind: str) -> None:
     """A key that config.json leaves out means there what it means here."""
-    default = transformers.RobertaConfig()
-    for key, value in ROBERTA_DEFAULTS.items():
-        assert getattr(default, key) == value, key
-    modern = transformers.ModernBertConfig()
-    theirs = {"layer_norm_eps": "norm_eps", "attention_probs_dropout_prob": "attention_dropout"}
-    for key, value in MODERNBERT_DEFAULTS.items():
-        if key == "rope_theta":
-            assert modern.rope_parameters["full_attention"][key] == value
-        elif key == "hidden_dropout_prob":
-            assert modern.embedding_dropout == modern.mlp_dropout == value
-        else:
-            assert getattr(modern, theirs.get(key, key)) == value, key
-    for key, value in MODERNBERT_NEEDS.items():
-        assert getattr(modern, key) == value, key
+    family = FAMILIES[kind]
+    default = getattr(transformers, f"{family.class_begins}Config")()
+    for name, value in family.defaults.items():
+        assert getattr(default, family.keys[name]) == value, name
+    for key, value in family.needs.items():
+        assert getattr(default, key, value) == value, key
 
 
 @both
@@ -231,11 +316,61 @@ def test_parameter_count_is_that_of_transformers(kind: str, reference: dict[str,
     assert count_parameters(SHAPES[kind]) == sum(theirs.values())
 
 
-def test_public_modernberts_with_local_attention_are_refused(tmp_path: Path) -> None:
-    """As the published ones have: every third layer sees all, the others 128 tokens around."""
+def test_published_modernberts_are_read_in_both_ways_of_writing_them(tmp_path: Path) -> None:
+    """In transformers 5's keys, and in those of the folders on the hub."""
+    transformers.ModernBertConfig().save_pretrained(tmp_path / "new")
+    values = storage.read_json(str(tmp_path / "new" / "config.json"))
+    for key in ("layer_types", "rope_parameters"):
+        del values[key]
+    old = {"global_attn_every_n_layers": 3, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
+    (tmp_path / "old").mkdir()
+    storage.write_json(str(tmp_path / "old" / "config.json"), values | old)
+    read = read_hf_config(str(tmp_path / "new"))
+    assert (read.global_attn_every_n_layers, read.local_attention, read.window) == (3, 128, 64)
+    assert (read.rope_theta, read.local_rope_theta, read.local_layers) == (160_000.0, 10_000.0, 14)
+    assert read_hf_config(str(tmp_path / "old")) == read
+    storage.write_json(str(tmp_path / "old" / "config.json"), values | old | {"local_rope_theta": 160_000.0})
+    assert read_hf_config(str(tmp_path / "old")) == replace(read, local_rope_theta=160_000.0)  # as mmBERT's
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layer_types": ["sliding_attention"] * 22}, "another pattern"),
+        ({"layer_types": ["full_attention"] * 3}, "another pattern"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "not of the default kind"),
+        ({"layer_types": None, "global_attn_every_n_layers": 0}, "which it cannot be"),
+        ({"local_attention": -2}, "local_attention is -2"),
+    ],
+)
+def test_modernberts_of_other_kinds_are_refused(change: dict, message: str, tmp_path: Path) -> None:
     transformers.ModernBertConfig().save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="local attention"):
+    path = str(tmp_path / "config.json")
+    storage.write_json(path, storage.read_json(path) | change)
+    with pytest.raises(ModelError, match=message):
         read_hf_config(str(tmp_path))
+
+
+@pytest.mark.parametrize("window", [3, 64, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bands_of_blocks_are_the_whole_square_with_a_band(window: int, dtype: torch.dtype) -> None:
+    """The fast way beside one mask over all pairs, gradients included, on rows that no block divides."""
+    generator = torch.Generator().manual_seed(0)
+    T = 6 * max(window, 64) + 37
+    segments = torch.tensor([[1] * T, [1] * 90 + [2] * 7 + [3] * (T - 130) + [0] * 33])
+    q, k, v, upstream = (torch.randn(2, 3, T, 8, generator=generator).to(dtype) for _ in range(4))
+    place = torch.arange(T)
+    seen = (segments[:, None, :, None] == segments[:, None, None, :]) & ((place[:, None] - place).abs() <= window)
+    band = visible_nearby(segments, dtype, window)
+    assert isinstance(band, Banded)
+    found = []
+    for see in (band, seen):
+        given = [x.clone().requires_grad_() for x in (q, k, v)]
+        mixed = attention(*given, see, 0.0) if see is band else plain_attention(*given, see)
+        mixed.backward(upstream)
+        found.append([mixed.detach(), *(x.grad for x in given)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, **({} if dtype is torch.float32 else {"atol": 0.03, "rtol": 0.03}))
 
 
 def test_modernberts_residual_matrices_start_smaller() -> None:
@@ -246,7 +381,8 @@ def test_modernberts_residual_matrices_start_smaller() -> None:
 
 def test_gated_layers_multiply_as_much_as_plain_ones() -> None:
     for size in ("mini", "small", "base", "large"):
-        plain, gated = (model_config(Model(size=size, architecture=kind), 1000, 64).body_parameters for kind in SHAPES)
+        kinds = ("roberta", "modernbert")
+        plain, gated = (model_config(Model(size=size, architecture=kind), 1000, 64).body_parameters for kind in kinds)
         assert gated == pytest.approx(plain, rel=0.03)
 
 

@@ -34,6 +34,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "schedule.kind": "constant",
     },
     "another shape, cosine": {
+        "model.architecture": "distilbert",
         "model.hidden_size": 48,
         "model.num_hidden_layers": 3,
         "model.num_attention_heads": 3,
@@ -43,6 +44,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "schedule.final_lr_share": 0.1,
     },
     "adamw's constants, no clipping": {
+        "model.architecture": "bert",
         "optimizer.learning_rate": 1e-3,
         "optimizer.beta1": 0.8,
         "optimizer.beta2": 0.95,
@@ -54,13 +56,15 @@ ROWS: dict[str, dict[str, Any]] = {
         "schedule.power": 2.0,
     },
     "one large micro-batch of 64 tokens, clipping hard": {
+        "model.architecture": "xlm-roberta",
         "data.seq_len": 64,
         "batch.virtual_workers": 1,
         "batch.micro_batch_rows": 8,
         "optimizer.max_grad_norm": 0.05,
         "schedule.kind": "inverse_sqrt",
     },
-    "muon, roberta, wsd": {
+    "muon, wsd": {
+        "model.architecture": "camembert",
         "optimizer.kind": "muon",
         "optimizer.momentum": 0.9,
         "schedule.kind": "wsd",
@@ -68,6 +72,13 @@ ROWS: dict[str, dict[str, Any]] = {
         "schedule.warmup_steps": 5,
     },
     "muon, modernbert": {"optimizer.kind": "muon", "model.architecture": "modernbert"},
+    "modernbert, local layers": {
+        "model.architecture": "modernbert",
+        "model.num_hidden_layers": 4,
+        "model.global_attn_every_n_layers": 3,
+        "model.local_attention": 8,
+        "model.attention_dropout": 0.1,
+    },
     "4 devices, data": {"engine.devices": 4, "engine.sharding": "data", "batch.virtual_workers": 8},
     "4 devices, fsdp": {"engine.devices": 4, "engine.sharding": "fsdp", "batch.virtual_workers": 4},
     "4 devices, fsdp, muon": {
@@ -81,6 +92,7 @@ ROWS: dict[str, dict[str, Any]] = {
 NOT_COMPARED = {
     "data.store": "where the rows come from, before any engine",
     "data.validation": "where held-out rows come from, before any engine",
+    "model.new_head": "weights enter both engines by the same arrays",
     "model.init_from": "weights enter both engines by the same arrays",
     "schedule.epochs": "steps by another name",
     "model.size": "a name for a shape, whose own keys are compared",
@@ -88,6 +100,7 @@ NOT_COMPARED = {
     "engine.device": "cpu in both; on others nothing but the compiler differs",
     "engine.dtype": "fp32 in both; bf16 has a test of its own, rounding differs",
     "engine.compile": "torch alone",
+    "engine.activation_checkpointing": "torch alone",
     "engine.threads": "the machine's",
     "engine.reproducibility": "torch alone: the order of its sums",
 }

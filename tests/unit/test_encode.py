@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,38 @@ class Wrong:
         return (ids + (ids == ids.max(initial=0))).astype(np.uint32), counts
 
 
-def test_an_encoder_that_differs_is_refused(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_that_differs_is_refused(
+    tokenizer: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(TokenizerError, match="from token 0 on"):
         require_equal(Wrong(tokenizer), TokenizersEncoder(tokenizer), ["a"], tokenizer)
     monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     with pytest.raises(TokenizerError, match="otherwise than tokenizers"):
-        open_encoder(tokenizer)
+        open_encoder(tokenizer, "gigatoken")
+    assert isinstance(open_encoder(tokenizer)[0], TokenizersEncoder)
+    assert "otherwise than tokenizers (from token 24 on): encoding with tokenizers" in capfd.readouterr().err
     assert isinstance(open_encoder(tokenizer, "tokenizers")[0], TokenizersEncoder)
+
+
+@needs_gigatoken
+@pytest.mark.parametrize("kind", ["modernbert", "gemma", "llama"])
+def test_gigatoken_reads_other_kinds(kind: str, tokenizer_of: Callable[[str], str]) -> None:
+    generator = random.Random(1)
+    texts = [*(random_text(generator, 60) for _ in range(3000)), *(f"e{chr(code)} x" for code in range(0x300, 0x3100))]
+    fast, slow = GigatokenEncoder(tokenizer_of(kind)), TokenizersEncoder(tokenizer_of(kind))
+    assert np.array_equal(fast.encode(texts)[0], slow.encode(texts)[0])
+
+
+@needs_gigatoken
+def test_a_kind_that_gigatoken_cannot_read_is_encoded_with_tokenizers(
+    tokenizer_of: Callable[[str], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(open_encoder(tokenizer_of("bert"))[0], TokenizersEncoder)
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said.startswith("gigatoken cannot read this tokenizer") and said.endswith("tokenizers, which is slower")
+    with pytest.raises(TokenizerError, match="gigatoken cannot read it: .*WordPiece"):
+        open_encoder(tokenizer_of("bert"), "gigatoken")
 
 
 def test_gigatoken_that_is_asked_for_and_absent_is_an_error(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from maskwright.core import config as c
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import build_finetune_config
+from maskwright.core.settings import flat
 from maskwright.tasks.preflight import prepare_run
 
 PEAK, STEPS = 3e-3, 300
@@ -119,7 +120,7 @@ def test_digests_stay_what_they_were() -> None:
 def test_a_record_without_the_newer_keys_is_the_same_run() -> None:
     from maskwright.core.changes import refuse_changes
 
-    now = c.flat(build_config({"data": {"store": "s"}, "schedule": {"steps": 100}}, "x"))
+    now = flat(build_config({"data": {"store": "s"}, "schedule": {"steps": 100}}, "x"))
     newer = {"data.validation", "evaluation.patience", *c.LATER}
     before = {key: value for key, value in now.items() if key not in newer}
     assert newer <= set(now) and refuse_changes(before, now, "run") == []

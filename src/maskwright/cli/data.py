@@ -43,19 +43,34 @@ def tokenizer_train(
     src: SourceFiles,
     to: To,
     vocab_size: Annotated[int, typer.Option(metavar="N", help="Number of tokens, special ones included.")] = 50265,
+    kind: Annotated[
+        Literal["bpe", "wordpiece", "unigram"],
+        typer.Option(
+            help="bpe: of bytes, as RoBERTa has it. wordpiece: words and their continuations, as BERT has it. "
+            "unigram: the likeliest pieces, as XLM-R has it."
+        ),
+    ] = "bpe",
     min_frequency: Annotated[
-        int, typer.Option(metavar="N", help="How many times a pair must occur to be merged.", min=1)
+        int, typer.Option(metavar="N", help="How many times a pair must occur to be merged; not for unigram.", min=1)
     ] = 2,
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="Lower the case and strip accents; only for wordpiece.")
+    ] = False,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
 ) -> None:
-    """Train byte-level BPE in RoBERTa's layout."""
+    """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R."""
     from maskwright.text.tokenizer import train_tokenizer
 
     sources = open_sources(src, layout, text_column, on_bad_input)
-    vocabulary = train_tokenizer(sources, to, vocab_size=vocab_size, min_frequency=min_frequency)
-    say(f"{to}: {vocabulary.size:,} tokens, <mask> is {vocabulary.mask}, fingerprint {vocabulary.fingerprint[:16]}")
+    vocabulary = train_tokenizer(
+        sources, to, kind=kind, vocab_size=vocab_size, min_frequency=min_frequency, lowercase=lowercase
+    )
+    say(
+        f"{to}: {vocabulary.size:,} tokens, {vocabulary.mask_token} is {vocabulary.mask}, fingerprint "
+        f"{vocabulary.fingerprint[:16]}"
+    )
 
 
 @tokenizer_app.command("inspect")

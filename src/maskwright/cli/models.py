@@ -301,11 +301,17 @@ def export(
 @app.command("fill")
 def fill(
     model: Model,
-    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Sentences with <mask> in them.")],
+    text: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TEXT",
+            help="Sentences with a mask in them, written as the model's tokenizer has it: <mask>, or [MASK].",
+        ),
+    ],
     top: Annotated[int, typer.Option(metavar="N", help="Number of guesses for each mask.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the model would write for each <mask>."""
+    """Show what the model would write for each mask."""
     from maskwright.tasks import fill as task
     from maskwright.tasks.models import load_model
 

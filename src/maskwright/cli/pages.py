@@ -50,8 +50,8 @@ def run_page() -> str:
 
 
 def finetuning_page() -> str:
-    from maskwright.core.config import resumable_keys
     from maskwright.core.finetuning import FinetuneConfig
+    from maskwright.core.settings import resumable_keys
 
     return f"{FINETUNING}\n{_table(keys_of(FinetuneConfig), resumable_keys(FinetuneConfig))}"
 

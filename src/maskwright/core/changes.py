@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from maskwright.core.config import RunConfig, resumable_keys
+from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError
 from maskwright.core.schedule import GROWING
-from maskwright.core.settings import keys_of
+from maskwright.core.settings import keys_of, resumable_keys
 
 
 def refuse_changes(

@@ -11,22 +11,32 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.foreign import FOREIGN
 from maskwright.core.recipes import Kind, find_config
 from maskwright.core.schedule import Schedule, rate_at, require_phases
-from maskwright.core.settings import Count, Fraction, Guide, Refused, Section, keys_of, parse_yaml, read_yaml
+from maskwright.core.settings import (
+    Count,
+    Fraction,
+    Guide,
+    Refused,
+    Resumable,
+    Section,
+    digest,
+    keys_of,
+    parse_yaml,
+    read_yaml,
+    resumable_keys,
+)
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 """Name of a held-out set, which is part of the names of its metrics."""
 Width = Annotated[int, Field(ge=1, le=65_536)]
-Resumable = Field(json_schema_extra={"resumable": True})
 
 
 class Data(Section):
@@ -82,11 +92,15 @@ class Masking(Section):
         return max(self.rate, self.final_rate or 0.0)
 
 
+Architecture = Literal["roberta", "xlm-roberta", "camembert", "bert", "distilbert", "modernbert"]
+"""`model_type` of Hugging Face's `config.json`."""
+
+
 class Shape(Section):
-    architecture: Literal["roberta", "modernbert"] = "roberta"
-    """roberta: learned positions, LayerNorm after each sub-layer. modernbert: rotary positions, LayerNorm before each
-    sub-layer, gated inner layer, no biases, full attention in every layer. Each exports to its class in
-    transformers."""
+    architecture: Architecture = "roberta"
+    """modernbert: rotary positions, LayerNorm before each sub-layer, gated inner layer, no biases. The others: learned
+    positions, LayerNorm after each sub-layer; they differ in how transformers names and counts things. Each exports to
+    its class in transformers."""
     size: Literal["nano", "mini", "small", "base", "large"] = "base"
     """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
     hidden_size: Width | None = None
@@ -100,12 +114,27 @@ class Shape(Section):
     two halves."""
     max_seq_len: Annotated[int, Field(ge=8, le=65_536)] | None = None
     """Longest sequence that the model can ever take; data.seq_len when not set."""
+    global_attn_every_n_layers: Count = 1
+    """Only for modernbert: every n-th layer attends to the whole sequence, the others to tokens nearby. 3 in the
+    published ModernBERTs."""
+    local_attention: Annotated[int, Field(ge=2, le=65_536)] = 128
+    """Only for modernbert: width of the window of the other layers, in tokens."""
+
+    @model_validator(mode="after")
+    def _only_modernbert_has_local_layers(self) -> Self:
+        if self.global_attn_every_n_layers > 1 and self.architecture != "modernbert":
+            fix = "take architecture: modernbert, or leave global_attn_every_n_layers out"
+            raise Refused(f"{self.architecture} has no local attention", fix=fix)
+        return self
 
 
 class Model(Shape):
     init_from: str | None = None
     """Hugging Face folder to continue from (safetensors), or a run directory, of which the weights of the newest
     checkpoint are taken. Its shape replaces the keys above."""
+    new_head: bool = False
+    """Only with init_from: whether the masked-LM head begins from random weights, for a folder that has another head or
+    none."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Dropout after the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert it is after the embeddings and
     inside the inner layer."""
@@ -170,6 +199,10 @@ class Engine(Section):
     compile: Literal["auto", "on", "off"] = "auto"
     """Only for torch: torch.compile of the layers. auto compiles on a CUDA device, in runs long enough to win back the
     compiler's time."""
+    activation_checkpointing: Annotated[Literal["auto", "on", "off"], Resumable] = "auto"
+    """Only for torch: whether a layer's activations are computed again in the backward pass instead of kept, which
+    takes about a third longer and gives the same numbers. auto does so once not even one row fits into memory. jax
+    always keeps only part of them."""
     reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
     """Only for torch. exact: gradients are summed in one order, so weights are the same bit by bit at any world size
     that divides batch.virtual_workers. fast: gradients are summed in whatever order is fastest."""
@@ -315,16 +348,10 @@ class RunConfig(Section):
         return digest(self, LATER)
 
 
-LATER = {"optimizer.layer_decay": 1.0, "schedule.epochs": None, "schedule.power": None}
+LATER_SHAPE = {"model.global_attn_every_n_layers": 1, "model.local_attention": 128}
+LATER = {"optimizer.layer_decay": 1.0, "schedule.epochs": None, "schedule.power": None, "model.new_head": False}
+LATER |= LATER_SHAPE
 """Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
-
-
-def digest(config: BaseModel, later: dict[str, Any]) -> str:
-    """sha256 of every key that decides the numbers; resumable keys do not count, nor do those that are as `later` has
-    them."""
-    kept = resumable_keys(type(config))
-    values = {key: value for key, value in flat(config).items() if key not in kept}
-    return storage.sha256_of({key: value for key, value in values.items() if key not in later or value != later[key]})
 
 
 def shared_out(virtual_workers: int, parts: int, what: str) -> int:
@@ -380,25 +407,8 @@ def build_config(values: dict[str, Any], where: str, overrides: Sequence[str] = 
         raise GUIDE.explain(error, where, overrides) from None
 
 
-def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
-    """`{"data.seq_len": 512, …}` in the order of this page."""
-    result: dict[str, Any] = {}
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        if isinstance(value, BaseModel):
-            result |= flat(value, f"{prefix}{name}.")
-        else:
-            result[prefix + name] = value
-    return result
-
-
 KEYS = keys_of(RunConfig)
 ALL_KEYS: list[str] = list(KEYS)
-
-
-def resumable_keys(kind: type[BaseModel]) -> frozenset[str]:
-    marked = {name: key.field.json_schema_extra for name, key in keys_of(kind).items()}
-    return frozenset(name for name, extra in marked.items() if isinstance(extra, dict) and "resumable" in extra)
 
 
 RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)

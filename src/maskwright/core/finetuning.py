@@ -9,19 +9,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from maskwright.core.config import (
+    LATER_SHAPE,
     Checkpoint,
     Engine,
     Health,
     Logging,
     Optimizer,
-    Resumable,
     Shape,
     Share,
-    digest,
     read_values,
 )
 from maskwright.core.schedule import ScheduleCurve, rate_at
-from maskwright.core.settings import Count, Fraction, Guide, Refused, Section
+from maskwright.core.settings import Count, Fraction, Guide, Refused, Resumable, Section, digest
 
 TaskKind = Literal[
     "single_label_classification",
@@ -306,7 +305,7 @@ class FinetuneConfig(Section):
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return digest(self, {"schedule.power": None})
+        return digest(self, LATER_SHAPE | {"schedule.power": None})
 
 
 GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", {})

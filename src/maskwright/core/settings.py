@@ -19,6 +19,7 @@ from maskwright.core.errors import ConfigError
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
+Resumable = Field(json_schema_extra={"resumable": True})
 Needed = Field(json_schema_extra={"needed": True})
 """Of a key that is missing where neither it nor another one that may stand for it is given."""
 
@@ -185,6 +186,31 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation if issubclass(annotation, BaseModel) else None
     return next(filter(None, map(_section_in, typing.get_args(annotation))), None)
+
+
+def resumable_keys(kind: type[BaseModel]) -> frozenset[str]:
+    marked = {name: key.field.json_schema_extra for name, key in keys_of(kind).items()}
+    return frozenset(name for name, extra in marked.items() if isinstance(extra, dict) and "resumable" in extra)
+
+
+def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
+    """`{"data.seq_len": 512, …}` in the order of the source."""
+    result: dict[str, Any] = {}
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            result |= flat(value, f"{prefix}{name}.")
+        else:
+            result[prefix + name] = value
+    return result
+
+
+def digest(config: BaseModel, later: dict[str, Any]) -> str:
+    """sha256 of every key that decides the numbers; resumable keys do not count, nor do those that are as `later` has
+    them."""
+    kept = resumable_keys(type(config))
+    values = {key: value for key, value in flat(config).items() if key not in kept}
+    return storage.sha256_of({key: value for key, value in values.items() if key not in later or value != later[key]})
 
 
 # ---- what a user is told -------------------------------------------------------------------------------------------

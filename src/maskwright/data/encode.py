@@ -28,14 +28,16 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     """`byte_length` [vocabulary]: the bytes of text that each id stands for, -1 if unknown.
 
     A document without sentences counts as one sentence. Sentences are encoded one by one, each with the space before
-    it. If the encoder is faster with documents, it encodes documents: no token crosses the space between two sentences,
-    so counting bytes finds where sentences end. A document in which a token does cross (the tokenizer has splitting
-    rules of its own) is encoded by sentence.
+    it (see `Encoder.joint`). If the encoder is faster with documents and ids stand for a known number of bytes, it
+    encodes documents: no token crosses the space between two sentences, so counting bytes finds where sentences end. A
+    document in which a token does cross (the tokenizer has splitting rules of its own) is encoded by sentence. So is
+    everything where bytes are unknown: a tokenizer that normalizes, or loses white space.
     """
     counts = np.array([len(document.parts) for document in documents])
     first_of_document = np.cumsum(counts) - counts
-    if encoder.by_sentence:
-        ids, sizes = encoder.encode([part for document in documents for part in _spaced(document)])
+    if encoder.by_sentence or byte_length.max(initial=-1) < 0:
+        parts = [part for document in documents for part in _spaced(document, encoder.joint)]
+        ids, sizes = encoder.encode(parts)
         return Encoded(ids, sizes, np.add.reduceat(sizes, first_of_document))
     ids, sizes = encoder.encode([document.utf8 for document in documents])
     if not any(document.has_sentences for document in documents):
@@ -43,21 +45,21 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     together = _split(byte_length[ids], _byte_lengths(documents))
     if together is not None and np.array_equal(np.add.reduceat(together, first_of_document), sizes):
         return Encoded(ids, together, sizes)
-    parts: list[NDArray[np.uint32]] = []
+    pieces: list[NDArray[np.uint32]] = []
     sentence_sizes: list[Int64] = []
     for document, part in zip(documents, np.split(ids, np.cumsum(sizes)[:-1]), strict=True):
         alone = _split(byte_length[part], _byte_lengths([document]))
         if alone is None:
-            part, alone = encoder.encode(_spaced(document))
-        parts.append(part)
+            part, alone = encoder.encode(_spaced(document, encoder.joint))
+        pieces.append(part)
         sentence_sizes.append(alone)
-    return Encoded(np.concatenate(parts), np.concatenate(sentence_sizes), np.array([len(part) for part in parts]))
+    return Encoded(np.concatenate(pieces), np.concatenate(sentence_sizes), np.array([len(part) for part in pieces]))
 
 
-def _spaced(document: Document) -> list[str]:
+def _spaced(document: Document, joint: str) -> list[str]:
     """The document's sentences. Each but the first has the space that joins it to the sentence before."""
     first, *others = document.parts
-    return [first, *(f" {sentence}" for sentence in others)]
+    return [first, *(f"{joint}{sentence}" for sentence in others)]
 
 
 def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | None:

@@ -5,7 +5,7 @@ key is random bits above that place, so no two groups share a key. Groups are ta
 budget (rate x its text tokens) is met. The group that crosses the budget is taken with the probability that makes the
 expected count exact.
   token       every token its own group (RoBERTa)
-  whole_word  the tokens of a word: one that starts with white space (Ġ) and those after it that do not
+  whole_word  the tokens of a word: one that begins it (Ġ, ▁, not ##: by the tokenizer's kind) and those after it
   span        runs of words, length geometric(0.2) cut at 10 (SpanBERT, Joshi et al. 2020)
 A word of more than 8 tokens (text without spaces is one word) and a span of more than 16 are cut into groups of that
 size, so that a group always fits a row's slots and the expected count stays exact. Each group makes one 80/10/10 choice

@@ -24,7 +24,7 @@ from maskwright.data import store
 from maskwright.data.encode import Encoded, encode_documents
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
-from maskwright.text.encoder import EncoderName, open_encoder, require_equal
+from maskwright.text.encoder import EncoderName, open_encoder, proven
 from maskwright.text.sources import Sources, fingerprint
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, tokenizer_file
@@ -100,6 +100,7 @@ class _Preparation:
         self.tokenizer_location = tokenizer
         self.vocabulary: Vocabulary = read_vocabulary(tokenizer)
         self.byte_length = np.array(self.vocabulary.byte_length, np.int32)
+        self.wanted: EncoderName = encoder
         self.encoder, self.referee = open_encoder(tokenizer, encoder)
         self.dtype = store.token_dtype(self.vocabulary.size)
         self.counts, self.duplicates = Counts(), Duplicates()
@@ -238,7 +239,7 @@ class _Preparation:
             return
         if self.referee is not self.encoder:
             samples = [document.text[:SAMPLE_CHARACTERS] for _, document in batch[:SAMPLE_DOCUMENTS]]
-            require_equal(self.encoder, self.referee, samples, self.tokenizer_location)
+            self.encoder = proven(self.encoder, self.referee, samples, self.tokenizer_location, self.wanted)
             self.referee = self.encoder  # once is enough
         for split, pending in self.pending.items():
             documents = [document for side, document in batch if side == split]
@@ -274,7 +275,9 @@ class _Preparation:
             "origins": np.array(pending.origins, "<u8").reshape(-1),
         }
         # `<unk>` may be right: a vocabulary without all bytes has it for the bytes that it lacks.
-        if any((content["tokens"] == index).any() for index in self.vocabulary.special - {self.vocabulary.unk}):
+        special = np.zeros(self.vocabulary.size, bool)
+        special[sorted(self.vocabulary.special - {self.vocabulary.unk})] = True
+        if special[tokens].any():
             fix = "mark its special tokens as special"
             raise TokenizerError("turned text into special ids", where=self.tokenizer_location, fix=fix)
         files = {}

@@ -85,8 +85,8 @@ class Engine(Protocol):
     """Whether rank 0 holds all of the state itself, so that it can `read` when other ranks are gone."""
 
     rows_at_once: int | None
-    """Rows of a micro-batch computed at once; None for all. It shrinks when memory runs out. Checkpoints keep it,
-    because it decides low bits."""
+    """Rows of a micro-batch computed at once; None for all. It shrinks when memory runs out. 0 is one row, whose
+    activations are computed again in the backward pass. Checkpoints keep it, because it decides low bits."""
 
     waiting: Callable[[], AbstractContextManager[object]] | None
     """The engine enters this context while it waits for other ranks. None: it cannot tell waiting from computing."""
@@ -188,6 +188,11 @@ def one_row_too_long(tokens: int, device: str) -> MaskwrightError:
 
 
 def fewer_at_once(before: int, now: int, tokens: int) -> str:
+    if now == 0:
+        return (
+            f"out of memory with one row of {tokens} tokens at once: activations are computed again in the backward "
+            "pass from here on (engine.activation_checkpointing), which takes about a third longer"
+        )
     return (
         f"out of memory with {before} rows of {tokens} tokens at once: computing {now} at a time from here on. That "
         "changes only the last bits and, with dropout, what is dropped. Lower batch.micro_batch_rows and raise "

@@ -16,7 +16,7 @@ from maskwright.core.console import note
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.core.finetuning import Task
 from maskwright.labels.example import Example
-from maskwright.text.vocabulary import tokenizer_file
+from maskwright.text.vocabulary import read_vocabulary, tokenizer_file
 
 Ints = NDArray[np.int32]
 Offsets = NDArray[np.int64]
@@ -133,7 +133,7 @@ def open_tokenizer(location: str, *, words: bool = False) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     if tokenizer.num_special_tokens_to_add(False) < 2:
-        _add_template(tokenizer, path)
+        _add_template(tokenizer, location)
     return tokenizer
 
 
@@ -147,27 +147,24 @@ def _with_prefix_space(step: Any) -> Any:
     return changed | ({"add_prefix_space": True} if step.get("type") == "ByteLevel" else {})
 
 
-def _add_template(tokenizer: Any, path: str) -> None:
-    """RoBERTa's `<s> a </s></s> b </s>`, or BERT's `[CLS] a [SEP] b [SEP]`: whichever of these tokens there are."""
+def _add_template(tokenizer: Any, location: str) -> None:
+    """`<s> a </s></s> b </s>` where a row ends in `</s>`, as RoBERTa, XLM-R and CamemBERT have it; else BERT's
+    `[CLS] a [SEP] b [SEP]`."""
     from tokenizers import processors
 
-    roberta = [(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")]
-    bert = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
-    if all(id is not None for _, id in roberta):
-        first, last = roberta
+    vocabulary = read_vocabulary(location)
+    (begin, first), (end, last) = ((tokenizer.id_to_token(id), id) for id in (vocabulary.bos, vocabulary.eos))
+    if end == "</s>" and vocabulary.kind == "byte_level_bpe":
         # Offsets matter for questions, and these are RoBERTa's: an answer begins behind the space.
-        tokenizer.post_processor = processors.RobertaProcessing(last, first, trim_offsets=True, add_prefix_space=False)
-    elif all(id is not None for _, id in bert):
-        pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
-        tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", pair, special_tokens=bert)
-    else:
-        raise TokenizerError(
-            "has neither <s> and </s> nor [CLS] and [SEP], between which a text is put",
-            where=path,
-            fix="take the tokenizer that the model was pretrained with",
+        tokenizer.post_processor = processors.RobertaProcessing(
+            (end, last), (begin, first), trim_offsets=True, add_prefix_space=False
         )
-    used = roberta if roberta[0][1] is not None else bert
-    note(f"{path}: has no template for special tokens: texts are put between {used[0][0]} and {used[1][0]}")
+    else:
+        pair = [begin, "$A", end, end, "$B", end] if end == "</s>" else [begin, "$A", end, "$B:1", f"{end}:1"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[begin, "$A", end], pair=pair, special_tokens=[(begin, first), (end, last)]
+        )
+    note(f"{location}: has no template for special tokens: texts are put between {begin} and {end}")
 
 
 def _batches(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:

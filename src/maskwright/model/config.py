@@ -8,8 +8,10 @@ from typing import Any, Literal
 from maskwright.core import config as run
 from maskwright.core.errors import ConfigError, InputError
 
-POSITION_OFFSET = 2
-"""RoBERTa numbers positions from pad id + 1 = 2, so a model for 512 tokens has 514 positions."""
+Architecture = run.Architecture
+ROBERTAS = ("roberta", "xlm-roberta", "camembert")
+"""One model under three names. They number positions from the padding's id + 1 on, so a RoBERTa for 512 tokens has 514
+positions."""
 VOCABULARY_MULTIPLE = 64
 """Inside, the embedding matrix is padded to a multiple of this, so that its products have even shapes. Export cuts
 it."""
@@ -40,7 +42,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Names are Hugging Face's (`RobertaConfig`), for both architectures."""
+    """Names are Hugging Face's (`RobertaConfig`), for every architecture."""
 
     vocab_size: int
     hidden_size: int
@@ -56,9 +58,16 @@ class ModelConfig:
     pad_token_id: int = 1
     bos_token_id: int = 0
     eos_token_id: int = 2
-    architecture: Literal["roberta", "modernbert"] = "roberta"
+    architecture: Architecture = "roberta"
+    """`model_type` of `config.json`. All but modernbert are computed alike, and differ in names and tables."""
     rope_theta: float = 10_000.0
     """Only for modernbert: the base of its rotary positions."""
+    global_attn_every_n_layers: int = 1
+    """Only for modernbert: layers 0, n, 2n, … attend to the whole sequence, the others to tokens nearby."""
+    local_attention: int = 0
+    """Only for modernbert: a local layer's tokens see `local_attention // 2` tokens to either side."""
+    local_rope_theta: float = 10_000.0
+    """Only for modernbert: the base of the rotary positions in local layers."""
     task: TaskKind = "masked_lm"
     """It decides the head and the loss."""
     num_labels: int = 0
@@ -81,8 +90,31 @@ class ModelConfig:
             )
 
     @property
+    def post_norm(self) -> bool:
+        """Whether LayerNorm comes after each sub-layer, as in BERT and all that kept its layers."""
+        return self.architecture != "modernbert"
+
+    @property
+    def position_offset(self) -> int:
+        """Row of a sequence's first token in the table of positions."""
+        return self.pad_token_id + 1 if self.architecture in ROBERTAS else 0
+
+    @property
     def max_seq_len(self) -> int:
-        return self.max_position_embeddings - (POSITION_OFFSET if self.architecture == "roberta" else 0)
+        return self.max_position_embeddings - self.position_offset
+
+    @property
+    def local_layers(self) -> int:
+        """Number of layers whose tokens see only those nearby."""
+        return self.num_hidden_layers - -(-self.num_hidden_layers // self.global_attn_every_n_layers)
+
+    def is_local(self, layer: int) -> bool:
+        return layer % self.global_attn_every_n_layers != 0
+
+    @property
+    def window(self) -> int:
+        """How many tokens to either side a local layer's token sees."""
+        return self.local_attention // 2
 
     @property
     def padded_vocab_size(self) -> int:
@@ -102,7 +134,7 @@ class ModelConfig:
     def body_parameters(self) -> int:
         """Numbers in the layers' matrices, by which every token is multiplied."""
         width, inner = self.hidden_size, self.intermediate_size
-        inner_matrices = 2 if self.architecture == "roberta" else 3
+        inner_matrices = 2 if self.post_norm else 3
         return self.num_hidden_layers * (4 * width * width + inner_matrices * width * inner)
 
 
@@ -120,32 +152,46 @@ def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
     return ModelConfig(**values)
 
 
-def model_config(section: run.Model, vocab_size: int, seq_len: int) -> ModelConfig:
-    """The shape that a run's `model:` section describes, for training from scratch."""
+def model_config(
+    section: run.Model, vocab_size: int, seq_len: int, *, bos: int = 0, pad: int = 1, eos: int = 2
+) -> ModelConfig:
+    """The shape that a run's `model:` section describes, for training from scratch. `bos`, `pad`, `eos`: the ids that
+    its tokenizer begins a row with, fills it up with, and ends it with."""
     layers, width, heads = SIZES[section.size]
     width = section.hidden_size or width
-    roberta, step = section.architecture == "roberta", 64 if width >= 256 else 32
+    kind, step = section.architecture, 64 if width >= 256 else 32
     # modernbert's three matrices then have as many numbers as two of 4 times the width.
-    inner = 4 * width if roberta else round(8 * width / 3 / step) * step
+    inner = round(8 * width / 3 / step) * step if kind == "modernbert" else 4 * width
+    offset = pad + 1 if kind in ROBERTAS else 0
+    every = section.global_attn_every_n_layers
     return ModelConfig(
-        architecture=section.architecture,
+        architecture=kind,
         vocab_size=vocab_size,
         hidden_size=width,
         num_hidden_layers=section.num_hidden_layers or layers,
         num_attention_heads=section.num_attention_heads or heads,
         intermediate_size=section.intermediate_size or inner,
-        max_position_embeddings=(section.max_seq_len or seq_len) + (POSITION_OFFSET if roberta else 0),
+        max_position_embeddings=(section.max_seq_len or seq_len) + offset,
+        type_vocab_size={"bert": 2, "distilbert": 0}.get(kind, 1),
         hidden_dropout_prob=section.hidden_dropout,
         attention_probs_dropout_prob=section.attention_dropout,
+        pad_token_id=pad,
+        bos_token_id=bos,
+        eos_token_id=eos,
+        global_attn_every_n_layers=every,
+        local_attention=section.local_attention if every > 1 else 0,
     )
 
 
 def training_flops(model: ModelConfig, tokens: float, attended_pairs: float, predicted: float) -> float:
     """Model FLOPs of forward and backward: 6 per weight and token, attention over `attended_pairs` of (query, key), and
     the head at the `predicted` positions only. Padding, recomputation and the optimizer do not count (PaLM's MFU rule).
+
+    A local layer's token attends to its window, or to its sequence where that is shorter.
     """
-    width = model.hidden_size
+    width, local = model.hidden_size, model.local_layers
     body = 6.0 * model.body_parameters * tokens
-    attention = 12.0 * model.num_hidden_layers * width * attended_pairs
+    nearby = min(attended_pairs, tokens * (2 * model.window + 1))
+    attention = 12.0 * width * ((model.num_hidden_layers - local) * attended_pairs + local * nearby)
     head = 6.0 * (model.vocab_size * width + width * width) * predicted
     return body + attention + head

@@ -29,7 +29,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
             name_key = int.from_bytes(bytes.fromhex(storage.sha256_of(piece.hf_name)[:16]), "little")
             generator = np.random.Generator(np.random.Philox(key=np.array([seed, name_key], np.uint64)))
             std = config.initializer_range
-            if config.architecture == "modernbert" and piece.name.endswith((".out.weight", ".down.weight")):
+            if not config.post_norm and piece.name.endswith((".out.weight", ".down.weight")):
                 std /= math.sqrt(2 * config.num_hidden_layers)
             value = generator.standard_normal(piece.shape, np.float32) * np.float32(std)
         if piece.name in ("word.weight", "position.weight"):

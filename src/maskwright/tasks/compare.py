@@ -18,10 +18,10 @@ from typing import Any, cast
 
 from maskwright.core import storage
 from maskwright.core.child import Finetuning, SideBySide, last_words
-from maskwright.core.config import flat
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
 from maskwright.core.finetuning import FinetuneConfig, read_finetune_config
+from maskwright.core.settings import flat
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.model.hf.config import to_hf_config

@@ -20,15 +20,15 @@ from maskwright.core.errors import InputError, VerificationError
 from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
 from maskwright.labels.encode import open_tokenizer
 from maskwright.model.hf.config import PIPELINES, to_hf_config
+from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
 from maskwright.run.directory import RunDirectory
 from maskwright.run.lineage import ancestors
 from maskwright.tasks.models import RESULTS, TrainedModel
-from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
+from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
-ARCHITECTURE_NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT"}
 SHAPE_KEYS = {f"model.{key}" for key in Model.model_fields if key not in ("hidden_dropout", "attention_dropout")}
 """What `model.init_from` decides, whatever the configuration says."""
 LARGEST_DIFFERENCE = 1e-4
@@ -95,16 +95,28 @@ def _use(model: TrainedModel) -> dict[str, Any]:
 
 
 def _write_tokenizer(model: TrainedModel, folder: str) -> None:
-    """A fine-tuned model's is saved as its texts were encoded: with a template, and a space before each word."""
+    """One that has no template gets it, so that texts are framed as in training. That of a tagger puts a space before
+    each word, as in training too."""
     copy_tokenizer(model.tokenizer_folder, folder)
     path = os.path.join(folder, "tokenizer_config.json")
-    config = storage.read_json(path) if os.path.exists(path) else {"tokenizer_class": "RobertaTokenizer"}
+    config = storage.read_json(path) if os.path.exists(path) else _tokenizer_config(model)
     config |= {"model_max_length": model.config.max_seq_len}
-    if model.task:
-        words = model.task.kind == "token_classification"
+    words = model.task is not None and model.task.kind == "token_classification"
+    if model.task or load_tokenizer(folder, special_tokens_are_text=False).num_special_tokens_to_add(False) < 2:
         open_tokenizer(folder, words=words).save(os.path.join(folder, "tokenizer.json"))
         config |= {"add_prefix_space": True} if words else {}
     storage.write_json(path, config)
+
+
+def _tokenizer_config(model: TrainedModel) -> dict[str, Any]:
+    """Of a tokenizer that came as `tokenizer.json` alone."""
+    words = model.vocabulary
+    if words.kind == "byte_level_bpe" and words.mask_token == ROBERTA["mask"]:
+        return {"tokenizer_class": "RobertaTokenizer"}
+    own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
+    ids = {"cls": words.bos, "sep": words.eos, "pad": words.pad, "unk": words.unk, "mask": words.mask}
+    named = {f"{role}_token": own.id_to_token(id) for role, id in ids.items() if id is not None}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **named}
 
 
 def verify(model: TrainedModel, folder: str, expected: Sequence[Reference]) -> float:
@@ -125,7 +137,8 @@ def _require_equal(difference: float, parameters: Parameters, where: str = "") -
         )
 
 
-TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a <mask> here", "Größe, 東京, 🙂 e\u0301")
+TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a {mask} here", "Größe, 東京, 🙂 e\u0301")
+"""{mask}: the tokenizer's own."""
 
 
 def _smaller_weights(parameters: Parameters) -> str | None:
@@ -153,16 +166,17 @@ def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
 
 def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list[int]]]:
     """(text, what `transformers` is given, ids that it should find): texts, for fine-tuned models pairs or words."""
+    texts = [text.replace("{mask}", model.vocabulary.mask_token) for text in TEXTS]
     if model.task is None:
         own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
-        for text in TEXTS:
+        for text in texts:
             ids = own.encode(text, add_special_tokens=False).ids
             yield text, (text,), [model.vocabulary.bos, *ids, model.vocabulary.eos]
         return
     words = model.task.kind == "token_classification"
     own = open_tokenizer(model.tokenizer_folder, words=words)
-    for text in TEXTS:
-        given = (text.split(),) if words else (text, TEXTS[0])
+    for text in texts:
+        given = (text.split(),) if words else (text, texts[0])
         yield text, given, own.encode(*given, is_pretokenized=words).ids
 
 
@@ -179,7 +193,7 @@ def model_card(model: TrainedModel, difference: float) -> str:
         "",
         f"# {os.path.basename(os.path.abspath(model.location))}",
         "",
-        f"A {ARCHITECTURE_NAMES[shape.architecture]} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
+        f"A {FAMILIES[shape.architecture].title} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
         f"{shape.num_attention_heads} heads, feed-forward {shape.intermediate_size:,}, "
         f"{human_count(count_parameters(shape))} parameters, vocabulary {shape.vocab_size:,}, up to "
         f"{shape.max_seq_len} tokens), {f'continued from {base}' if base else 'trained'} with maskwright.",

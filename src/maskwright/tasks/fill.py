@@ -1,4 +1,4 @@
-"""`maskwright fill`: what a model would write for each `<mask>` in a sentence."""
+"""`maskwright fill`: what a model would write for each mask in a sentence."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ class Guess:
 
 
 def fill(model: TrainedModel, text: str, *, top: int = 5) -> list[list[Guess]]:
-    """For each `<mask>`, the `top` likeliest tokens. Raises `InputError` for a text without one, or too long."""
+    """For each mask, the `top` likeliest tokens. A mask is written as the model's tokenizer writes it: `<mask>`,
+    `[MASK]`. Raises `InputError` for a text without one, or too long."""
     model.require_masked_lm()
     tokenizer = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
     words = model.vocabulary
     ids = [words.bos, *tokenizer.encode(text, add_special_tokens=False).ids, words.eos]
     masked = [place for place, index in enumerate(ids) if index == words.mask]
     if not masked:
-        raise InputError(f"no <mask> in '{text}'", fix="write <mask> where a token is to be guessed")
+        mask = words.mask_token
+        raise InputError(f"no {mask} in '{text}'", fix=f"write {mask} where a token is to be guessed")
     if len(ids) > model.config.max_seq_len:
         raise InputError(
             f"the text has {len(ids)} tokens, {model.location} takes {model.config.max_seq_len}", fix="shorten it"

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from maskwright.core import config as run
 from maskwright.core import storage
 from maskwright.core.changes import refuse_changes
-from maskwright.core.config import flat
 from maskwright.core.console import human_bytes, human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, default_row
+from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import Encoded, WordTargets, encode
@@ -30,7 +30,7 @@ from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.examples import Finetuning, Split, chosen_metric, judged
-from maskwright.tasks.models import RESULTS, TrainedModel, load_model
+from maskwright.tasks.models import RESULTS, TrainedModel, load_model, special_ids
 from maskwright.tasks.room import state_bytes
 from maskwright.tasks.train import train_run
 from maskwright.text.tokenizer import copy_tokenizer
@@ -221,7 +221,8 @@ def prepare_finetuning(
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
         shape, tokenizer = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields}), own.tokenizer or ""
-        encoder = model_config(shape, read_vocabulary(tokenizer).size, longest)
+        vocabulary = read_vocabulary(tokenizer)
+        encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
     dataset = read_dataset(config.data, config.task, config.seed)
     if before is None:
         model = _with_head(encoder, config, dataset)
@@ -271,7 +272,7 @@ def _start(config: FinetuneConfig) -> TrainedModel:
 
 def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> ModelConfig:
     """The encoder's shape with the task's head, and dropout as the model was published unless the run says."""
-    own, published = config.model, 0.1 if model.architecture == "roberta" else 0.0
+    own, published = config.model, 0.1 if model.post_norm else 0.0
     hidden = published if own.hidden_dropout is None else own.hidden_dropout
     outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
     return replace(

@@ -11,10 +11,11 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from maskwright.core.config import RunConfig, flat
+from maskwright.core.config import RunConfig
 from maskwright.core.console import only_warnings
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Agree, Processes, together
 from maskwright.run.directory import RunDirectory

@@ -19,6 +19,7 @@ from maskwright.model.config import ModelConfig, model_config, recorded_config
 from maskwright.model.hf.config import class_name
 from maskwright.run.directory import MANIFEST, RunDirectory, step_folder, whole_steps
 from maskwright.run.lineage import Lineage
+from maskwright.tasks.models import special_ids
 from maskwright.training import checkpoint
 
 NOT_THE_SHAPE = ("vocab_size", "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -117,7 +118,8 @@ def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, sto
     if lineage["optimizer"] == "kept" and kinds[0] != kinds[1]:
         what = f"is {kinds[1]}, and the optimizer's state in {where} is that of {kinds[0]}"
         raise ConfigError(what, where="optimizer.kind", fix=f"take {kinds[0]}, or add --fresh-optimizer")
-    own = model_config(config.model, store.vocabulary.size, config.data.seq_len)
+    words = store.vocabulary
+    own = model_config(config.model, words.size, config.data.seq_len, **special_ids(words))
     base = parent["config"].get("model.init_from")
     if config.model.init_from is None:
         _require_shape(asdict(own), asdict(theirs), where, base)

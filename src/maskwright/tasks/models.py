@@ -82,6 +82,7 @@ def load_model(location: str) -> TrainedModel:
     if vocabulary.size > config.vocab_size:
         what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
         raise InputError(what, where=location, fix="put the tokenizer that belongs to the model into its folder")
+    config = with_ids(config, vocabulary, location)
     found = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
     if config.task == "masked_lm":
         return found
@@ -90,6 +91,20 @@ def load_model(location: str) -> TrainedModel:
     task = Task(kind=config.task).model_copy(update={key: value for key, value in own.items() if value is not None})
     none = use.get("handle_impossible_answer")
     return replace(found, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
+
+
+def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
+    return {"bos": vocabulary.bos, "pad": vocabulary.pad, "eos": vocabulary.eos}
+
+
+def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelConfig:
+    """The model with its tokenizer's first and last token of a row: `config.json` often has none, or others.
+
+    Raises `InputError` if padding is another id for each, since RoBERTas number their positions from it."""
+    if vocabulary.pad != model.pad_token_id:
+        what = f"its tokenizer pads with id {vocabulary.pad}, the model with {model.pad_token_id}"
+        raise InputError(what, where=where, fix="take the tokenizer that belongs to the model")
+    return replace(model, bos_token_id=vocabulary.bos, eos_token_id=vocabulary.eos)
 
 
 def load_best(directory: RunDirectory, record: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maskwright.core.changes import refuse_changes
-from maskwright.core.config import RunConfig, flat
+from maskwright.core.config import RunConfig
 from maskwright.core.console import human_bytes, human_count, say, warn
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
+from maskwright.core.settings import flat
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
@@ -19,14 +20,15 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import class_name, read_hf_config
-from maskwright.model.hf.folder import read_hf_parameters, weight_digests
-from maskwright.model.hf.names import count_parameters
+from maskwright.model.hf.folder import NEW_HEAD, read_encoder, read_hf_parameters, weight_digests
+from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.run.lineage import Lineage
 from maskwright.run.lineage import describe as describe_lineage
 from maskwright.tasks import lineage as lineages
 from maskwright.tasks.changes import require_before_decay
+from maskwright.tasks.models import special_ids, with_ids
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import state_bytes
 from maskwright.text.tokenizer import copy_tokenizer
@@ -79,7 +81,7 @@ class Pretraining:
             return lineages.starting_state(self.lineage)
         if folder is None:
             return TrainState(0, initial_parameters(self.model, self.config.seed))
-        parameters = read_hf_parameters(folder, self.model)
+        parameters = starting_weights(self.config, self.model)
         say(f"continuing from {folder}")
         return TrainState(0, parameters)
 
@@ -159,13 +161,7 @@ def prepare_run(
     store = TokenStore(config.data.store)
     vocabulary = store.vocabulary
     model, lineage = _model(config, store, before, parent)
-    if (vocabulary.bos, vocabulary.pad, vocabulary.eos) != (
-        model.bos_token_id,
-        model.pad_token_id,
-        model.eos_token_id,
-    ):
-        what = "its tokenizer is not in RoBERTa's layout (<s> 0, <pad> 1, </s> 2)"
-        raise StoreError(what, where=store.tokenizer_folder, fix="train one with `maskwright tokenizer train`")
+    model = with_ids(model, vocabulary, store.tokenizer_folder)
     loader = Loader(config, store)
     loader.config = config = config.resolved(loader.rows.plan.rows)
     held_out = _validation_stores(config, store)
@@ -188,14 +184,17 @@ def _validation_stores(config: RunConfig, store: TokenStore) -> dict[str, TokenS
 def _model(
     config: RunConfig, store: TokenStore, before: dict[str, Any] | None, parent: Parent | None
 ) -> tuple[ModelConfig, Lineage | None]:
-    init_from = config.model.init_from
+    init_from, words = config.model.init_from, store.vocabulary
     if before is not None and ("lineage" in before or init_from == before["config"].get("model.init_from") is not None):
         return recorded_config(before["model"], "config.resolved.json"), before.get("lineage")
     if parent is not None:
         return lineages.child_model(config, parent[1], parent[0], store), parent[0]
     if init_from is None:
-        return model_config(config.model, store.vocabulary.size, config.data.seq_len), None
+        return model_config(config.model, words.size, config.data.seq_len, **special_ids(words)), None
     if lineages.is_run(init_from):
+        if config.model.new_head:
+            fix = "leave it out, or continue from the run's export"
+            raise ConfigError(f"is for a model folder, and {init_from} is a run", where="model.new_head", fix=fix)
         return _continued(config, store), lineages.find_parent(init_from, fresh_optimizer=True)[0]
     return _continued(config, store), None
 
@@ -220,6 +219,14 @@ def dry_run(
     return ready
 
 
+def starting_weights(config: RunConfig, model: ModelConfig) -> Parameters:
+    """Those of the folder that the run continues, with a head of its own if it says so."""
+    folder = config.model.init_from or ""
+    if not config.model.new_head:
+        return read_hf_parameters(folder, model)
+    return initial_parameters(model, config.seed) | read_encoder(folder, model)
+
+
 def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
     folder = config.model.init_from or ""
     model = continued_model(config, folder)
@@ -236,8 +243,10 @@ def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, or of the run there, with this run's dropout."""
     run = RunDirectory(folder) if lineages.is_run(folder) else None
     model = recorded_config(run.read_config()["model"], run.config) if run else read_hf_config(folder)
+    if config.model.new_head:
+        model = replace(model, task="masked_lm", num_labels=0, classifier_dropout_prob=0.0)
     if model.task != "masked_lm":
-        fix = "continue from the masked-LM model that it was fine-tuned from"
+        fix = f"continue from the masked-LM model that it was fine-tuned from{NEW_HEAD}"
         raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=folder, fix=fix)
     if config.data.seq_len > model.max_seq_len:
         what = f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take"

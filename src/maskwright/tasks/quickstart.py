@@ -227,7 +227,7 @@ def _own_sentences(place: Place) -> list[str]:
             continue
         hidden = starts[len(starts) // 2]
         stop = next((i for i in starts if i > hidden), len(ids))
-        sentences.append(tokenizer.decode(ids[:hidden]) + " <mask>" + tokenizer.decode(ids[stop:]))
+        sentences.append(tokenizer.decode(ids[:hidden]) + f" {words.mask_token}" + tokenizer.decode(ids[stop:]))
     return [" ".join(sentence.split()) for sentence in sentences] or ["<mask>"]
 
 
@@ -236,11 +236,12 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
     from maskwright.data.loader import validation_batches
     from maskwright.data.store import TokenStore
     from maskwright.model.config import SIZES
-    from maskwright.model.hf.config import CLASS_BEGINS
+    from maskwright.model.hf.families import FAMILIES
     from maskwright.tasks.evaluate import unigram
 
     config = read_config(place.config)
     architecture, (layers, width, _) = config.model.architecture, SIZES[config.model.size]
+    class_begins = FAMILIES[architecture].class_begins
     records = RunDirectory(place.run).read_metrics()
     held_out = [record for record in records if "valid_loss" in record]
     training = [record for record in records if "tokens_per_second" in record]
@@ -260,7 +261,7 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
         print(f"  {name:30}{loss:8.3f}  {accuracy:14.2%}")
     print(
         f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s; {human_seconds(seconds)} in all\n"
-        f"\n  model      {place.model}   ({CLASS_BEGINS[architecture]}ForMaskedLM in transformers; logits proven equal)"
+        f"\n  model      {place.model}   ({class_begins}ForMaskedLM in transformers; logits proven equal)"
         f"\n  run        {place.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
         f"\n  store      {place.store}"
         f"\n  config     {place.config}\n"

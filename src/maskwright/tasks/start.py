@@ -11,9 +11,10 @@ from typing import Any
 
 import maskwright
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig, flat
+from maskwright.core.config import RunConfig
 from maskwright.core.extras import installed
 from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.settings import flat
 from maskwright.engines.base import Engine
 from maskwright.engines.choose import make_engine
 from maskwright.run.directory import RunDirectory, Status

@@ -11,7 +11,7 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.changes import grows, refuse_changes
-from maskwright.core.config import RunConfig, flat
+from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import (
     CheckpointError,
@@ -24,6 +24,7 @@ from maskwright.core.errors import (
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.recipes import Kind, find_config
 from maskwright.core.secrets import redact
+from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Processes, starting, together

@@ -14,7 +14,7 @@ from maskwright.text.document import Document, Fault
 from maskwright.text.sources import LAYOUTS, Layout, Sources
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
-SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>")
+SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>|<bos>|<eos>|\[(?:CLS|SEP|PAD|UNK|MASK)\]")
 LONG_LINE_CHARACTERS = 100_000
 EXAMPLES = 5
 SCRIPT_SAMPLE_CHARACTERS = 400

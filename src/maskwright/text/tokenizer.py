@@ -1,8 +1,11 @@
-"""Byte-level BPE in RoBERTa's layout: train, load, inspect.
+"""Tokenizers: train, load, copy, inspect. `transformers.AutoTokenizer` gives equal ids from each trained folder.
 
-Ids: 0 `<s>`, 1 `<pad>`, 2 `</s>`, 3 `<unk>`, then 256 bytes and merges, last `<mask>` (which takes the space before
-it).
-The saved folder loads in `tokenizers`, `transformers.AutoTokenizer` and `RobertaTokenizerFast` with equal ids.
+    kind        is for             ids
+    bpe         RobertaTokenizer   0 `<s>`, 1 `<pad>`, 2 `</s>`, 3 `<unk>`, then 256 bytes and merges, last `<mask>`
+    wordpiece   BertTokenizer      0 `[PAD]`, 1 `[UNK]`, 2 `[CLS]`, 3 `[SEP]`, 4 `[MASK]`, then characters and words
+    unigram     XLMRobertaTokenizer   as bpe, with pieces by falling score instead of bytes and merges
+
+`<mask>` takes the space before it.
 """
 
 from __future__ import annotations
@@ -10,38 +13,87 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.console import progress, say, warn
-from maskwright.core.errors import InputError, SourceError, TokenizerError
+from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.text.sources import Sources
-from maskwright.text.vocabulary import SPECIAL_TOKENS, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
+from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
 
+TrainedKind = Literal["bpe", "wordpiece", "unigram"]
+ROBERTA = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+BERT = {"pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]", "mask": "[MASK]"}
+KEYS = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
+"""What Hugging Face calls our roles."""
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256 + 1
+LARGEST_ALPHABET = 1000
+"""Characters that WordPiece knows, as BERT's own; the others become `[UNK]`."""
+FILES = (
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
+    *("vocab.txt", "sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
+)
+"""What may lie beside `tokenizer.json`."""
 
 
-def train_tokenizer(sources: Sources, folder: str, *, vocab_size: int = 50265, min_frequency: int = 2) -> Vocabulary:
+def train_tokenizer(
+    sources: Sources,
+    folder: str,
+    *,
+    kind: TrainedKind = "bpe",
+    vocab_size: int = 50265,
+    min_frequency: int = 2,
+    lowercase: bool = False,
+) -> Vocabulary:
     """Trains on every document and writes the folder. The same text gives the same files.
 
-    Raises `InputError` for a vocabulary smaller than bytes and special tokens, `SourceError` for a corpus without text.
+    Unigram's scores are rounded to 6 decimals for that: the library adds numbers up in an order that is never the same.
+
+    Raises `InputError` for a vocabulary that is too small, `SourceError` for a corpus without text.
     """
     if vocab_size < SMALLEST_VOCABULARY:
         raise InputError(
             f"--vocab-size {vocab_size} is too small",
             fix=f"{SMALLEST_VOCABULARY} is the least: 256 bytes, 5 specials",
         )
+    if lowercase and kind != "wordpiece":
+        fix = "take --kind wordpiece, or leave the option out"
+        raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         raise InputError("already holds a tokenizer", where=folder, fix="choose another --to, or delete it first")
     with storage.new_folder(folder):
-        _train(sources, folder, vocab_size, min_frequency)
+        if kind == "bpe":
+            tokenizer = _train_bpe(sources, vocab_size, min_frequency)
+        elif kind == "wordpiece":
+            tokenizer = _train_wordpiece(sources, vocab_size, min_frequency, lowercase)
+        else:
+            tokenizer = _train_unigram(sources, vocab_size)
+        size = tokenizer.get_vocab_size()
+        if size < vocab_size:
+            reason = f": no other pair occurs {min_frequency} times" if kind != "unigram" else ""
+            warn(f"the text supports {size:,} tokens, not {vocab_size:,}{reason}")
+        _save(tokenizer, folder, kind, lowercase)
     return read_vocabulary(folder)
 
 
-def _train(sources: Sources, folder: str, vocab_size: int, min_frequency: int) -> None:
+def _texts(sources: Sources, then: str) -> Iterator[str]:
+    """Raises `SourceError` at the end if there was none."""
+    counted = 0
+    with progress("tokenizer", sum(sources.sizes), "bytes") as bar:
+        for document in sources:
+            counted += 1
+            yield document.text
+            bar.advance(sources.bytes_read - bar.done)
+    if not counted:
+        raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
+    say(then)
+
+
+def _train_bpe(sources: Sources, vocab_size: int, min_frequency: int) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -54,54 +106,117 @@ def _train(sources: Sources, folder: str, vocab_size: int, min_frequency: int) -
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    counted = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal counted
-        with progress("tokenizer", sum(sources.sizes), "bytes") as bar:
-            for document in sources:
-                counted += 1
-                yield document.text
-                bar.advance(sources.bytes_read - bar.done)
-        if counted:
-            say("merging …")
-
-    tokenizer.train_from_iterator(texts(), trainer)
-    if not counted:
-        raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
+    tokenizer.train_from_iterator(_texts(sources, "merging …"), trainer)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
     tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
     )
-    if tokenizer.get_vocab_size() < vocab_size:
-        warn(
-            f"the text supports {tokenizer.get_vocab_size():,} tokens, not {vocab_size:,}: no other pair occurs "
-            f"{min_frequency} times"
-        )
-    _save(tokenizer, folder)
+    return tokenizer
 
 
-def _save(tokenizer: Any, folder: str) -> None:
+def _train_wordpiece(sources: Sources, vocab_size: int, min_frequency: int, lowercase: bool) -> Any:
+    """The characters are counted first, and given to the trainer in a fixed order: its own order is a hash map's."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for text in _texts(sources, "counting words …"):
+        counts.update(normalizer.normalize_str(text))
+    ranked = sorted((one for one in counts if not one.isspace()), key=lambda one: (-counts[one], one))
+    alphabet = sorted(ranked[: min(LARGEST_ALPHABET, vocab_size // 4)])
+    if left_out := len(ranked) - len(alphabet):
+        warn(f"{left_out:,} of the text's {len(ranked):,} characters, the rarest, become [UNK]")
+    inside = [one for one in alphabet if len(splitter.pre_tokenize_str(f"a{one}a")) == 1]
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token=BERT["unk"]))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=[*BERT.values(), *alphabet, *(f"##{one}" for one in inside)],
+        limit_alphabet=0,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(sources, "merging …"), trainer)
+    # Anew, since the trainer has marked the characters as special.
+    vocab = tokenizer.get_vocab()
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=BERT["unk"]))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.add_special_tokens(list(BERT.values()))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, vocab[token]) for token in (BERT["bos"], BERT["eos"])],
+    )
+    return tokenizer
+
+
+def _train_unigram(sources: Sources, vocab_size: int) -> Any:
+    """Without a normalizer: XLM-R's own is a table that belongs to its files, and its class drops any other."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = splitter
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size - 1, special_tokens=FIRST_TOKENS, unk_token="<unk>", show_progress=False
+    )
+    try:
+        tokenizer.train_from_iterator(_texts(sources, "choosing pieces …"), trainer)
+    except MaskwrightError:
+        raise
+    except Exception as error:  # the library raises bare Exception; the one that is known of: too many characters
+        fix = "raise it: each character of the text needs a token"
+        raise InputError(f"--vocab-size {vocab_size}: {error}", fix=fix) from None
+    found = json.loads(tokenizer.to_str())["model"]["vocab"][len(FIRST_TOKENS) :]
+    tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_settled(found)], unk_id=3))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(FIRST_TOKENS)
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return tokenizer
+
+
+def _settled(found: list[list[Any]]) -> list[tuple[str, float]]:
+    """Pieces by falling score, the same each time. The trainer gives the least scores, 0.0001 apart, to rare characters
+    in the order of a hash map; here they have them in their own order."""
+    scores = {piece: round(score, 6) for piece, score in found}
+    low = min(scores.values(), default=0.0)
+    steps = {piece: (score - low) / 1e-4 for piece, score in scores.items() if len(piece) == 1}
+    rare = sorted(piece for piece, step in steps.items() if step < len(found) and abs(step - round(step)) < 1e-3)
+    scores |= zip(rare, sorted((scores[piece] for piece in rare), reverse=True), strict=True)
+    return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> None:
     content = json.loads(tokenizer.to_str())
-    merges = [m if isinstance(m, str) else " ".join(m) for m in content["model"]["merges"]]
     ids = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
-    roles = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
-    special: dict[str, Any] = {f"{theirs}_token": SPECIAL_TOKENS[ours] for theirs, ours in roles.items()}
+    names = BERT if kind == "wordpiece" else ROBERTA
+    special: dict[str, Any] = {f"{theirs}_token": names[ours] for theirs, ours in KEYS.items()}
     mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
-    config = {
-        "tokenizer_class": "RobertaTokenizer",
-        **special,
-        "mask_token": {**mask, "__type": "AddedToken"},
-        "add_prefix_space": False,
-        "clean_up_tokenization_spaces": False,
-    }
-    files = {
-        "vocab.json": json.dumps(ids, ensure_ascii=False),
-        "merges.txt": "\n".join(["#version: 0.2", *merges]) + "\n",
-        "tokenizer_config.json": json.dumps(config, indent=2),
-        "special_tokens_map.json": json.dumps({**special, "mask_token": mask}, indent=2),
-        "tokenizer.json": json.dumps(content, indent=2, ensure_ascii=False),
-    }
+    files, config = {}, {**special, "mask_token": {**mask, "__type": "AddedToken"}}
+    if kind == "bpe":
+        merges = [m if isinstance(m, str) else " ".join(m) for m in content["model"]["merges"]]
+        files["vocab.json"] = json.dumps(ids, ensure_ascii=False)
+        files["merges.txt"] = "\n".join(["#version: 0.2", *merges]) + "\n"
+        config = {"tokenizer_class": "RobertaTokenizer", **config, "add_prefix_space": False}
+    elif kind == "wordpiece":
+        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
+        files["vocab.txt"] = "".join(f"{token}\n" for token in ids)
+        config = {"tokenizer_class": "BertTokenizer", **special, "mask_token": BERT["mask"]}
+        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+    else:
+        config = {"tokenizer_class": "XLMRobertaTokenizer", **config}
+    config |= {"clean_up_tokenization_spaces": False}
+    special |= {"mask_token": mask if kind != "wordpiece" else BERT["mask"]}
+    files["tokenizer_config.json"] = json.dumps(config, indent=2)
+    files["special_tokens_map.json"] = json.dumps(special, indent=2)
+    files["tokenizer.json"] = json.dumps(content, indent=2, ensure_ascii=False)
     for name, text in files.items():  # tokenizer.json last: with it, the folder is whole
         with storage.atomic_writer(os.path.join(folder, name)) as file:
             file.write(text.encode())
@@ -115,17 +230,21 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     from tokenizers import Tokenizer
 
     path = tokenizer_file(location)
-    content, _ = read_tokenizer(location)
-    added = content.get("added_tokens") or []
+    content, vocabulary = read_tokenizer(location)
+    wanted = _spelt_out(content, vocabulary) if special_tokens_are_text else content
     # The library spells out only tokens that are marked special; a hand-written file may have forgotten to.
-    marked = [
-        {**token, "special": token.get("special") or token["content"] in SPECIAL_TOKENS.values()} for token in added
+    added = [
+        {**token, "special": True} if token["id"] in vocabulary.special else token
+        for token in wanted.get("added_tokens") or []
     ]
+    if vocabulary.mask not in {token["id"] for token in added}:
+        mask = {"id": vocabulary.mask, "content": vocabulary.mask_token, "single_word": False, "lstrip": False}
+        added.append({**mask, "rstrip": False, "normalized": False, "special": True})
     try:
-        if marked == added:
+        if wanted is content and added == (content.get("added_tokens") or []):
             tokenizer = Tokenizer.from_file(path)
         else:
-            tokenizer = Tokenizer.from_str(json.dumps({**content, "added_tokens": marked}))
+            tokenizer = Tokenizer.from_str(json.dumps({**wanted, "added_tokens": added}))
     except Exception as error:  # the library raises bare Exception
         fix = "restore the file, or train one with `maskwright tokenizer train`"
         raise TokenizerError(f"cannot be loaded: {error}", where=path, fix=fix) from None
@@ -135,12 +254,26 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     return tokenizer
 
 
+def _spelt_out(content: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+    """Unigram has special tokens among its pieces, with the best of scores, so `<s>` in a text would become one. With a
+    space before it no text has it: spaces are ▁ by then."""
+    if vocabulary.kind != "unigram":
+        return content
+    special = vocabulary.special
+    pieces = content["model"]["vocab"]
+    named = {piece for index, (piece, _) in enumerate(pieces) if index in special}
+    added = [
+        {**token, "content": f" {token['content']}"} if token["content"] in named else token
+        for token in content.get("added_tokens") or []
+    ]
+    vocab = [[f" {piece}" if index in special else piece, score] for index, (piece, score) in enumerate(pieces)]
+    return {**content, "model": {**content["model"], "vocab": vocab}, "added_tokens": added}
+
+
 def copy_tokenizer(source: str, folder: str) -> None:
     """Copies the files that make up a tokenizer; `source` is a folder or a tokenizer.json."""
-    names = ["tokenizer.json"]
     path = tokenizer_file(source)
-    if os.path.isdir(source):
-        names += ["vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json"]
+    names = ["tokenizer.json", *(FILES if os.path.isdir(source) else ())]
     storage.make_folder(folder)
     if os.path.samefile(os.path.dirname(os.path.abspath(path)), folder):  # a run that begins again has it already
         return
@@ -154,7 +287,9 @@ def copy_tokenizer(source: str, folder: str) -> None:
 class Inspection:
     """How a tokenizer does on a text. Fertility: tokens a whitespace-separated word; 1.0 would be a word a token."""
 
+    kind: str
     vocabulary: int
+    mask_token: str
     documents: int
     words: int
     bytes: int
@@ -189,7 +324,9 @@ def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_00
     if not tokens:
         raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
     return Inspection(
+        kind=vocabulary.kind.replace("_", " "),
         vocabulary=vocabulary.size,
+        mask_token=vocabulary.mask_token,
         documents=documents,
         words=words,
         bytes=size,
@@ -204,7 +341,8 @@ def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_00
 
 def inspection_report(result: Inspection) -> str:
     lines = [
-        f"vocabulary {result.vocabulary:,}; on {result.documents:,} documents, {result.bytes:,} bytes:",
+        f"{result.kind}, vocabulary {result.vocabulary:,}, mask {result.mask_token}",
+        f"on {result.documents:,} documents, {result.bytes:,} bytes:",
         f"fertility {result.fertility:.3f} tokens a word, {result.bytes_per_token:.2f} bytes a token",
         f"unknown tokens {result.unknown_tokens:,}; vocabulary never used here {result.unused_tokens:,}",
     ]

@@ -1,16 +1,17 @@
-"""What training needs to know of a tokenizer, read from `tokenizer.json` without any tokenizer library."""
+"""What training needs to know of a tokenizer, read from its JSON files without any tokenizer library."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
+from maskwright.text.special_tokens import CONFIG_FILES, SAVE_AGAIN, special_tokens
 
-SPECIAL_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
 LARGEST_VOCABULARY = 2**22
 """Four times the largest in use; tables of this size are made at once, so a wild id would take all memory."""
@@ -18,25 +19,36 @@ DEEPEST = 100
 """Steps inside steps; real tokenizers have one or two."""
 # Byte-level BPE spells these bytes with visible stand-ins: space, tab, line feed, carriage return.
 WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
+# SentencePiece spells bytes that it has no other token for like this; the same four.
+BYTE_TOKENS_OF_WHITE_SPACE = ("<0x20>", "<0x09>", "<0x0A>", "<0x0D>")
+KINDS = "the kinds are byte-level BPE, WordPiece, and Unigram or BPE with ▁ for spaces; train one with `maskwright "
+KINDS += "tokenizer train`"
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """What the ids of a tokenizer mean."""
 
+    kind: Kind
     size: int
     """Number of ids."""
     bos: int
+    """What stands at a row's begin: `<s>`, `[CLS]`, `<bos>`."""
     pad: int
     eos: int
-    unk: int
+    """What stands at a row's end: `</s>`, `[SEP]`, `<eos>`."""
+    unk: int | None
+    """None for a tokenizer that can spell everything, or leaves out what it cannot."""
     mask: int
+    mask_token: str
+    """How a user writes the mask: `<mask>`, `[MASK]`."""
     special: frozenset[int]
     """Every id that is never predicted, masked or drawn: the five above and any other special added token."""
     word_start: tuple[bool, ...]
-    """Per id, whether it begins a word: its first byte is white space."""
+    """Per id, whether it begins a word; see `_begins_word`."""
     byte_length: tuple[int, ...]
-    """Per id, the bytes of text that it stands for; -1 for special tokens, which stand for none or for any."""
+    """Per id, the bytes of text that it stands for; -1 for special tokens, which stand for none or for any, and for all
+    ids where the text is normalized or white space is lost."""
     fingerprint: str
     """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written."""
 
@@ -45,13 +57,13 @@ def tokenizer_file(location: str) -> str:
     """`tokenizer.json` of a folder, or the file itself. Raises `TokenizerError` when there is none."""
     path = os.path.join(location, "tokenizer.json") if os.path.isdir(location) else location
     if not os.path.isfile(path):
-        fix = "train one with `maskwright tokenizer train`, or save a Hugging Face fast tokenizer there"
+        fix = f"{TRAIN_ONE}, or have `transformers` write it: {SAVE_AGAIN}"
         raise TokenizerError("has no tokenizer.json", where=location, fix=fix)
     return path
 
 
 def read_vocabulary(location: str) -> Vocabulary:
-    """Reads a byte-level BPE `tokenizer.json` with RoBERTa's special tokens. Raises `TokenizerError` on any other."""
+    """Reads the folder of a fast tokenizer, or its `tokenizer.json` alone. Raises `TokenizerError`."""
     return read_tokenizer(location)[1]
 
 
@@ -61,26 +73,24 @@ def read_tokenizer(location: str) -> tuple[dict[str, Any], Vocabulary]:
     The last file read is remembered while it stays as it is: one of 50,000 tokens takes a quarter of a second.
     """
     path = tokenizer_file(location)
-    status = os.stat(path)
-    return _read(path, status.st_mtime_ns, status.st_size, status.st_ino)
+    folder = location if os.path.isdir(location) else None
+    beside = [os.path.join(location, name) for name in CONFIG_FILES] if folder else []
+    status = [os.stat(name) for name in [path, *beside] if os.path.exists(name)]
+    return _read(path, folder, *(number for one in status for number in (one.st_mtime_ns, one.st_size, one.st_ino)))
 
 
 @lru_cache(maxsize=2)
-def _read(path: str, *_changes: int) -> tuple[dict[str, Any], Vocabulary]:
+def _read(path: str, folder: str | None, *_changes: int) -> tuple[dict[str, Any], Vocabulary]:
     content = storage.read_json(path)
     try:
-        return content, _vocabulary_of(content, path)
+        return content, _vocabulary_of(content, path, folder)
     except RecursionError:
         raise TokenizerError("is nested too deeply", where=path, fix=TRAIN_ONE) from None
 
 
-def _vocabulary_of(content: Any, path: str) -> Vocabulary:
-    model = content.get("model") if isinstance(content, dict) else None
-    if not isinstance(model, dict) or model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
-        kind = model.get("type", "nameless") if isinstance(model, dict) else "nameless"
-        raise TokenizerError(f"is a {kind} tokenizer, not byte-level BPE", where=path, fix=TRAIN_ONE)
-    if "ByteLevel" not in _kinds(content.get("pre_tokenizer")):
-        raise TokenizerError("does not split text into bytes (no ByteLevel pre-tokenizer)", where=path, fix=TRAIN_ONE)
+def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
+    kind, mark = _kind(content, path)
+    model = content["model"]
     if model.get("dropout"):
         raise TokenizerError("has BPE dropout, which gives other ids each time", where=path, fix="set it to null")
     added = content.get("added_tokens") or []
@@ -89,59 +99,152 @@ def _vocabulary_of(content: Any, path: str) -> Vocabulary:
     merges = model.get("merges") or []
     if not _are(merges, str | list) or not all(isinstance(pair, str) or _are(pair, str) for pair in merges):
         raise TokenizerError("has merges that are not pairs of tokens", where=path, fix=TRAIN_ONE)
-    tokens: dict[str, int] = model["vocab"] | {token["content"]: token["id"] for token in added}
+    tokens = _pieces(model, path) | {token["content"]: token["id"] for token in added}
     if not all(type(index) is int and 0 <= index < LARGEST_VOCABULARY for index in tokens.values()):
         raise TokenizerError("has an id that is not a small whole number", where=path, fix=TRAIN_ONE)
-    for name in SPECIAL_TOKENS.values():
-        if name not in tokens:
-            fix = "masked-LM training needs <s> <pad> </s> <unk> <mask>; add it"
-            raise TokenizerError(f"has no {name} token", where=path, fix=fix)
+    if mark and not any(token.startswith(mark) for token in tokens):
+        raise TokenizerError(f"writes spaces as {mark}, and no token begins so", where=path, fix=TRAIN_ONE)
+    named = special_tokens(content, tokens, path, folder)
+    roles = {role: tokens[name] for role, name in named.items()}
+    unk = _own_unknown(model, tokens, path)
+    special = frozenset([*roles.values(), *(token["id"] for token in added if token.get("special"))])
+    special |= set() if unk is None else {unk}
+    ordinary = ordinary_added_tokens(content, special)
     size = max(tokens.values()) + 1
-    special = {tokens[name] for name in SPECIAL_TOKENS.values()}
-    special |= {token["id"] for token in added if token.get("special")}
     starts, lengths = [False] * size, [-1] * size
+    counted = kind == "byte_level_bpe" and not content.get("normalizer")
     for token, index in tokens.items():
-        starts[index] = token.startswith(WHITE_SPACE_BYTES)
-        if index not in special:
+        starts[index] = _begins_word(token, kind, mark, model)
+        if counted and index not in special:
             lengths[index] = len(token)  # each character stands for one byte
-    for entry in ordinary_added_tokens(content):
-        lengths[entry["id"]] = len(entry["content"].encode())
+    for entry in ordinary:
+        starts[entry["id"]] |= kind != "byte_level_bpe" or entry["content"][:1].isspace()
+        lengths[entry["id"]] = len(entry["content"].encode()) if counted else -1
     return Vocabulary(
+        kind=kind,
         size=size,
-        **{role: tokens[name] for role, name in SPECIAL_TOKENS.items()},
-        special=frozenset(special),
+        bos=roles["bos"],
+        pad=roles["pad"],
+        eos=roles["eos"],
+        unk=roles.get("unk") if unk is None else unk,
+        mask=roles["mask"],
+        mask_token=named["mask"],
+        special=special,
         word_start=tuple(starts),
         byte_length=tuple(lengths),
-        fingerprint=storage.sha256_of([sorted(tokens.items()), *_rules(content)]),
+        fingerprint=_fingerprint(content, kind, tokens, special),
     )
+
+
+def _kind(content: Any, path: str) -> tuple[Kind, str | None]:
+    """(kind, what stands for a space in tokens of the last two kinds). Raises `TokenizerError` for any other."""
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict):
+        raise TokenizerError("has no model", where=path, fix=TRAIN_ONE)
+    name = model.get("type") or _type_of(model)
+    steps = [*_steps(content.get("pre_tokenizer")), *_steps(content.get("normalizer"))]
+    if name == "WordPiece":
+        return "wordpiece", None
+    if name == "BPE" and any(step.get("type") == "ByteLevel" for step in steps):
+        return "byte_level_bpe", None
+    mark = next(filter(None, map(_space_mark, steps)), None)
+    if name in ("BPE", "Unigram") and mark:
+        return "unigram" if name == "Unigram" else "sentencepiece_bpe", mark
+    what = f"is a {name} tokenizer"
+    what += " that neither splits text into bytes nor writes spaces as ▁" if name in ("BPE", "Unigram") else ""
+    raise TokenizerError(what, where=path, fix=KINDS)
+
+
+def _type_of(model: dict[str, Any]) -> str:
+    """Older files do not name it."""
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if "max_input_chars_per_word" in model else "nameless"
+
+
+def _space_mark(step: dict[str, Any]) -> str | None:
+    if step.get("type") == "Metaspace":
+        return str(step.get("replacement") or "▁")
+    from_space = step.get("type") == "Replace" and step.get("pattern") == {"String": " "}
+    return str(step["content"]) if from_space and step.get("content") else None
+
+
+def _begins_word(token: str, kind: Kind, mark: str | None, model: dict[str, Any]) -> bool:
+    """WordPiece: all but continuations (`##`); Unigram and SentencePiece's BPE: what begins with ▁. Both are the words
+    of `transformers`' `word_ids()`, but for Gemma's tokenizer, to which a whole text is one word.
+
+    Byte-level BPE: what begins with white space, so a word has the punctuation that follows it. There, `word_ids()`
+    has punctuation, digits and contractions apart.
+    """
+    if kind == "wordpiece":
+        return not token.startswith(str(model.get("continuing_subword_prefix") or "##"))
+    if kind == "byte_level_bpe":
+        return token.startswith(WHITE_SPACE_BYTES)
+    return token.startswith(mark or "▁") or token in BYTE_TOKENS_OF_WHITE_SPACE
+
+
+def _pieces(model: dict[str, Any], path: str) -> dict[str, int]:
+    """Tokens and ids. Unigram's are pairs of a token and its score, whose place is the id."""
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict):
+        return dict(vocab)
+    pairs = vocab if isinstance(vocab, list) and _are(vocab, list) else [[]]
+    if not all(len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int | float) for pair in pairs):
+        raise TokenizerError("has a vocabulary that is not tokens and their scores", where=path, fix=TRAIN_ONE)
+    return {pair[0]: index for index, pair in enumerate(pairs)}
+
+
+def _own_unknown(model: dict[str, Any], tokens: dict[str, int], path: str) -> int | None:
+    """The id that text becomes for which there is no token, whatever the files call it."""
+    unknown = model.get("unk_id") if isinstance(model.get("vocab"), list) else tokens.get(str(model.get("unk_token")))
+    if unknown is None and model.get("unk_token"):
+        what = f"its unk_token {model['unk_token']} is not in the vocabulary"
+        raise TokenizerError(what, where=path, fix="add it, or set it to null")
+    if unknown is not None and unknown not in tokens.values():
+        raise TokenizerError(f"its unk_id {unknown} is not in the vocabulary", where=path, fix=TRAIN_ONE)
+    return unknown
 
 
 def _are(values: Any, kind: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
-def _kinds(step: Any, depth: int = 0) -> set[str]:
-    """Types of a pre-tokenizer and of those inside it. Raises `RecursionError` beyond `DEEPEST`: Python's own limit is
-    another one once torch's compiler has been imported."""
+def _steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
+    """A pre-tokenizer or normalizer and those inside it. Raises `RecursionError` beyond `DEEPEST`: Python's own limit
+    is another one once torch's compiler has been imported."""
     if depth > DEEPEST:
         raise RecursionError
     if not isinstance(step, dict):
-        return set()
-    parts = step.get("pretokenizers")
-    inner = [kind for part in parts for kind in _kinds(part, depth + 1)] if isinstance(parts, list) else []
-    return {str(step.get("type")), *inner}
+        return []
+    parts = step.get("pretokenizers") or step.get("normalizers")
+    inner = [found for part in parts for found in _steps(part, depth + 1)] if isinstance(parts, list) else []
+    return [step, *inner]
 
 
-def ordinary_added_tokens(content: dict[str, Any]) -> list[dict[str, Any]]:
+def ordinary_added_tokens(content: dict[str, Any], special: frozenset[int]) -> list[dict[str, Any]]:
     """Added tokens of a `tokenizer.json` that stand for text; the special ones never come out of text."""
-    return [
-        token
-        for token in content.get("added_tokens") or []
-        if not token.get("special") and token["content"] not in SPECIAL_TOKENS.values()
-    ]
+    return [token for token in content.get("added_tokens") or [] if token["id"] not in special]
 
 
-def _rules(content: dict[str, Any]) -> list[Any]:
+def prepends_space(content: dict[str, Any]) -> bool:
+    """Whether each text begins as after a space even where one is there already, as with Llama's first tokenizers."""
+    return any(step.get("type") == "Prepend" for step in _steps(content.get("normalizer")))
+
+
+# ---- fingerprint ---------------------------------------------------------------------------------------------------
+
+
+def _fingerprint(content: dict[str, Any], kind: Kind, tokens: dict[str, int], special: frozenset[int]) -> str:
+    model, rules = content["model"], [sorted(tokens.items()), *_rules(content, special)]
+    if kind != "byte_level_bpe":
+        scores = model["vocab"] if isinstance(model["vocab"], list) else None
+        rules += [kind, scores, model.get("unk_id"), model.get("max_input_chars_per_word") or 100]
+    return storage.sha256_of(rules)
+
+
+def _rules(content: dict[str, Any], special: frozenset[int]) -> list[Any]:
     """Everything else that decides ids, without what libraries write differently for the same behaviour."""
     model = content["model"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
@@ -150,7 +253,7 @@ def _rules(content: dict[str, Any]) -> list[Any]:
     behaviour = [model.get(name) or None for name in (*switches, "ignore_merges")]
     ordinary = [
         [token["content"], *(bool(token.get(flag)) for flag in ("lstrip", "rstrip", "single_word", "normalized"))]
-        for token in ordinary_added_tokens(content)
+        for token in ordinary_added_tokens(content, special)
     ]
     return [
         merges,
@@ -169,5 +272,11 @@ def _canonical(step: Any) -> Any:
         return step
     if step.get("type") == "Sequence" and not (step.get("pretokenizers") or step.get("normalizers")):
         return None
-    spelt = {"add_prefix_space": True, "use_regex": True} if step.get("type") == "ByteLevel" else {}
-    return spelt | {key: _canonical(value) for key, value in step.items() if key != "trim_offsets"}
+    spelt: dict[str, Any] = {}
+    left_out = {"trim_offsets"}
+    if step.get("type") == "ByteLevel":
+        spelt = {"add_prefix_space": True, "use_regex": True}
+    elif step.get("type") == "Metaspace":  # from before it had schemes
+        scheme = "always" if step.get("add_prefix_space", True) else "never"
+        spelt, left_out = {"prepend_scheme": scheme, "split": True}, left_out | {"add_prefix_space", "str_rep"}
+    return spelt | {key: _canonical(value) for key, value in step.items() if key not in left_out}

@@ -117,6 +117,7 @@ class TorchEngine:
         # A CUDA stream may stand behind a collective operation that waits for the lost process for ever.
         self.reads_alone = engine.sharding == "data" and self.device == "cpu"
         self.rows_at_once: int | None = None
+        self._checkpointing = engine.activation_checkpointing
         self._step = 0
         self._first_bad = torch.tensor(2**62, device=self.device)
         self.model, self.weights = prepare(
@@ -255,13 +256,13 @@ class TorchEngine:
                 self._compute_fewer_at_once(batch, error)
 
     def _compute_fewer_at_once(self, batch: Batch, error: Exception) -> None:
-        """Halves `rows_at_once` with a warning after memory ran out. Raises `error` if it is another one, and
-        `MaskwrightError` if not even one row fits."""
+        """Halves `rows_at_once`, down to 0, with a warning after memory ran out. Raises `error` if it is another one,
+        and `MaskwrightError` if not even one row fits."""
         if not is_out_of_memory(error):
             raise error
         M, T = batch.input_ids.shape
-        rows = min(self.rows_at_once or M, M)
-        if rows == 1:
+        rows = M if self.rows_at_once is None else min(self.rows_at_once, M)
+        if rows == 0 or (rows == 1 and self._checkpointing != "auto"):
             raise one_row_too_long(T, self.device) from None
         if self.weights.sending:
             raise MaskwrightError(
@@ -277,7 +278,8 @@ class TorchEngine:
 
     def _parts(self, batch: Batch) -> list[Batch]:
         M = len(batch.input_ids)
-        size = self.rows_at_once or M
+        size = M if self.rows_at_once is None else max(self.rows_at_once, 1)
+        self.model.recompute = self._checkpointing == "on" or self.rows_at_once == 0
         return [batch] if size >= M else [batch.part(i, min(i + size, M)) for i in range(0, M, size)]
 
     def _judge(self, loss_sum: Tensor, norm: Tensor) -> Tensor | None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
-from maskwright.model.config import POSITION_OFFSET, SEQUENCE_TASKS, ModelConfig
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
+from maskwright.model.hf.families import FAMILIES, Family
 
-CLASS_BEGINS = {"roberta": "Roberta", "modernbert": "ModernBert"}
 CLASS_ENDS: dict[str, str] = {
     "masked_lm": "ForMaskedLM",
     "token_classification": "ForTokenClassification",
@@ -28,49 +28,11 @@ PIPELINES = {
 """Names of the pipelines of `transformers`, by which the hub sorts models."""
 LABELLED = ("single_label_classification", "multi_label_classification", "token_classification")
 """Tasks whose outputs have names."""
-# Defaults of `RobertaConfig` for keys that config.json leaves out.
-ROBERTA_DEFAULTS: dict[str, Any] = {
-    "layer_norm_eps": 1e-12,
-    "type_vocab_size": 2,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "initializer_range": 0.02,
-    "pad_token_id": 1,
-    "bos_token_id": 0,
-    "eos_token_id": 2,
-}
-# Defaults of `ModernBertConfig`, under our names.
-MODERNBERT_DEFAULTS: dict[str, Any] = {
-    "layer_norm_eps": 1e-5,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "initializer_range": 0.02,
-    "pad_token_id": 50283,
-    "bos_token_id": 50281,
-    "eos_token_id": 50282,
-    "rope_theta": 160_000.0,
-}
-# This model computes the same only if these keys have these values or are left out.
-ROBERTA_NEEDS: dict[str, Any] = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
-MODERNBERT_NEEDS: dict[str, Any] = {
-    "hidden_activation": "gelu",
-    "classifier_activation": "gelu",
-    "norm_bias": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "classifier_bias": False,
-    "decoder_bias": True,
-}
 OWNERS = {"roberta-base": "FacebookAI", "roberta-large": "FacebookAI", "distilroberta-base": "distilbert"}
 """Owners on the Hub of the models that many call by their old short names."""
 LARGEST_DIMENSION = 2**26
-SAME_KEYS = (
-    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
-    *("max_position_embeddings", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id"),
-)
-"""Keys that have the same name for both architectures, there and here."""
 HEAD_FIELDS = ("task", "num_labels", "classifier_dropout_prob")
-ROBERTA_KEYS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size")
+ROPE_FIELDS = ("rope_theta", "local_rope_theta")
 
 
 def to_hf_config(config: ModelConfig, labels: Sequence[str] = ()) -> dict[str, Any]:
@@ -80,7 +42,7 @@ def to_hf_config(config: ModelConfig, labels: Sequence[str] = ()) -> dict[str, A
 
 def class_name(config: ModelConfig) -> str:
     """The class of `transformers` that computes the same."""
-    return CLASS_BEGINS[config.architecture] + CLASS_ENDS[config.task]
+    return FAMILIES[config.architecture].class_begins + CLASS_ENDS[config.task]
 
 
 def _task_config(config: ModelConfig, labels: Sequence[str]) -> dict[str, Any]:
@@ -92,7 +54,7 @@ def _task_config(config: ModelConfig, labels: Sequence[str]) -> dict[str, Any]:
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {n: i for i, n in enumerate(names)},
     }
-    values["classifier_dropout"] = config.classifier_dropout_prob
+    values |= dict.fromkeys(_dropout_keys(config.architecture), config.classifier_dropout_prob)
     if config.architecture == "modernbert":
         values["classifier_pooling"] = "cls"
     if config.task in SEQUENCE_TASKS:
@@ -101,26 +63,27 @@ def _task_config(config: ModelConfig, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _encoder_config(config: ModelConfig) -> dict[str, Any]:
-    common = {
-        "model_type": config.architecture,
-        "tie_word_embeddings": True,
-        "dtype": "float32",
-        **{key: getattr(config, key) for key in SAME_KEYS},
-    }
-    if config.architecture == "roberta":
-        return common | {"hidden_act": "gelu"} | {key: getattr(config, key) for key in ROBERTA_KEYS}
-    rope = {"rope_type": "default", "rope_theta": config.rope_theta}
-    own = {
-        "attention_dropout": config.attention_probs_dropout_prob,
+    family = FAMILIES[config.architecture]
+    values = {"model_type": config.architecture, "tie_word_embeddings": True, "dtype": "float32"}
+    values |= {key: getattr(config, name) for name, key in family.keys.items()} | family.needs
+    return values | _modernbert_values(config) if config.architecture == "modernbert" else values
+
+
+def _modernbert_values(config: ModelConfig) -> dict[str, Any]:
+    kinds = ["sliding_attention" if config.is_local(i) else "full_attention" for i in range(config.num_hidden_layers)]
+    every = config.global_attn_every_n_layers
+    return {
         "cls_token_id": config.bos_token_id,
         "embedding_dropout": config.hidden_dropout_prob,
-        "layer_types": ["full_attention"] * config.num_hidden_layers,
-        "mlp_dropout": config.hidden_dropout_prob,
-        "norm_eps": config.layer_norm_eps,
-        "rope_parameters": {"full_attention": rope, "sliding_attention": rope},
+        "global_attn_every_n_layers": every,
+        "layer_types": kinds,
+        "local_attention": config.local_attention or 128,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": config.rope_theta},
+            "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rope_theta},
+        },
         "sep_token_id": config.eos_token_id,
     }
-    return common | MODERNBERT_NEEDS | own
 
 
 def read_hf_config(folder: str) -> ModelConfig:
@@ -136,28 +99,38 @@ def read_hf_config(folder: str) -> ModelConfig:
         raise ModelError("has no config.json, and is not a run directory", where=folder, fix=fix)
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
-    if kind not in list(CLASS_BEGINS):  # a list, because `kind` may be unhashable
-        known = " or ".join(map(repr, CLASS_BEGINS))
-        raise ModelError(f"model_type is {kind!r}, not {known}", where=path, fix="only such models can be read")
-    for key, needed in (ROBERTA_NEEDS if kind == "roberta" else MODERNBERT_NEEDS).items():
+    if kind not in list(FAMILIES):  # a list, because `kind` may be unhashable
+        what = f"model_type is {kind!r:.40}; those that can be read are {', '.join(FAMILIES)}"
+        raise ModelError(what, where=path, fix="see docs/encoders.md for others")
+    family: Family = FAMILIES[kind]
+    if values.get("auto_map"):
+        fix = f"take a folder that {family.class_begins}ForMaskedLM of transformers reads without trust_remote_code"
+        raise ModelError("its model is code of its own (auto_map), which is never run", where=path, fix=fix)
+    for key, needed in family.needs.items():
         if values.get(key, needed) not in (needed, None):
             fix = "only models with this setting can be read"
             raise ModelError(f"{key} is {values[key]!r}, only {needed!r} is supported", where=path, fix=fix)
-    named = values if kind == "roberta" else _modernbert_names(values, path)
-    names = set(ModelConfig.__dataclass_fields__) - {"architecture", *HEAD_FIELDS}
-    defaults = ROBERTA_DEFAULTS if kind == "roberta" else MODERNBERT_DEFAULTS
-    shape = defaults | {key: named[key] for key in sorted(names) if named.get(key) is not None}
+    if values.get("quantization_config") is not None:
+        raise ModelError("has quantised weights", where=path, fix="take the folder that it was made from")
+    given = {name: values[key] for name, key in family.keys.items() if values.get(key) is not None}
+    shape = family.defaults | family.fixed | given | (_modernbert_shape(values, path) if kind == "modernbert" else {})
+    for name, key in _read_keys(family).items():
+        value = shape.get(name)
+        beyond = name.endswith("_token_id") and _plausible(name, value) and value >= shape["vocab_size"]
+        if beyond or not _plausible(name, value):
+            raise ModelError(f"{key} is {value!r:.40}, which it cannot be", where=path, fix="restore config.json")
     head = _head(values, path)
-    for key in ModelConfig.__dataclass_fields__:
-        if key in names and (key in shape or key not in ("type_vocab_size", "rope_theta")):
-            value = shape.get(key)
-            beyond = key.endswith("_token_id") and _plausible(key, value) and value >= shape["vocab_size"]
-            if beyond or not _plausible(key, value):
-                raise ModelError(f"{key} is {value!r:.40}, which it cannot be", where=path, fix="restore config.json")
     try:
         return ModelConfig(**shape, architecture=kind, **head)
     except ConfigError as error:
         raise ModelError(error.what, where=path, fix="restore config.json") from None
+
+
+def _read_keys(family: Family) -> dict[str, str]:
+    """Fields of `ModelConfig` in its order -> keys of config.json; those of the vocabulary first, which others have to
+    stay below."""
+    keys = (dict.fromkeys(ROPE_FIELDS, "rope_parameters") if family.title == "ModernBERT" else {}) | family.keys
+    return {name: keys[name] for name in ModelConfig.__dataclass_fields__ if name in keys}
 
 
 def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
@@ -179,12 +152,20 @@ def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
         raise ModelError(f"classifier_pooling is {pooling!r:.40}, only 'cls' is supported", where=path, fix=fix)
     if outputs != {"regression": 1, "question_answering": 2}.get(task, outputs):
         raise ModelError(f"has {outputs} outputs for {task}", where=path, fix="restore config.json")
-    dropout = values.get("classifier_dropout")
+    kind = values["model_type"]
+    key = _dropout_keys(kind)[task == "question_answering"]
+    dropout = values.get(key)
     if dropout is None:
-        dropout = values.get("hidden_dropout_prob", 0.1) if values["model_type"] == "roberta" else 0.0
+        dropout = {"modernbert": 0.0, "distilbert": 0.2}.get(kind, values.get("hidden_dropout_prob", 0.1))
     if not _plausible("classifier_dropout_prob", dropout):
-        raise ModelError(f"classifier_dropout is {dropout!r:.40}, which it cannot be", where=path, fix="restore it")
+        raise ModelError(f"{key} is {dropout!r:.40}, which it cannot be", where=path, fix="restore it")
     return {"task": task, "num_labels": outputs, "classifier_dropout_prob": float(dropout)}
+
+
+def _dropout_keys(architecture: str) -> tuple[str, str]:
+    """Dropout before the matrices of a classifier, and of a head for questions."""
+    distilbert = architecture == "distilbert"
+    return ("seq_classif_dropout", "qa_dropout") if distilbert else ("classifier_dropout", "classifier_dropout")
 
 
 def _outputs(values: dict[str, Any], path: str) -> tuple[str, ...]:
@@ -233,26 +214,51 @@ def _how_to_get(name: str) -> str:
     return f"correct the path; or get a model of the Hugging Face Hub, {get}, and give {folder}"
 
 
-def _modernbert_names(values: dict[str, Any], path: str) -> dict[str, Any]:
-    """ModernBERT's values under our keys. Raises `ModelError` for local attention, which public ModernBERTs have."""
-    kinds = values.get("layer_types")
-    if not isinstance(kinds, list) or not kinds or any(kind != "full_attention" for kind in kinds):
-        fix = "only ModernBERTs whose layer_types are all 'full_attention', as exported here, can be read"
-        raise ModelError("has layers of local attention, which this model does not compute", where=path, fix=fix)
+def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """What ModernBERT has beyond `Family.keys`: which layers are local, and rotary positions, in the keys of
+    transformers 5 or in the older ones of the published folders. Raises `ModelError`."""
     dropouts = {key: values.get(key, 0.0) for key in ("embedding_dropout", "mlp_dropout")}
     if dropouts["embedding_dropout"] != dropouts["mlp_dropout"]:
         raise ModelError(f"has two dropouts: {dropouts}", where=path, fix="set both to one value")
-    rope = values.get("rope_parameters")
-    rope = rope.get("full_attention") if isinstance(rope, dict) else None
-    if not isinstance(rope, dict) or rope.get("rope_type") != "default":
-        raise ModelError("has no plain rope_parameters.full_attention", where=path, fix="restore config.json")
-    ours = {key: value for key, value in values.items() if key not in ("layer_norm_eps", "type_vocab_size")}
-    return ours | {
-        "attention_probs_dropout_prob": values.get("attention_dropout"),
-        "hidden_dropout_prob": dropouts["mlp_dropout"],
-        "layer_norm_eps": values.get("norm_eps"),
-        "rope_theta": rope.get("rope_theta"),
+    ropes = values.get("rope_parameters") or {}
+    thetas = []
+    for kind, old, default in (
+        ("full_attention", "global_rope_theta", 160_000.0),
+        ("sliding_attention", "local_rope_theta", 10_000.0),
+    ):
+        rope = (ropes.get(kind) or {}) if isinstance(ropes, dict) else None
+        scaled = values.get("rope_scaling") is not None
+        if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default" or scaled:
+            fix = "only plain rotary positions can be read"
+            raise ModelError(f"rope_parameters.{kind} is not of the default kind", where=path, fix=fix)
+        thetas.append(rope.get("rope_theta", values.get(old, default)))
+    every = _global_every(values, path)
+    return {
+        "rope_theta": thetas[0],
+        # Without local layers, their base means nothing.
+        "local_rope_theta": thetas[1] if every > 1 else ModelConfig.local_rope_theta,
+        "global_attn_every_n_layers": every,
+        **({"local_attention": 0} if every == 1 else {}),
     }
+
+
+def _global_every(values: dict[str, Any], path: str) -> int:
+    """n, if layers 0, n, 2n, … attend to all and the others to tokens nearby. Raises `ModelError`."""
+    kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
+    if kinds is None:
+        every = values.get("global_attn_every_n_layers", 3)
+        if type(every) is not int or every < 1:
+            what = f"global_attn_every_n_layers is {every!r:.40}, which it cannot be"
+            raise ModelError(what, where=path, fix="restore config.json")
+        return every
+    if isinstance(kinds, list) and len(kinds) == layers and kinds:
+        full = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
+        every = full[1] if len(full) > 1 else len(kinds)
+        made = ["sliding_attention" if number % every else "full_attention" for number in range(len(kinds))]
+        if kinds == made:
+            return every
+    fix = "only models in which every n-th layer is 'full_attention', from the first on, can be read"
+    raise ModelError("layer_types has another pattern, or another length than num_hidden_layers", where=path, fix=fix)
 
 
 def _plausible(key: str, value: Any) -> bool:
@@ -260,10 +266,12 @@ def _plausible(key: str, value: Any) -> bool:
         return False
     if key.endswith("_prob") or key in ("layer_norm_eps", "initializer_range"):
         return 0.0 <= value < 1.0
-    if key == "rope_theta":
+    if key in ("rope_theta", "local_rope_theta"):
         return 1.0 < value < 1e12
     if not isinstance(value, int):
         return False
     if key.endswith("_token_id"):
         return value >= 0
-    return (POSITION_OFFSET if key == "max_position_embeddings" else 0) < value < LARGEST_DIMENSION
+    if key in ("type_vocab_size", "local_attention"):
+        return 0 <= value < LARGEST_DIMENSION
+    return (2 if key == "max_position_embeddings" else 0) < value < LARGEST_DIMENSION

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.config import class_name, read_hf_config
 from maskwright.model.hf.names import Parameters, Piece, pieces
 from maskwright.model.hf.safetensors_file import Tensor, tensors_of
@@ -18,40 +19,72 @@ from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 TIED = {
     "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
     "lm_head.decoder.bias": "lm_head.bias",
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+    "vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight",
     "decoder.weight": "model.embeddings.tok_embeddings.weight",
 }
+OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
+"""What the first BERTs call the numbers of a LayerNorm; transformers renames them too."""
+NEW_HEAD = "; or pretrain with --set model.new_head=true"
 
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+def read_encoder(folder: str, config: ModelConfig) -> Parameters:
+    """Like `read_hf_parameters`, without the head, of a folder with any head or none. `config.task` is the head that is
+    wanted, not the folder's."""
+    before = next(pieces(config)).hf_name.partition(".")[0] + "."
+    # A bare encoder is saved without what stands before its names.
+    found = {name if name.startswith(before) else before + name: tensor for name, tensor in _tensors(folder).items()}
+    _require(_encoder(config), found, config, folder)
+    return _finite({piece.hf_name: found[piece.hf_name].read() for piece in _encoder(config)}, folder)
+
+
+def _encoder(config: ModelConfig) -> Iterator[Piece]:
+    return (piece for piece in pieces(config) if not piece.name.startswith("head."))
 
 
 def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     """fp32 arrays under Hugging Face names from `model.safetensors` (or its numbered parts).
 
     Raises `ModelError` for a missing, extra or misshapen tensor, for numbers that are not finite, and for pickled
-    weights, which are never opened. Only the pooler, which masked-LM training does not have, is left aside.
+    weights, which are never opened. Only what masked-LM training does not have is left aside: a pooler, and BERT's head
+    for next sentences.
     """
-    found: dict[str, Tensor] = {}
-    for path in _weight_files(folder):
-        for name, tensor in tensors_of(path).items():
-            if name in found:
-                raise ModelError(f"{name} is in two of its files", where=folder, fix="copy the folder again")
-            if ".pooler." not in name and not name.endswith("position_ids"):
-                found[name] = tensor
+    has_pooler = config.architecture == "bert" and config.task in SEQUENCE_TASKS
+    aside = ("position_ids", "cls.seq_relationship.", *([] if has_pooler else [".pooler."]))
+    found = {name: tensor for name, tensor in _tensors(folder).items() if not any(part in name for part in aside)}
     twins = {name: found.pop(tied) for tied, name in TIED.items() if tied in found}
     for name, twin in twins.items():
         found.setdefault(name, twin)
     _require_fit(found, config, folder)
-    result = {piece.hf_name: found[piece.hf_name].read() for piece in pieces(config)}
-    for name, value in result.items():
-        if not np.isfinite(value).all():
-            fix = "take an earlier copy of the model"
-            raise ModelError(f"{name} holds numbers that are not finite", where=folder, fix=fix)
+    result = _finite({piece.hf_name: found[piece.hf_name].read() for piece in pieces(config)}, folder)
     for name, twin in twins.items():
         if found[name] is not twin and not _equal(twin, result[name]):
             fix = "only models whose head shares the embeddings can be read"
             raise ModelError(f"{twin.name} is not tied to {name}", where=folder, fix=fix)
     return result
+
+
+def _tensors(folder: str) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for path in _weight_files(folder):
+        for name, tensor in tensors_of(path).items():
+            name = next((name.removesuffix(old) + new for old, new in OLD_ENDS.items() if name.endswith(old)), name)
+            if name in found:
+                raise ModelError(f"{name} is in two of its files", where=folder, fix="copy the folder again")
+            found[name] = tensor
+    return found
+
+
+def _finite(parameters: Parameters, folder: str) -> Parameters:
+    for name, value in parameters.items():
+        if not np.isfinite(value).all():
+            fix = "take an earlier copy of the model"
+            raise ModelError(f"{name} holds numbers that are not finite", where=folder, fix=fix)
+    return parameters
 
 
 def weight_digests(folder: str) -> dict[str, str]:
@@ -65,18 +98,20 @@ def _equal(twin: Tensor, value: NDArray[np.float32]) -> bool:
 
 def _require_fit(found: dict[str, Tensor], config: ModelConfig, where: str) -> None:
     """Raises `ModelError` unless the tensors are those of `config`, each of its shape. None of them is read yet."""
-    known = set()
-    for piece in pieces(config):
+    _require(pieces(config), found, config, where)
+    if extra := sorted(set(found) - {piece.hf_name for piece in pieces(config)}):
+        what = f"has tensors that its architecture does not know: {', '.join(extra[:3])}"[:300]
+        raise ModelError(what, where=where, fix=f"continue from a plain {class_name(config)} folder")
+
+
+def _require(wanted: Iterable[Piece], found: dict[str, Tensor], config: ModelConfig, where: str) -> None:
+    for piece in wanted:
         tensor = found.get(piece.hf_name)
         if tensor is None:
             raise _lacking(piece, found, config, where)
         if tensor.shape != piece.shape:
             fix = "restore config.json, or the weights that belong to it"
             raise ModelError(f"{piece.hf_name} is {tensor.shape}, config.json says {piece.shape}", where=where, fix=fix)
-        known.add(piece.hf_name)
-    if extra := sorted(set(found) - known):
-        what = f"has tensors that its architecture does not know: {', '.join(extra[:3])}"[:300]
-        raise ModelError(what, where=where, fix=f"continue from a plain {class_name(config)} folder")
 
 
 def _lacking(piece: Piece, found: dict[str, Tensor], config: ModelConfig, where: str) -> ModelError:
@@ -84,10 +119,10 @@ def _lacking(piece: Piece, found: dict[str, Tensor], config: ModelConfig, where:
     if bare in found:
         head = "masked-LM head" if config.task == "masked_lm" else "head"
         what = f"is a bare encoder, saved without its {head}: it has {bare}, not {piece.hf_name}"
-        return ModelError(what, where=where, fix=f"take the {kind} folder that it was made from")
+        return ModelError(what, where=where, fix=f"take the {kind} folder that it was made from{NEW_HEAD}")
     fix = "restore config.json, or the weights that belong to it"
     if piece.name.startswith("head.") and config.task == "masked_lm":
-        fix = f"continue from a masked-LM folder ({kind})"
+        fix = f"continue from a masked-LM folder ({kind}){NEW_HEAD}"
     return ModelError(f"has no tensor {piece.hf_name}", where=where, fix=fix)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class Piece:
 
 def pieces(config: ModelConfig) -> Iterator[Piece]:
     """Every trainable parameter of the architecture's class for `config.task`; tied weights come once."""
-    return _roberta(config) if config.architecture == "roberta" else _modernbert(config)
+    return _modernbert(config) if config.architecture == "modernbert" else _post_norm(config)
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -44,7 +44,58 @@ def _all_rows(hf_name: str, name: str, *shape: int) -> Piece:
     return Piece(hf_name, name, slice(0, shape[0]), shape)
 
 
-def _roberta(config: ModelConfig) -> Iterator[Piece]:
+@dataclass(frozen=True)
+class Names:
+    """What a family of BERT's layers calls its parameters."""
+
+    encoder: str
+    layer: str
+    qkv: tuple[str, str, str]
+    out: str
+    norm1: str
+    up: str
+    down: str
+    norm2: str
+    head: tuple[str, str, str]
+    """The masked-LM head's matrix, norm and bias."""
+    classifier: tuple[str, str]
+    """A whole text's two matrices."""
+
+
+_BERT = Names(
+    encoder="bert",
+    layer="encoder.layer",
+    qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
+    out="attention.output.dense",
+    norm1="attention.output.LayerNorm",
+    up="intermediate.dense",
+    down="output.dense",
+    norm2="output.LayerNorm",
+    head=("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+    classifier=("bert.pooler.dense", "classifier"),
+)
+_ROBERTA = replace(
+    _BERT,
+    encoder="roberta",
+    head=("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    classifier=("classifier.dense", "classifier.out_proj"),
+)
+_DISTILBERT = Names(
+    encoder="distilbert",
+    layer="transformer.layer",
+    qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    out="attention.out_lin",
+    norm1="sa_layer_norm",
+    up="ffn.lin1",
+    down="ffn.lin2",
+    norm2="output_layer_norm",
+    head=("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    classifier=("pre_classifier", "classifier"),
+)
+
+
+def _post_norm(config: ModelConfig) -> Iterator[Piece]:
+    names = {"bert": _BERT, "distilbert": _DISTILBERT}.get(config.architecture, _ROBERTA)
     V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
 
     def linear(hf_name: str, name: str, rows: int, columns: int) -> Iterator[Piece]:
@@ -55,29 +106,32 @@ def _roberta(config: ModelConfig) -> Iterator[Piece]:
         yield _all_rows(f"{hf_name}.weight", f"{name}.weight", D)
         yield _all_rows(f"{hf_name}.bias", f"{name}.bias", D)
 
-    embeddings = "roberta.embeddings"
+    embeddings = f"{names.encoder}.embeddings"
     yield _all_rows(f"{embeddings}.word_embeddings.weight", "word.weight", V, D)
     yield _all_rows(f"{embeddings}.position_embeddings.weight", "position.weight", config.max_position_embeddings, D)
-    yield _all_rows(f"{embeddings}.token_type_embeddings.weight", "token_type.weight", config.type_vocab_size, D)
+    if config.type_vocab_size:
+        yield _all_rows(f"{embeddings}.token_type_embeddings.weight", "token_type.weight", config.type_vocab_size, D)
     yield from norm(f"{embeddings}.LayerNorm", "norm")
     for i in range(config.num_hidden_layers):
-        theirs, ours = f"roberta.encoder.layer.{i}", f"layers.{i}"
-        for part, role in enumerate(("query", "key", "value")):
+        theirs, ours = f"{names.encoder}.{names.layer}.{i}", f"layers.{i}"
+        for part, role in enumerate(names.qkv):
             rows = slice(part * D, (part + 1) * D)
-            yield Piece(f"{theirs}.attention.self.{role}.weight", f"{ours}.qkv.weight", rows, (D, D))
-            yield Piece(f"{theirs}.attention.self.{role}.bias", f"{ours}.qkv.bias", rows, (D,))
-        yield from linear(f"{theirs}.attention.output.dense", f"{ours}.out", D, D)
-        yield from norm(f"{theirs}.attention.output.LayerNorm", f"{ours}.norm1")
-        yield from linear(f"{theirs}.intermediate.dense", f"{ours}.up", F, D)
-        yield from linear(f"{theirs}.output.dense", f"{ours}.down", D, F)
-        yield from norm(f"{theirs}.output.LayerNorm", f"{ours}.norm2")
+            yield Piece(f"{theirs}.{role}.weight", f"{ours}.qkv.weight", rows, (D, D))
+            yield Piece(f"{theirs}.{role}.bias", f"{ours}.qkv.bias", rows, (D,))
+        yield from linear(f"{theirs}.{names.out}", f"{ours}.out", D, D)
+        yield from norm(f"{theirs}.{names.norm1}", f"{ours}.norm1")
+        yield from linear(f"{theirs}.{names.up}", f"{ours}.up", F, D)
+        yield from linear(f"{theirs}.{names.down}", f"{ours}.down", D, F)
+        yield from norm(f"{theirs}.{names.norm2}", f"{ours}.norm2")
     if config.task == "masked_lm":
-        yield from linear("lm_head.dense", "head.dense", D, D)
-        yield from norm("lm_head.layer_norm", "head.norm")
-        yield _all_rows("lm_head.bias", "head.bias", V)
+        dense, layer_norm, bias = names.head
+        yield from linear(dense, "head.dense", D, D)
+        yield from norm(layer_norm, "head.norm")
+        yield _all_rows(bias, "head.bias", V)
     elif config.task in SEQUENCE_TASKS:
-        yield from linear("classifier.dense", "head.dense", D, D)
-        yield from linear("classifier.out_proj", "head.classifier", config.num_labels, D)
+        dense, classifier = names.classifier
+        yield from linear(dense, "head.dense", D, D)
+        yield from linear(classifier, "head.classifier", config.num_labels, D)
     else:
         name = "qa_outputs" if config.task == "question_answering" else "classifier"
         yield from linear(name, "head.classifier", config.num_labels, D)

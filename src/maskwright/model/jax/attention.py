@@ -4,7 +4,8 @@ A token sees the tokens of its own segment id. Padding (segment 0) sees padding,
 
 way       taken when                                                       computed by
 splash    TPU in bf16, rows of a multiple of 128 tokens, no dropout        JAX's Pallas kernel: T x T is never in memory
-dense     otherwise                                                        scores of all pairs, then products
+dense     otherwise                                                        scores of all pairs, then products; with a
+                                                                           window, of the pairs of nearby blocks
 
 What is kept for the gradients is for the `jax.checkpoint` around the layer to say: of dense the result, from which the
 scores are computed again, of splash what its own backward kernel reads.
@@ -43,20 +44,81 @@ def choose_way(platform: str, tokens: int, head_width: int, dropout: float, dtyp
 
 
 def attention(
-    q: Array, k: Array, v: Array, segment_ids: Array, *, way: str, dropout: float = 0.0, key: Array | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    segment_ids: Array,
+    *,
+    way: str,
+    window: int | None = None,
+    dropout: float = 0.0,
+    key: Array | None = None,
 ) -> Array:
-    """softmax(q k^T / sqrt(h)) v within segments (Vaswani et al. 2017); `key` says what dropout leaves out."""
+    """softmax(q k^T / sqrt(h)) v within segments (Vaswani et al. 2017); `key` says what dropout leaves out. `window`:
+    a token sees so many to either side, or all."""
     if way == "dense":
-        return dense(q, k, v, segment_ids, dropout, key)
+        return dense(q, k, v, segment_ids, dropout, key, window)
     assert way == "splash" and not dropout, (way, dropout)
-    return splash(q, k, v, segment_ids)
+    return splash(q, k, v, segment_ids, window)
 
 
-def dense(q: Array, k: Array, v: Array, segment_ids: Array, dropout: float = 0.0, key: Array | None = None) -> Array:
+SMALLEST_BLOCK, BANDED_FROM_BLOCKS = 64, 6
+"""As in `torch/attention.py`."""
+
+
+def dense(
+    q: Array,
+    k: Array,
+    v: Array,
+    segment_ids: Array,
+    dropout: float = 0.0,
+    key: Array | None = None,
+    window: int | None = None,
+) -> Array:
     """The same, spelt out, with softmax in fp32: the way everywhere but on a TPU, and the kernel's slow twin."""
+    T = q.shape[1]
+    place = jnp.arange(T)
+    block = max(window or T, SMALLEST_BLOCK)
+    if window is not None and BANDED_FROM_BLOCKS * block <= T:
+        return _banded(q, k, v, segment_ids, window, block, dropout, key)
+    together = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+    if window is not None:
+        together &= jnp.abs(place[:, None] - place) <= window
+    return _products(q, k, v, together, dropout, key)
+
+
+def _banded(
+    q: Array, k: Array, v: Array, segment_ids: Array, window: int, block: int, dropout: float, key: Array | None
+) -> Array:
+    """Each block of queries looks at its own block of keys and at one to either side."""
+    M, T = segment_ids.shape
+
+    def by_block(x: Array, beyond: int = 0) -> Array:
+        """[M, T, ...] -> [M, blocks, B, ...]"""
+        padded = jnp.pad(x, ((0, 0), (0, -T % block), *[(0, 0)] * (x.ndim - 2)), constant_values=beyond)
+        return padded.reshape(M, -1, block, *x.shape[2:])
+
+    def around(x: Array, beyond: int) -> Array:
+        """[M, blocks, B, ...] -> [M * blocks, 3 B, ...]"""
+        padded = jnp.pad(x, ((0, 0), (1, 1), *[(0, 0)] * (x.ndim - 2)), constant_values=beyond)
+        joined = jnp.concatenate((padded[:, :-2], x, padded[:, 2:]), 2)
+        return joined.reshape(-1, 3 * block, *x.shape[3:])
+
+    # No segment has the numbers -1 and -2. What fills the last block up sees itself, so that no softmax is empty.
+    own, place = by_block(segment_ids, -2), jnp.arange(3 * block)
+    queries = own.reshape(-1, block)
+    together = queries[:, None, :, None] == around(own, -1)[:, None, None, :]
+    together &= jnp.abs(place[block : 2 * block, None] - place) <= window
+    blocks = by_block(q)
+    mixed = _products(
+        blocks.reshape(-1, *blocks.shape[2:]), around(by_block(k), 0), around(by_block(v), 0), together, dropout, key
+    )
+    return mixed.reshape(M, -1, *q.shape[2:])[:, :T]
+
+
+def _products(q: Array, k: Array, v: Array, together: Array, dropout: float, key: Array | None) -> Array:
     precision = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
     scores = jnp.einsum("mthd,mshd->mhts", q, k, precision=precision, preferred_element_type=jnp.float32)
-    together = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
     p = jax.nn.softmax(jnp.where(together, scores * q.shape[-1] ** -0.5, -jnp.inf), axis=-1)
     if dropout:
         assert key is not None, "dropout wants a key"
@@ -65,7 +127,7 @@ def dense(q: Array, k: Array, v: Array, segment_ids: Array, dropout: float = 0.0
     return kept(mixed.astype(q.dtype))
 
 
-def splash(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
+def splash(q: Array, k: Array, v: Array, segment_ids: Array, window: int | None = None) -> Array:
     """Online softmax over blocks of keys in one TPU kernel, and the gradients in one or two more.
 
     Where one block is the whole row, one backward kernel makes all three gradients. Where it is not, that kernel would
@@ -77,8 +139,9 @@ def splash(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
     block = max(size for size in range(LANES, LARGEST_BLOCK + 1, LANES) if T % size == 0)
     whole = block == T
     layout = kernels.QKVLayout.SEQ_MINOR if h < LANES else kernels.QKVLayout.HEAD_DIM_MINOR
+    seen = masks.FullMask((T, T)) if window is None else masks.LocalMask((T, T), (window, window), 0)
     kernel = kernels.make_splash_mha_single_device(
-        masks.MultiHeadMask([masks.FullMask((T, T))] * H),
+        masks.MultiHeadMask([seen] * H),
         block_sizes=kernels.BlockSizes(
             block_q=block,
             block_kv=block,

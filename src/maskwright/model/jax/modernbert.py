@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -25,10 +26,10 @@ def rotate(x: Array, rotation: Rotation) -> Array:
     return jnp.concatenate((one * cos - two * sin, two * cos + one * sin), -1)
 
 
-def rotation_of(config: ModelConfig, position_ids: Array, dtype: jnp.dtype) -> Rotation:
+def rotation_of(config: ModelConfig, position_ids: Array, theta: float, dtype: jnp.dtype) -> Rotation:
     h = config.hidden_size // config.num_attention_heads
     # In fp32, for each position once: bf16 cannot count beyond 256.
-    speeds = config.rope_theta ** (-jnp.arange(0, h, 2, dtype=jnp.float32) / h)
+    speeds = theta ** (-jnp.arange(0, h, 2, dtype=jnp.float32) / h)
     angles = jnp.arange(position_ids.shape[1], dtype=jnp.float32)[:, None] * speeds
     cos, sin = (table.astype(dtype)[position_ids][:, :, None] for table in (jnp.cos(angles), jnp.sin(angles)))
     return cos, sin
@@ -42,16 +43,27 @@ def layer(
     *,
     config: ModelConfig,
     segment_ids: Array,
-    rotation: Rotation,
+    everywhere: Rotation,
+    nearby: Rotation,
     way: str,
 ) -> Array:
+    """`everywhere` and `nearby`: rotary positions of layers that attend to all, and of local ones."""
     M, T, D = x.shape
     eps, p = config.layer_norm_eps, config.attention_probs_dropout_prob
     # The embeddings are normalised already.
     before = jnp.where(number == 0, x, norm(x, weights, "norm1", eps))
     q, k, v = jnp.unstack(linear(before, weights, "qkv").reshape(M, T, 3, config.num_attention_heads, -1), axis=2)
-    q, k = rotate(q, rotation), rotate(k, rotation)
-    mixed = attention(q, k, v, segment_ids, way=way, dropout=p if key is not None else 0.0, key=site(key, 0))
+
+    def mix(rotation: Rotation, window: int | None) -> Array:
+        rate = p if key is not None else 0.0
+        turned = rotate(q, rotation), rotate(k, rotation)
+        return attention(*turned, v, segment_ids, way=way, window=window, dropout=rate, key=site(key, 0))
+
+    if config.local_layers:
+        whole = number % config.global_attn_every_n_layers == 0
+        mixed = jax.lax.cond(whole, lambda: mix(everywhere, None), lambda: mix(nearby, config.window))
+    else:
+        mixed = mix(everywhere, None)
     x = x + dropout(linear(mixed.reshape(M, T, D), weights, "out"), p, site(key, 1))
     value, gate = jnp.split(linear(norm(x, weights, "norm2", eps), weights, "up"), 2, -1)
     return x + linear(dropout(gelu(value) * gate, config.hidden_dropout_prob, site(key, 2)), weights, "down")
@@ -73,6 +85,7 @@ def encode(
     word_VD = weights["word.weight"]
     x = norm(look_up(word_VD, input_ids), outer, "norm", config.layer_norm_eps).astype(word_VD.dtype)
     x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
-    rotation = rotation_of(config, position_ids, x.dtype)
-    one = partial(layer, config=config, segment_ids=segment_ids, rotation=rotation, way=way)
+    bases = config.rope_theta, config.local_rope_theta
+    everywhere, nearby = (rotation_of(config, position_ids, theta, x.dtype) for theta in bases)
+    one = partial(layer, config=config, segment_ids=segment_ids, everywhere=everywhere, nearby=nearby, way=way)
     return norm(run_layers(one, x, weights, gather, key), outer, "final_norm", config.layer_norm_eps)

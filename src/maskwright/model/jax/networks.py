@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.names import Parameters, Piece, pieces
 from maskwright.model.jax import modernbert, roberta
 from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, site
@@ -84,7 +84,7 @@ def logits(
 ) -> Array:
     """[K, V], or [K, num_labels], at `predict_index` int32 [K] of the flattened rows; the other arguments as in
     `roberta.encode`."""
-    module = roberta if config.architecture == "roberta" else modernbert
+    module = roberta if config.post_norm else modernbert
     weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
     x = module.encode(weights, config, input_ids, position_ids, segment_ids, gather=gather, way=way, key=key)
     x_KD = x.reshape(-1, x.shape[-1])[predict_index]
@@ -93,11 +93,12 @@ def logits(
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
         return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
     rate, place = config.classifier_dropout_prob, config.num_hidden_layers + 1
-    if config.architecture == "modernbert":
+    if not config.post_norm:
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
     elif config.task in SEQUENCE_TASKS:
-        x_KD = dropout(x_KD, rate, site(key, place))
-        x_KD = jnp.tanh(linear(x_KD, head, "head.dense").astype(jnp.float32)).astype(x_KD.dtype)
+        x_KD = dropout(x_KD, rate if config.architecture in ROBERTAS else 0.0, site(key, place))
+        dense = linear(x_KD, head, "head.dense").astype(jnp.float32)
+        x_KD = (jax.nn.relu(dense) if config.architecture == "distilbert" else jnp.tanh(dense)).astype(x_KD.dtype)
     return linear(dropout(x_KD, rate, site(key, place + 1)), head, "head.classifier")
 
 

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019) in JAX: the twin of `torch/roberta.py`, on the same numbers under the same names.
+"""RoBERTa (Liu et al. 2019) and its kin in JAX: the twin of `torch/roberta.py`, on the same numbers and names.
 
 M rows, T tokens, D width, H heads, h width of a head.
 """
@@ -10,7 +10,7 @@ from functools import partial
 import jax.numpy as jnp
 from jax import Array
 
-from maskwright.model.config import POSITION_OFFSET, ModelConfig
+from maskwright.model.config import ModelConfig
 from maskwright.model.jax.attention import attention
 from maskwright.model.jax.parts import Gather, Weights, dropout, gelu, linear, look_up, norm, run_layers, site
 
@@ -41,10 +41,12 @@ def encode(
 ) -> Array:
     """int32 [M, T] each -> hidden states [M, T, D]. `position_ids` start at 0. `weights` hold the full
     `word.weight`, and of the others what `gather` takes. Without a `key` nothing is dropped."""
-    outer = {name: gather(name, weights[name]) for name in ("position.weight", "token_type.weight")}
-    outer |= {name: gather(name, weights[name]) for name in ("norm.weight", "norm.bias")}
-    position_PD = outer["position.weight"] + outer["token_type.weight"][0]
-    x = look_up(weights["word.weight"], input_ids) + look_up(position_PD, position_ids + POSITION_OFFSET)
+    tables = ("position.weight", *(["token_type.weight"] if config.type_vocab_size else []))
+    outer = {name: gather(name, weights[name]) for name in (*tables, "norm.weight", "norm.bias")}
+    position_PD = outer["position.weight"]
+    if config.type_vocab_size:
+        position_PD = position_PD + outer["token_type.weight"][0]
+    x = look_up(weights["word.weight"], input_ids) + look_up(position_PD, position_ids + config.position_offset)
     x = norm(x, outer, "norm", config.layer_norm_eps).astype(position_PD.dtype)
     x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
     return run_layers(partial(layer, config=config, segment_ids=segment_ids, way=way), x, weights, gather, key)

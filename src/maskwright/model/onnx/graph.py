@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from maskwright.core.console import human_bytes
 from maskwright.core.errors import InputError
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
+from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.names import Parameters, pieces
 
 OPSET, IR_VERSION = 20, 9
@@ -65,7 +65,7 @@ class Graph:
     """A graph under construction. Methods add nodes, and return the names of their results."""
 
     def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
-        self.config, self.roberta = config, config.architecture == "roberta"
+        self.config, self.post_norm = config, config.post_norm
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
         parts: dict[str, list[np.ndarray]] = {}
@@ -118,34 +118,52 @@ class Graph:
         """[B, T, D], or [B, 1, D] if only the first token is read: the last layer is computed for it alone."""
         config = self.config
         x = self.add("Gather", self.constant("word.weight", self.parameters["word.weight"]), INPUTS[0])
-        if self.roberta:
+        if self.post_norm:
             x = self.add("Add", x, self.positions())
         x = self.norm(x, "norm")
         seen = self.add("Cast", self.add("Unsqueeze", INPUTS[1], self.integers(1, 2)), to=TensorProto.BOOL)
         lowest = self.number("lowest", float(np.finfo(np.float32).min))
         bias = self.add("Where", seen, self.number("zero", 0.0), lowest)
-        rotation = None if self.roberta else self.rotation()
-        for number in range(config.num_hidden_layers):
+        rotation = None if self.post_norm else self.rotation(config.rope_theta)
+        views = [(bias, rotation)] * config.num_hidden_layers
+        if config.local_layers:
+            nearby = self.add("Where", self.nearby(), bias, "lowest"), self.rotation(config.local_rope_theta)
+            views = [nearby if config.is_local(number) else view for number, view in enumerate(views)]
+        for number, view in enumerate(views):
             only_first = number == config.num_hidden_layers - 1 and config.task in SEQUENCE_TASKS
-            x = self.layer(x, number, bias, rotation, only_first=only_first)
-        return x if self.roberta else self.norm(x, "final_norm")
+            x = self.layer(x, number, *view, only_first=only_first)
+        return x if self.post_norm else self.norm(x, "final_norm")
 
     def positions(self) -> str:
-        """[B, T, D]: `transformers` counts the tokens that are not padding, from the padding's id on."""
+        """[B, T, D]: `transformers` counts the tokens that are not padding, from the padding's id on, except in BERT
+        and DistilBERT, which number every place."""
+        table = self.parameters["position.weight"]
+        if self.config.type_vocab_size:
+            table = table + self.parameters["token_type.weight"][0]
+        if self.config.architecture not in ROBERTAS:
+            return self.add("Gather", self.constant("position.weight", table), self.places())
         pad = self.integer(self.config.pad_token_id)
         real = self.add("Cast", self.add("Not", self.add("Equal", INPUTS[0], pad)), to=TensorProto.INT64)
         counted = self.add("Mul", self.add("CumSum", real, self.integer(1)), real)
-        table = self.parameters["position.weight"] + self.parameters["token_type.weight"][0]
         return self.add("Gather", self.constant("position.weight", table), self.add("Add", counted, pad))
 
-    def rotation(self) -> tuple[str, str]:
+    def places(self) -> str:
+        """0 to T - 1."""
+        length = self.add("Gather", self.add("Shape", INPUTS[0]), self.integer(1))
+        return self.add("Range", self.integer(0), length, self.integer(1))
+
+    def nearby(self) -> str:
+        """bool [T, T]: whether two places are within a local layer's window."""
+        places = self.places()
+        apart = self.add("Sub", self.add("Unsqueeze", places, self.integers(1)), places)
+        return self.add("LessOrEqual", self.add("Abs", apart), self.integer(self.config.window))
+
+    def rotation(self, theta: float) -> tuple[str, str]:
         """Cosines and sines, [T, h / 2] each."""
         width = self.config.hidden_size // self.config.num_attention_heads
-        speeds = self.config.rope_theta ** (-np.arange(0, width, 2, dtype=np.float32) / width)
-        length = self.add("Gather", self.add("Shape", INPUTS[0]), self.integer(1))
-        places = self.add("Range", self.integer(0), length, self.integer(1))
-        column = self.add("Unsqueeze", self.add("Cast", places, to=TensorProto.FLOAT), self.integers(1))
-        angles = self.add("Mul", column, self.constant("speeds", speeds.astype(np.float32)))
+        speeds = theta ** (-np.arange(0, width, 2, dtype=np.float32) / width)
+        column = self.add("Unsqueeze", self.add("Cast", self.places(), to=TensorProto.FLOAT), self.integers(1))
+        angles = self.add("Mul", column, self.constant(f"speeds_{theta:g}", speeds.astype(np.float32)))
         return self.add("Cos", angles), self.add("Sin", angles)
 
     def rotate(self, x: str, rotation: tuple[str, str]) -> str:
@@ -158,7 +176,7 @@ class Graph:
 
     def layer(self, x: str, number: int, bias: str, rotation: tuple[str, str] | None, *, only_first: bool) -> str:
         name, H, D = f"layers.{number}", self.config.num_attention_heads, self.config.hidden_size
-        given = x if self.roberta or number == 0 else self.norm(x, f"{name}.norm1")
+        given = x if self.post_norm or number == 0 else self.norm(x, f"{name}.norm1")
         heads = self.add("Reshape", self.linear(given, f"{name}.qkv"), self.integers(0, 0, 3 * H, D // H))
         qk, v = self.several(
             "Split", 2, self.add("Transpose", heads, perm=[0, 2, 1, 3]), self.integers(2 * H, H), axis=1
@@ -166,12 +184,13 @@ class Graph:
         q, k = self.several("Split", 2, self.rotate(qk, rotation) if rotation else qk, axis=1, num_outputs=2)
         if only_first:
             q, x = self.first(q, 2), self.first(x, 1)
+            bias = self.first(bias, 2) if self.config.is_local(number) else bias
         scaled = self.add("Mul", q, self.number("scale", (D // H) ** -0.5))
         scores = self.add("Add", self.add("MatMul", scaled, self.add("Transpose", k, perm=[0, 1, 3, 2])), bias)
         mixed = self.add("MatMul", self.add("Softmax", scores, axis=-1), v)
         mixed = self.add("Reshape", self.add("Transpose", mixed, perm=[0, 2, 1, 3]), self.integers(0, 0, D))
         x = self.add("Add", x, self.linear(mixed, f"{name}.out"))
-        if self.roberta:
+        if self.post_norm:
             x = self.norm(x, f"{name}.norm1")
             inner = self.add("Gelu", self.linear(x, f"{name}.up"))
             return self.norm(self.add("Add", x, self.linear(inner, f"{name}.down")), f"{name}.norm2")
@@ -189,7 +208,7 @@ class Graph:
         if "head.norm.weight" in self.parameters:
             x = self.norm(self.add("Gelu", self.linear(x, "head.dense")), "head.norm")
         elif "head.dense.weight" in self.parameters:
-            x = self.add("Tanh", self.linear(x, "head.dense"))
+            x = self.add("Relu" if self.config.architecture == "distilbert" else "Tanh", self.linear(x, "head.dense"))
         if task != "masked_lm":
             return self.linear(x, "head.classifier")
         # The embeddings are in the file once: Gemm takes them as they lie there.

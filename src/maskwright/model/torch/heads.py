@@ -9,22 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.torch.dropout import dropout
 
 
 class Head(nn.Module):
-    """The output matrix is the embeddings for masked_lm, and `classifier` for other tasks. RoBERTa's classifiers of
-    tokens and of answers have nothing before it."""
+    """The output matrix is the embeddings for masked_lm, and `classifier` for other tasks. Classifiers of tokens and of
+    answers have nothing before it, except ModernBERT's."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        D, roberta, masked_lm = config.hidden_size, config.architecture == "roberta", config.task == "masked_lm"
-        if masked_lm or not roberta or config.task in SEQUENCE_TASKS:
-            self.dense = nn.Linear(D, D, bias=roberta)
-        if masked_lm or not roberta:
-            self.norm = nn.LayerNorm(D, config.layer_norm_eps, bias=roberta)
+        D, post_norm, masked_lm = config.hidden_size, config.post_norm, config.task == "masked_lm"
+        if masked_lm or not post_norm or config.task in SEQUENCE_TASKS:
+            self.dense = nn.Linear(D, D, bias=post_norm)
+        if masked_lm or not post_norm:
+            self.norm = nn.LayerNorm(D, config.layer_norm_eps, bias=post_norm)
         if masked_lm:
             self.bias = nn.Parameter(torch.zeros(config.padded_vocab_size))
         else:
@@ -34,11 +34,12 @@ class Head(nn.Module):
         """[K, D] hidden states -> [K, V] or [K, C]."""
         if self.config.task == "masked_lm":
             return F.linear(self.norm(F.gelu(self.dense(x_KD))), word_VD, self.bias)
-        rate = self.config.classifier_dropout_prob
-        if self.config.architecture == "modernbert":
+        rate, kind = self.config.classifier_dropout_prob, self.config.architecture
+        if kind == "modernbert":
             x_KD = self.norm(F.gelu(self.dense(x_KD)))
         elif self.config.task in SEQUENCE_TASKS:
-            x_KD = torch.tanh(self.dense(dropout(x_KD, rate, self.training)))
+            x_KD = self.dense(dropout(x_KD, rate if kind in ROBERTAS else 0.0, self.training))
+            x_KD = torch.relu(x_KD) if kind == "distilbert" else torch.tanh(x_KD)
         return self.classifier(dropout(x_KD, rate, self.training))
 
 

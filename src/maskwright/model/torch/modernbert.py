@@ -1,8 +1,8 @@
 """ModernBERT (Warner et al. 2024) in torch, on one page.
 
 Rotary positions (Su et al. 2021), LayerNorm before each sub-layer, a gated inner layer (GeGLU, Shazeer 2020), no biases
-except the head's (`heads.py`), which runs on the predicted positions only. Every layer attends to the full segment:
-ModernBERT's local layers are for rows of thousands of tokens.
+except the head's (`heads.py`), which runs on the predicted positions only. Every n-th layer attends to the full
+segment, the others to tokens nearby (`ModelConfig.local_attention`), with rotary positions of another base.
 
 M rows, T tokens, D width, H heads, h width of a head, F inner width, K predicted positions, V vocabulary (padded).
 """
@@ -12,15 +12,18 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import CuSeqlens, attention, visible
+from maskwright.model.torch.attention import Banded, CuSeqlens, attention, visible, visible_nearby
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import look_up, unset_table
 from maskwright.model.torch.heads import Head
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each [M, 1, T, h / 2]."""
+View = tuple[Rotation, Tensor | Banded | CuSeqlens | None]
+"""Rotary positions, and who may see whom."""
 
 
 class Layer(nn.Module):
@@ -35,11 +38,9 @@ class Layer(nn.Module):
         self.qkv, self.out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
         self.up, self.down = nn.Linear(D, 2 * inner, bias=False), nn.Linear(inner, D, bias=False)
 
-    def forward(
-        self, x_MTD: Tensor, rotation: Rotation, mask: Tensor | CuSeqlens | None, only: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x_MTD: Tensor, view: View, only: Tensor | None = None) -> Tensor:
         """`only` [K]: the result is [K, D], and what follows attention is computed for those positions alone."""
-        M, T, D = x_MTD.shape
+        (M, T, D), (rotation, mask) = x_MTD.shape, view
         p = self.attention_dropout if self.training else 0.0
         qk, v = (
             self.qkv(self.norm1(x_MTD)).view(M, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).split((2, 1))
@@ -65,6 +66,8 @@ class ModernBert(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.recompute = False
+        """Whether layers compute their activations again in the backward pass instead of keeping them."""
         D, eps = config.hidden_size, config.layer_norm_eps
         self.word = unset_table(config.padded_vocab_size, D)
         self.norm = nn.LayerNorm(D, eps, bias=False)
@@ -72,10 +75,20 @@ class ModernBert(nn.Module):
         self.final_norm = nn.LayerNorm(D, eps, bias=False)
         self.head = Head(config)
 
-    def rotation(self, position_ids: Tensor, dtype: torch.dtype) -> Rotation:
+    def views(self, position_ids: Tensor, segments: Tensor | CuSeqlens, dtype: torch.dtype) -> list[View]:
+        """One for each layer: all that attend to everything share one, and all local ones another."""
+        config = self.config
+        everywhere: View = self.rotation(position_ids, config.rope_theta, dtype), visible(segments, dtype)
+        if not config.local_layers:
+            return [everywhere] * config.num_hidden_layers
+        rotation = self.rotation(position_ids, config.local_rope_theta, dtype)
+        nearby: View = rotation, visible_nearby(segments, dtype, config.window)
+        return [nearby if config.is_local(number) else everywhere for number in range(config.num_hidden_layers)]
+
+    def rotation(self, position_ids: Tensor, theta: float, dtype: torch.dtype) -> Rotation:
         h = self.config.hidden_size // self.config.num_attention_heads
         # In fp32, for each position once: bf16 cannot count beyond 256.
-        speeds = self.config.rope_theta ** (-torch.arange(0, h, 2, device=position_ids.device) / h)
+        speeds = theta ** (-torch.arange(0, h, 2, device=position_ids.device) / h)
         angles = torch.arange(position_ids.shape[1], device=position_ids.device)[:, None] * speeds
         cos, sin = (F.embedding(position_ids, table.to(dtype))[:, None] for table in (angles.cos(), angles.sin()))
         return cos, sin
@@ -87,11 +100,10 @@ class ModernBert(nn.Module):
 
         `only` [K]: [K, D] of those positions of the flattened rows."""
         x_MTD = dropout(self.norm(look_up(self.word.weight, input_ids)), self.config.hidden_dropout_prob, self.training)
-        mask = visible(segments, x_MTD.dtype)
-        rotation = self.rotation(position_ids, x_MTD.dtype)
-        for layer in self.layers[:-1]:
-            x_MTD = layer(x_MTD, rotation, mask)
-        return self.final_norm(self.layers[-1](x_MTD, rotation, mask, only))
+        *views, last = self.views(position_ids, segments, x_MTD.dtype)
+        for layer, view in zip(self.layers[:-1], views, strict=True):
+            x_MTD = checkpoint(layer, x_MTD, view, use_reentrant=False) if self.recompute else layer(x_MTD, view)
+        return self.final_norm(self.layers[-1](x_MTD, last, only))
 
     def forward(
         self,

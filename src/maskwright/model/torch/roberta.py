@@ -1,7 +1,8 @@
-"""RoBERTa (Liu et al. 2019) in torch, on one page.
+"""RoBERTa (Liu et al. 2019) in torch, on one page; and XLM-RoBERTa, CamemBERT, BERT and DistilBERT, whose encoders are
+the same but for the row of the first position and for token types, which DistilBERT has none of.
 
-Learned positions from 2, post-LayerNorm, exact GELU. Query, key and value are one matrix. The head (`heads.py`) runs on
-the predicted positions only. This file is architecture only: precision, device and parallelism come from outside.
+Learned positions, post-LayerNorm, exact GELU. Query, key and value are one matrix. The head (`heads.py`) runs on the
+predicted positions only. This file is architecture only: precision, device and parallelism come from outside.
 
 M rows, T tokens, D width, H heads, h width of a head, K predicted positions, V vocabulary (padded to a multiple of 64).
 """
@@ -10,8 +11,9 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from maskwright.model.config import POSITION_OFFSET, ModelConfig
+from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import look_up, unset_table
@@ -45,10 +47,13 @@ class Roberta(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.recompute = False
+        """Whether layers compute their activations again in the backward pass instead of keeping them."""
         D = config.hidden_size
         self.word = unset_table(config.padded_vocab_size, D)
         self.position = unset_table(config.max_position_embeddings, D)
-        self.token_type = unset_table(config.type_vocab_size, D)
+        if config.type_vocab_size:
+            self.token_type = unset_table(config.type_vocab_size, D)
         self.norm = nn.LayerNorm(D, config.layer_norm_eps)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.head = Head(config)
@@ -59,12 +64,14 @@ class Roberta(nn.Module):
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their `CuSeqlens`.
 
         `only` [K]: [K, D] of those positions of the flattened rows."""
-        position_PD = self.position.weight + self.token_type.weight[0]
-        x_MTD = self.norm(look_up(self.word.weight, input_ids) + look_up(position_PD, position_ids + POSITION_OFFSET))
+        position_PD, first = self.position.weight, self.config.position_offset
+        if self.config.type_vocab_size:
+            position_PD = position_PD + self.token_type.weight[0]
+        x_MTD = self.norm(look_up(self.word.weight, input_ids) + look_up(position_PD, position_ids + first))
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
         mask = visible(segments, x_MTD.dtype)
         for layer in self.layers[:-1]:
-            x_MTD = layer(x_MTD, mask)
+            x_MTD = checkpoint(layer, x_MTD, mask, use_reentrant=False) if self.recompute else layer(x_MTD, mask)
         return self.layers[-1](x_MTD, mask, only)
 
     def forward(

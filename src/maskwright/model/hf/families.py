@@ -1,0 +1,107 @@
+"""How each family of encoders writes its shape and its classes in `transformers`: keys of `config.json`, the values
+that they have when left out, and names of classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from maskwright.model.config import Architecture
+
+SAME_KEYS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+    *("max_position_embeddings", "initializer_range", "pad_token_id"),
+)
+"""Fields of `ModelConfig` that every family but distilbert has under their own names."""
+BERT_KEYS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size")
+
+
+@dataclass(frozen=True)
+class Family:
+    title: str
+    """The name that people write."""
+    class_begins: str
+    """How the names of its classes begin."""
+    defaults: dict[str, Any]
+    """Values, under the names of `ModelConfig`, of keys that config.json leaves out."""
+    needs: dict[str, Any]
+    """Our model computes the same only if these keys have these values or are left out."""
+    keys: dict[str, str]
+    """Names of `ModelConfig` -> keys of config.json."""
+    fixed: dict[str, Any] = field(default_factory=dict)
+    """Fields of `ModelConfig` that the family has no key for."""
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+_BERT_NEEDS = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+_BERT_DEFAULTS = {
+    "layer_norm_eps": 1e-12,
+    "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+    "pad_token_id": 0,
+}
+_ROBERTA_DEFAULTS = _BERT_DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_IDS = ("bos_token_id", "eos_token_id")
+_ROBERTA_KEYS = _same(*SAME_KEYS, *BERT_KEYS, *_IDS)
+
+FAMILIES: dict[Architecture, Family] = {
+    "roberta": Family("RoBERTa", "Roberta", _ROBERTA_DEFAULTS, _BERT_NEEDS, _ROBERTA_KEYS),
+    "xlm-roberta": Family("XLM-RoBERTa", "XLMRoberta", _ROBERTA_DEFAULTS, _BERT_NEEDS, _ROBERTA_KEYS),
+    "camembert": Family("CamemBERT", "Camembert", _ROBERTA_DEFAULTS, _BERT_NEEDS, _ROBERTA_KEYS),
+    "bert": Family("BERT", "Bert", _BERT_DEFAULTS, _BERT_NEEDS, _same(*SAME_KEYS, *BERT_KEYS)),
+    "distilbert": Family(
+        "DistilBERT",
+        "DistilBert",
+        {
+            "initializer_range": 0.02,
+            "pad_token_id": 0,
+            "hidden_dropout_prob": 0.1,
+            "attention_probs_dropout_prob": 0.1,
+        },
+        {"activation": "gelu", "sinusoidal_pos_embds": False},
+        {
+            **_same("vocab_size", "max_position_embeddings", "initializer_range", "pad_token_id"),
+            "hidden_size": "dim",
+            "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "intermediate_size": "hidden_dim",
+            "hidden_dropout_prob": "dropout",
+            "attention_probs_dropout_prob": "attention_dropout",
+        },
+        {"layer_norm_eps": 1e-12, "type_vocab_size": 0},
+    ),
+    "modernbert": Family(
+        "ModernBERT",
+        "ModernBert",
+        {
+            "layer_norm_eps": 1e-5,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "initializer_range": 0.02,
+            "pad_token_id": 50283,
+            "bos_token_id": 50281,
+            "eos_token_id": 50282,
+            "local_attention": 128,
+        },
+        {
+            "hidden_activation": "gelu",
+            "classifier_activation": "gelu",
+            "norm_bias": False,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "classifier_bias": False,
+            "decoder_bias": True,
+        },
+        {
+            **_same(*SAME_KEYS, *_IDS, "local_attention"),
+            "layer_norm_eps": "norm_eps",
+            "attention_probs_dropout_prob": "attention_dropout",
+            "hidden_dropout_prob": "mlp_dropout",
+        },
+    ),
+}

@@ -1,0 +1,153 @@
+"""Which token of a tokenizer begins a row, ends it, pads it, hides a token: read from the tokenizer, never prescribed.
+
+A role is named by `tokenizer_config.json` and `special_tokens_map.json`, else by the template of `tokenizer.json` that
+frames a text (`transformers` puts a text into that template, so a name that contradicts it is refused), else by a
+well-known name among the tokens, which is how `transformers`' own classes have it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.errors import TokenizerError
+
+CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+KEYS = {
+    "bos": ("cls_token", "bos_token"),
+    "pad": ("pad_token",),
+    "eos": ("sep_token", "eos_token"),
+    "unk": ("unk_token",),
+    "mask": ("mask_token",),
+}
+"""What those files call each role, the first one first: rows are `[CLS] … [SEP]` where there are both."""
+WELL_KNOWN = {
+    "bos": ("<s>", "[CLS]", "<cls>", "<bos>"),
+    "pad": ("<pad>", "[PAD]"),
+    "eos": ("</s>", "[SEP]", "<sep>", "<eos>"),
+    "unk": ("<unk>", "[UNK]"),
+    "mask": ("<mask>", "[MASK]"),
+}
+PURPOSE = {"bos": "begins a row", "pad": "fills rows", "eos": "ends a row", "mask": "hides a token"}
+SAVE_AGAIN = "save the folder again with `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`"
+Frame = tuple[str, str]
+
+
+def special_tokens(content: dict[str, Any], tokens: dict[str, int], path: str, folder: str | None) -> dict[str, str]:
+    """{role: token} of a `tokenizer.json`'s `content`, of which only `unk` may be absent. Raises `TokenizerError`.
+
+    `tokens`: all of them, with their ids. `folder`: where the files beside it are; None for a file alone.
+    """
+    named = _named(folder) if folder else {}
+    frame = _frame(content.get("post_processor"), tokens, path)
+    added = {token["content"] for token in content.get("added_tokens") or []}
+    found = {}
+    for role, keys in KEYS.items():
+        names = [named[key] for key in keys if key in named]
+        in_template = frame[("bos", "eos").index(role)] if frame and role in ("bos", "eos") else None
+        if in_template is not None and names and in_template not in names:
+            what = f"its template puts {in_template} where {keys[0]} says {names[0]}"
+            fix = "make tokenizer_config.json and the post_processor of tokenizer.json agree"
+            raise TokenizerError(what, where=path, fix=fix)
+        token = in_template or (names[0] if names else _well_known(role, tokens, added, path))
+        if token is not None and token not in tokens:
+            raise TokenizerError(f"its {keys[0]} {token} is not in the vocabulary", where=path, fix=SAVE_AGAIN)
+        if token is not None:
+            found[role] = token
+        elif role != "unk":
+            raise _missing(role, path)
+    if shared := [role for role, token in found.items() if token == found["mask"] and role != "mask"]:
+        what = f"its mask_token {found['mask']} is its {KEYS[shared[0]][0]} too"
+        raise TokenizerError(what, where=path, fix="name a token of its own in tokenizer_config.json")
+    return found
+
+
+def _missing(role: str, path: str) -> TokenizerError:
+    key = KEYS[role][0]
+    fix = (
+        f'add one with `tokenizer = AutoTokenizer.from_pretrained(FOLDER); tokenizer.add_special_tokens({{"{key}": '
+        f'"{WELL_KNOWN[role][0]}"}}); tokenizer.save_pretrained(FOLDER)`, or name it in tokenizer_config.json; a model '
+        "that has no row for it grows by `model.resize_token_embeddings(len(tokenizer))`"
+    )
+    return TokenizerError(f"has no {key}, which {PURPOSE[role]}", where=path, fix=fix)
+
+
+def _well_known(role: str, tokens: dict[str, int], added: set[str], path: str) -> str | None:
+    """Added tokens go first: Gemma's vocabulary has `<s>` and `</s>` too, for HTML."""
+    known = [name for name in WELL_KNOWN[role] if name in tokens]
+    names = [name for name in known if name in added] or known
+    if len(names) > 1 and role != "unk":  # of which the model says its own
+        fix = f'name it in tokenizer_config.json: {{"{KEYS[role][0]}": "{names[0]}"}}'
+        raise TokenizerError(f"has {' and '.join(names)} for one role", where=path, fix=fix)
+    return names[0] if names else None
+
+
+def _named(folder: str) -> dict[str, str]:
+    """What the files beside `tokenizer.json` say of the keys in `KEYS`. Raises `TokenizerError` if they disagree."""
+    found: dict[str, str] = {}
+    for name in CONFIG_FILES:
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path):
+            continue
+        content = storage.read_json(path)
+        if not isinstance(content, dict):
+            raise TokenizerError("is not a JSON object", where=path, fix=SAVE_AGAIN)
+        for key in (key for keys in KEYS.values() for key in keys):
+            value = content.get(key)
+            token = value.get("content") if isinstance(value, dict) else value
+            if token is None:
+                continue
+            if not isinstance(token, str):
+                raise TokenizerError(f"{key} is not a token", where=path, fix=SAVE_AGAIN)
+            if found.setdefault(key, token) != token:
+                what = f"{key} is {token} here and {found[key]} in {CONFIG_FILES[0]}"
+                raise TokenizerError(what, where=path, fix="make the two files agree")
+    return found
+
+
+def _frame(post_processor: Any, tokens: dict[str, int], path: str) -> Frame | None:
+    """The tokens that the template puts before and after a single text; None where there is no template."""
+    try:
+        around = _around(post_processor)
+        known = [one is None or tokens.get(one[0]) == one[1] for one in around]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
+        raise TokenizerError("has a post_processor that cannot be read", where=path, fix=SAVE_AGAIN) from None
+    if not around:
+        return None
+    place = around.index(None) if None in around else 0
+    before, after = around[:place], around[place + 1 :]
+    if len(before) != 1 or len(after) != 1 or before[0] is None or after[0] is None:
+        shown = " ".join("TEXT" if one is None else one[0] for one in around)
+        what = f"its template makes '{shown}' of a text, and not one token before and one after it"
+        fix = (
+            "set a template with `tokenizers.processors.TemplateProcessing` as `tokenizer.backend_tokenizer."
+            "post_processor`, and save the folder again"
+        )
+        raise TokenizerError(what, where=path, fix=fix)
+    for (token, index), right in ((before[0], known[0]), (after[0], known[-1])):
+        if not right:
+            what = f"its template says that {token} is id {index}, its vocabulary has {tokens.get(token, 'none')}"
+            raise TokenizerError(what, where=path, fix=SAVE_AGAIN)
+    return before[0][0], after[0][0]
+
+
+def _around(step: Any) -> list[tuple[str, int] | None]:
+    """(token, id) of each special token that a post-processor puts around a single text, which is None itself. Empty
+    where it adds none."""
+    kind = step.get("type") if isinstance(step, dict) else None
+    if kind == "Sequence":
+        return next((found for part in step["processors"] if (found := _around(part))), [])
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        (begin, first), (end, last) = step["cls"], step["sep"]
+        return [(begin, first), None, (end, last)]
+    if kind != "TemplateProcessing":
+        return []
+    around: list[tuple[str, int] | None] = []
+    for part in step["single"]:
+        if "SpecialToken" not in part:
+            around.append(None)
+        else:
+            token = step["special_tokens"][part["SpecialToken"]["id"]]
+            around += zip(token["tokens"], token["ids"], strict=True)
+    return around if any(around) else []

@@ -1,0 +1,422 @@
+"""Tokenizers of every kind that public encoders have: what is read from their files, words, ids as `transformers` gives
+them, stores and masks."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from conftest import SHARED, small_config
+from safetensors.numpy import save_file
+from tokenizer_kinds import KINDS, TRAINED, train
+
+from maskwright.core.errors import InputError, TokenizerError
+from maskwright.data.encode import encode_documents
+from maskwright.data.loader import Loader
+from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.labels.encode import open_tokenizer
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.initial import initial_parameters
+from maskwright.tasks.export import export
+from maskwright.tasks.fill import fill
+from maskwright.tasks.models import load_model
+from maskwright.text.document import Document
+from maskwright.text.encoder import ODD_TEXTS, TokenizersEncoder, open_encoder
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import FILES, copy_tokenizer, inspect_tokenizer, load_tokenizer, train_tokenizer
+from maskwright.text.vocabulary import read_vocabulary
+
+Folder = Callable[[str], str]
+# (kind, begin and end of a row, ids of bos, pad, eos, unk; mask)
+EXPECTED = {
+    "roberta": ("byte_level_bpe", "<s>", "</s>", (0, 1, 2, 3), "<mask>"),
+    "modernbert": ("byte_level_bpe", "[CLS]", "[SEP]", (1, 3, 2, 0), "[MASK]"),
+    "bert": ("wordpiece", "[CLS]", "[SEP]", (2, 0, 3, 1), "[MASK]"),
+    "bert-uncased": ("wordpiece", "[CLS]", "[SEP]", (2, 0, 3, 1), "[MASK]"),
+    "xlm-roberta": ("unigram", "<s>", "</s>", (0, 1, 2, 3), "<mask>"),
+    "camembert": ("unigram", "<s>", "</s>", (4, 1, 5, 3), "<mask>"),
+    "gemma": ("sentencepiece_bpe", "<bos>", "<eos>", (2, 0, 1, 3), "<mask>"),
+    "llama": ("sentencepiece_bpe", "<bos>", "<eos>", (2, 0, 1, 3), "<mask>"),
+}
+
+
+def changed(source: str, folder: Path, change: Callable[[dict[str, Any]], Any], name: str = "tokenizer.json") -> str:
+    """A copy of a tokenizer folder with one of its files changed."""
+    shutil.copytree(source, folder)
+    path = folder / name
+    content = json.loads(path.read_text()) if path.exists() else {}
+    change(content)
+    path.write_text(json.dumps(content))
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_roles_are_read_and_rows_are_those_of_transformers(kind: str, tokenizer_of: Folder) -> None:
+    folder = tokenizer_of(kind)
+    found, auto = read_vocabulary(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    name, begin, end, ids, mask = EXPECTED[kind]
+    assert (found.kind, found.mask_token) == (name, mask)
+    assert (found.bos, found.pad, found.eos, found.unk) == ids
+    assert (found.mask, found.size) == (auto.mask_token_id, len(auto))
+    assert (found.bos, found.eos) == tuple(auto.convert_tokens_to_ids([begin, end]))
+    own = load_tokenizer(folder, special_tokens_are_text=False)
+    for text in [*ODD_TEXTS, f"a {mask} here, and{mask}there", ""]:
+        framed = [found.bos, *own.encode(text, add_special_tokens=False).ids, found.eos]
+        assert auto(text)["input_ids"] == framed, text
+
+
+@pytest.mark.parametrize(
+    "name, first",
+    [
+        ("CamembertTokenizer", ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]),
+        ("DebertaV2Tokenizer", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
+        ("AlbertTokenizer", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]),
+    ],
+)
+def test_folders_of_other_classes(name: str, first: list[str], tokenizer_of: Folder, tmp_path: Path) -> None:
+    content = json.loads(Path(tokenizer_of("xlm-roberta"), "tokenizer.json").read_text())
+    pieces = [(token, 0.0) for token in first] + [tuple(pair) for pair in content["model"]["vocab"][4:]]
+    getattr(transformers, name)(vocab=pieces).save_pretrained(tmp_path)
+    found, auto = read_vocabulary(str(tmp_path)), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    own = load_tokenizer(str(tmp_path), special_tokens_are_text=False)
+    for text in [*ODD_TEXTS, f"a {found.mask_token} here"]:
+        assert auto(text)["input_ids"] == [found.bos, *own.encode(text, add_special_tokens=False).ids, found.eos]
+    ids = (auto.cls_token_id, auto.pad_token_id, auto.sep_token_id, auto.unk_token_id, auto.mask_token_id)
+    assert (found.bos, found.pad, found.eos, found.unk, found.mask) == ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_text_becomes_a_special_token(kind: str, tokenizer_of: Folder) -> None:
+    found, own = read_vocabulary(tokenizer_of(kind)), load_tokenizer(tokenizer_of(kind), special_tokens_are_text=True)
+    plain = load_tokenizer(tokenizer_of(kind), special_tokens_are_text=False)
+    for text in [*ODD_TEXTS, "see <s>html</s> and [MASK] or<mask><pad>"]:
+        assert not set(own.encode(text, add_special_tokens=False).ids) & (found.special - {found.unk}), text
+    text = "The fox saw the garden, and then it rained."
+    assert own.encode(text, add_special_tokens=False).ids == plain.encode(text, add_special_tokens=False).ids
+
+
+def real_texts() -> list[str]:
+    if not SHARED.exists():
+        pytest.skip("shared/data, real text, is not here")
+    text = (SHARED / "wikitext2" / "valid.txt").read_text()[:200_000]
+    return [line.strip() for line in text.split("\n") if line.strip() and "<unk>" not in line]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_are_those_of_word_ids(kind: str, tokenizer_of: Folder) -> None:
+    """The same words for WordPiece and where ▁ is split off; coarser ones for byte-level BPE, whose word has the
+    punctuation behind it; finer ones for Gemma's and Llama's, to which a whole text is one word."""
+    folder = tokenizer_of(kind)
+    found, auto = read_vocabulary(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    starts = np.array(found.word_start)
+    words = same = 0
+    for text in real_texts():
+        encoding = auto(text, add_special_tokens=False)
+        ids, of_word = np.array(encoding["input_ids"]), np.array(encoding.word_ids())
+        theirs = np.append(True, of_word[1:] != of_word[:-1])
+        ours = starts[ids]
+        ours[0] = True
+        words, same = words + len(ids), same + int((ours == theirs).sum())
+        if found.kind == "byte_level_bpe":
+            assert not (ours & ~theirs).any(), text
+        elif found.kind == "sentencepiece_bpe":
+            assert len(set(of_word)) == 1
+            assert ours.sum() == len(text.split()), text
+        else:
+            assert np.array_equal(ours, theirs), text
+    assert words > 5_000
+    if found.kind == "byte_level_bpe":
+        assert 0.9 < same / words < 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sentences_have_the_ids_of_their_document(kind: str, tokenizer_of: Folder) -> None:
+    folder = tokenizer_of(kind)
+    encoder, _ = open_encoder(folder)
+    lengths = np.array(read_vocabulary(folder).byte_length, np.int32)
+    texts = [
+        Document(("The fox saw the garden.", "“Größe”, e\u0301 and 東京.", "A  dog?", "x"), True, "f", 1),
+        Document(("Many letters.", "(Nobody)", "\u200b", "The river crossed blue paper."), True, "f", 2),
+    ]
+    own = load_tokenizer(folder, special_tokens_are_text=True)
+    for one in (encoder, TokenizersEncoder(folder)):
+        encoded = encode_documents(one, texts, lengths)
+        whole = [own.encode(document.text, add_special_tokens=False).ids for document in texts]
+        assert encoded.ids.tolist() == whole[0] + whole[1]
+        assert encoded.document_sizes.tolist() == [len(ids) for ids in whole]
+        assert len(encoded.sentence_sizes) == 8 and encoded.sentence_sizes.sum() == len(encoded.ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_store_and_masks(kind: str, corpus: Path, tokenizer_of: Folder, tmp_path: Path) -> None:
+    folder, location = tokenizer_of(kind), str(tmp_path / "store")
+    ready = prepare(Sources([str(corpus)], layout="sentences"), folder, location, PrepareOptions(valid_fraction=0.1))
+    auto, found = transformers.AutoTokenizer.from_pretrained(folder), ready.vocabulary
+    split = ready.split("train")
+    first = split.gather(np.array([0]), split.document_ends[:1]).tolist()
+    text = " ".join(corpus.read_text().split("\n\n")[0].split("\n"))
+    assert first == auto(text, add_special_tokens=False)["input_ids"]
+    assert auto(text)["input_ids"] == [found.bos, *first, found.eos]
+
+    masking = {"kind": "whole_word", "rate": 0.3, "mask_share": 1.0, "random_share": 0.0}
+    config = small_config(location, masking=masking)
+    loader = Loader(config, ready)
+    starts, special = np.array(found.word_start), np.array(sorted(found.special))
+    together: list[bool] = []
+    for batch in (batch for step in range(8) for batch in loader.batches(step)):
+        ids, predicted = batch.input_ids.ravel().copy(), batch.predict_index[batch.weights > 0]
+        assert (ids[predicted] == found.mask).all()
+        hidden = np.zeros(ids.size, bool)
+        hidden[predicted] = True
+        ids[predicted] = batch.labels[batch.weights > 0]
+        begins = batch.position_ids.ravel() == 0
+        used = batch.segment_ids.ravel() > 0
+        assert (ids[begins & used] == found.bos).all() and (ids[~used] == found.pad).all()
+        assert not np.isin(ids[predicted], special).any()
+        # A piece that continues a word is hidden if the piece before it is; words of more than 8 pieces are cut.
+        inside = ~starts[ids] & ~np.isin(ids, special) & used
+        inside[1:] &= ~np.isin(ids[:-1], special)
+        places = np.flatnonzero(inside)
+        together += (hidden[places] == hidden[places - 1]).tolist()
+    assert len(together) > 10 and np.mean(together) > 0.97
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "bert", "xlm-roberta", "camembert", "gemma"])
+def test_fingerprint_sees_what_decides_ids(kind: str, tokenizer_of: Folder, tmp_path: Path) -> None:
+    folder = tokenizer_of(kind)
+    own = read_vocabulary(folder).fingerprint
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "same")
+    assert read_vocabulary(str(tmp_path / "same")).fingerprint == own
+
+    def lower(content: dict[str, Any]) -> None:
+        own = [content["normalizer"]] if kind == "gemma" else []
+        content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}
+
+    def scores(content: dict[str, Any]) -> None:
+        content["model"]["vocab"][-1][1] -= 0.5
+
+    def model(**values: Any) -> Callable[[dict[str, Any]], None]:
+        return lambda content: content["model"].update(values)
+
+    changes = {"lower": lower}
+    if kind in ("xlm-roberta", "camembert"):
+        changes |= {"scores": scores, "unk": model(unk_id=2), "bytes": model(byte_fallback=True)}
+    elif kind == "bert":
+        changes |= {"longest": model(max_input_chars_per_word=50), "unk": model(unk_token="[PAD]")}
+    elif kind == "gemma":
+        changes |= {"bytes": model(byte_fallback=False), "fuse": model(fuse_unk=False)}
+    prints = {
+        own,
+        *(read_vocabulary(changed(folder, tmp_path / name, one)).fingerprint for name, one in changes.items()),
+    }
+    assert len(prints) == len(changes) + 1
+
+
+def test_fingerprints_of_byte_level_bpe_are_what_they_were(tokenizer: str) -> None:
+    """A token store of an earlier version is read only if they stay."""
+    fingerprint = "4c4a0535f070cc08b555ea060ade87511b4e3e6e3263f7f02c9b448c7c568104"
+    assert read_vocabulary(tokenizer).fingerprint == fingerprint
+    if SHARED.exists():
+        real = read_vocabulary(str(SHARED / "roberta-local-50265")).fingerprint
+        assert real == "bbbab03e27c79f6304720191e6fd0a599017d515105c9683ee0c07dd2ad82ff8"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TRAINED if kind != "roberta"])
+def test_training_is_repeatable(kind: str, corpus: Path, tokenizer_of: Folder, tmp_path: Path) -> None:
+    folder = tokenizer_of(kind)
+    train(kind, corpus, str(tmp_path / "again"))
+    for path in Path(folder).iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
+    auto = transformers.AutoTokenizer.from_pretrained(folder)
+    assert type(auto).__name__ == {"wordpiece": "BertTokenizer", "unigram": "XLMRobertaTokenizer"}[TRAINED[kind]]
+    if kind == "bert-uncased":
+        assert auto.tokenize("THE Fóx") == auto.tokenize("the fox")
+
+
+def test_vocab_txt_is_the_vocabulary(tokenizer_of: Folder) -> None:
+    """`transformers` makes the same tokenizer of it alone."""
+    folder = tokenizer_of("bert")
+    lines = Path(folder, "vocab.txt").read_text().split("\n")
+    assert lines[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    alone = transformers.BertTokenizer(vocab=str(Path(folder, "vocab.txt")), do_lower_case=False)
+    text = "The Fox saw 12 stones!"
+    assert alone(text)["input_ids"] == transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+
+
+def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
+    sources = Sources([str(corpus)])
+    with pytest.raises(InputError, match="--lowercase is not for --kind unigram"):
+        train_tokenizer(sources, str(tmp_path / "t"), kind="unigram", lowercase=True)
+    (tmp_path / "many.txt").write_text(" ".join(chr(code) * 2 for code in range(0x4E00, 0x5000)))
+    many = Sources([str(tmp_path / "many.txt")])
+    with pytest.raises(InputError, match="--vocab-size 300: .*all chars"):
+        train_tokenizer(many, str(tmp_path / "t"), kind="unigram", vocab_size=300)
+    assert not (tmp_path / "t").exists()
+    train_tokenizer(many, str(tmp_path / "w"), kind="wordpiece", vocab_size=300)
+    assert inspect_tokenizer(str(tmp_path / "w"), many).unknown_tokens > 0
+
+
+# ---- roles ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_bare_file_has_its_roles_from_template_and_names(tokenizer_of: Folder, tmp_path: Path) -> None:
+    for kind in KINDS:
+        shutil.copyfile(Path(tokenizer_of(kind), "tokenizer.json"), tmp_path / "tokenizer.json")
+        for location in (tmp_path, tmp_path / "tokenizer.json"):
+            assert read_vocabulary(str(location)) == read_vocabulary(tokenizer_of(kind)), kind
+
+
+def test_older_files_do_not_name_the_kind(tokenizer_of: Folder, tmp_path: Path) -> None:
+    for kind in KINDS:
+        folder = changed(tokenizer_of(kind), tmp_path / kind, lambda content: content["model"].pop("type"))
+        assert read_vocabulary(folder) == read_vocabulary(tokenizer_of(kind)), kind
+        ids = [
+            load_tokenizer(one, special_tokens_are_text=True).encode("The fox.").ids
+            for one in (folder, tokenizer_of(kind))
+        ]
+        assert ids[0] == ids[1]
+
+
+def test_all_files_of_a_folder_are_copied(tokenizer_of: Folder, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(tokenizer_of("bert"), source)
+    (source / "chat_template.jinja").write_text("no")
+    for name in FILES:
+        (source / name).touch()
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copyfile(Path(tokenizer_of("bert"), name), source / name)
+    copy_tokenizer(str(source), str(tmp_path / "copy"))
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {"tokenizer.json", *FILES}
+
+
+def no_mask(content: dict[str, Any]) -> None:
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[MASK]"]
+    del content["model"]["vocab"]["[MASK]"]
+
+
+def no_template(content: dict[str, Any]) -> None:
+    content["post_processor"] = None
+
+
+@pytest.mark.parametrize(
+    "change, name, words",
+    [
+        (lambda c: c.update(mask_token="<blank>"), "special_tokens_map.json", "mask_token is <blank> here and"),
+        (lambda c: c.update(pad_token="[MASK]"), "alone", r"mask_token \[MASK\] is its pad_token too"),
+        (lambda c: c.update(mask_token=7), "tokenizer_config.json", "mask_token is not a token"),
+        (
+            lambda c: c["post_processor"]["special_tokens"]["[SEP]"].update(id="[PAD]", tokens=["[PAD]"], ids=[0]),
+            "tokenizer.json",
+            r"template puts \[PAD\] where sep_token says \[SEP\]",
+        ),
+        (lambda c: c["post_processor"]["single"].pop(), "tokenizer.json", "its template makes '.CLS. TEXT' of a text"),
+        (lambda c: c["post_processor"].update(special_tokens={}), "tokenizer.json", "post_processor that cannot be"),
+        (
+            lambda c: c["post_processor"]["special_tokens"]["[CLS]"].update(ids=[7]),
+            "tokenizer.json",
+            r"template says that \[CLS\] is id 7",
+        ),
+        (
+            lambda c: c["model"].update(unk_token="<nope>"),
+            "tokenizer.json",
+            "unk_token <nope> is not in the vocabulary",
+        ),
+        (lambda c: c["model"]["vocab"].update(x=2**40), "tokenizer.json", "an id that is not a small whole number"),
+        (lambda c: c["model"].update(type="WordLevel"), "tokenizer.json", "is a WordLevel tokenizer"),
+    ],
+)
+def test_contradictions_are_named(
+    change: Callable[[dict[str, Any]], Any], name: str, words: str, tokenizer_of: Folder, tmp_path: Path
+) -> None:
+    folder = changed(tokenizer_of("bert"), tmp_path / "t", change, "tokenizer_config.json" if name == "alone" else name)
+    if name == "alone":
+        (tmp_path / "t" / "special_tokens_map.json").unlink()
+    with pytest.raises(TokenizerError, match=words):
+        read_vocabulary(folder)
+
+
+def test_a_missing_mask_token_comes_with_the_line_that_adds_one(tokenizer_of: Folder, tmp_path: Path) -> None:
+    folder = changed(tokenizer_of("bert"), tmp_path / "t", no_mask)
+    with pytest.raises(TokenizerError, match=r"mask_token \[MASK\] is not in the vocabulary.*save_pretrained"):
+        read_vocabulary(folder)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / "t" / name).unlink()
+    with pytest.raises(TokenizerError, match="has no mask_token, which hides a token") as error:
+        read_vocabulary(folder)
+    line = str(error.value).split("`")[1]
+    exec(line, {"AutoTokenizer": transformers.PreTrainedTokenizerFast, "FOLDER": folder})
+    added = read_vocabulary(folder)
+    assert (added.mask_token, added.mask) == ("<mask>", added.size - 1)
+
+
+def test_two_names_for_one_role_have_to_be_told_apart(tokenizer_of: Folder, tmp_path: Path) -> None:
+    def another(content: dict[str, Any]) -> None:
+        index = len(content["model"]["vocab"])
+        content["added_tokens"].append({"id": index, "content": "<mask>", "special": True})
+
+    folder = changed(tokenizer_of("bert"), tmp_path / "t", another)
+    assert read_vocabulary(folder).mask_token == "[MASK]"  # its files say so
+    with pytest.raises(TokenizerError, match=r"has <mask> and \[MASK\] for one role.*tokenizer_config.json"):
+        read_vocabulary(str(tmp_path / "t" / "tokenizer.json"))
+
+
+def test_a_tokenizer_without_unk(tokenizer: str, corpus: Path, tmp_path: Path) -> None:
+    """As GPT-2's kind has it: every byte can be spelt."""
+
+    def without(content: dict[str, Any]) -> None:
+        content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<unk>"]
+        content["model"]["vocab"]["Ġq"] = content["model"]["vocab"].pop("<unk>")
+
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copytree(tokenizer, tmp_path / name)
+    folder = changed(tokenizer, tmp_path / "t", without)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / "t" / name).unlink()
+    assert read_vocabulary(folder).unk is None
+    result = inspect_tokenizer(folder, Sources([str(corpus)], layout="sentences"))
+    assert result.unknown_tokens == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_without_a_template_are_those_of_the_kind(kind: str, tokenizer_of: Folder, tmp_path: Path) -> None:
+    auto = transformers.AutoTokenizer.from_pretrained(tokenizer_of(kind))
+    folder = changed(tokenizer_of(kind), tmp_path / "t", no_template)
+    for location in (tokenizer_of(kind), folder):
+        own = open_tokenizer(location)
+        assert own.encode("The fox", "a garden").ids == auto("The fox", "a garden")["input_ids"]
+        assert own.encode("The fox").ids == auto("The fox")["input_ids"]
+
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "bert-uncased", "camembert", "gemma"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, tmp_path: Path) -> None:
+    """`bare`: of a `tokenizer.json` alone, without a template. The exported folder has what was missing."""
+    found, model = read_vocabulary(tokenizer_of(kind)), tmp_path / "model"
+    source = changed(tokenizer_of(kind), tmp_path / "t", no_template) if bare else tokenizer_of(kind)
+    copy_tokenizer(f"{source}/tokenizer.json" if bare else source, str(model))
+    ids = {"bos_token_id": found.bos, "pad_token_id": found.pad, "eos_token_id": found.eos}
+    shape = ModelConfig(found.size, 32, 2, 2, 64, 64, architecture="modernbert", **ids)
+    save_file(initial_parameters(shape, 0), str(model / "model.safetensors"))
+    (model / "config.json").write_text(json.dumps(to_hf_config(shape)))
+    trained = load_model(str(model))
+    text = f"The {found.mask_token} saw the{found.mask_token}."
+    guesses = fill(trained, text, top=3)
+    assert [len(some) for some in guesses] == [3, 3]
+    with pytest.raises(InputError, match=re.escape(f"write {found.mask_token} where a token")):
+        fill(trained, f"The {'<mask>' if found.mask_token == '[MASK]' else '[MASK]'} saw it.")
+    assert export(trained, str(tmp_path / "exported")) < 1e-4
+    pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "exported"), device="cpu", top_k=found.size)
+    theirs = {guess["token"]: guess["token_str"] for guess in pipeline(f"The {found.mask_token} saw the garden.")}
+    ours = fill(trained, f"The {found.mask_token} saw the garden.", top=found.size)[0]
+    assert [guess.token for guess in ours[:20]] == [name for id, name in theirs.items() if id not in found.special][:20]
