@@ -56,6 +56,7 @@ def find_parent(given: str, *, fresh_optimizer: bool) -> tuple[Lineage, dict[str
         "store_fingerprint": record["store_fingerprint"],
         "digest": record["digest"],
         "seed": record["config"]["seed"],
+        "seq_len": record["config"]["data.seq_len"],
         "tokens": state["counters"]["tokens"],
         "init_from": record["config"].get("model.init_from"),
         "base_weights": record.get("base_weights"),
@@ -147,10 +148,11 @@ def _require_shape(own: dict[str, Any], theirs: dict[str, Any], where: str, base
             raise ConfigError(f"is {value}, but {theirs[name]} in {where}", where=f"model.{name}", fix=fix)
 
 
-def warnings(lineage: Lineage | None, seed: int, store_fingerprint: str) -> list[str]:
-    if lineage is None or (lineage["seed"], lineage["store_fingerprint"]) != (seed, store_fingerprint):
+def warnings(lineage: Lineage | None, config: RunConfig, store_fingerprint: str) -> list[str]:
+    here = {"seed": config.seed, "seq_len": config.data.seq_len, "store_fingerprint": store_fingerprint}
+    if lineage is None or any(lineage[key] != value for key, value in here.items()):
         return []
     return [
-        f"the run reads the text of {lineage['run']} from its beginning again, with the same seed: "
-        f"--set seed={seed + 1} gives another order"
+        f"the run reads the same rows in the same order as {lineage['run']} did from its beginning: "
+        f"--set seed={config.seed + 1} gives another order"
     ]

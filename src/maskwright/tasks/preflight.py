@@ -300,7 +300,7 @@ def muon_rms(config: RunConfig, weight_decay: float) -> float:
 
 
 def _unusual_data(ready: Pretraining) -> list[str]:
-    found = lineages.warnings(ready.lineage, ready.config.seed, ready.store.fingerprint)
+    found = lineages.warnings(ready.lineage, ready.config, ready.store.fingerprint)
     if (epochs := ready.loader.epoch(ready.config.steps)) > MOST_EPOCHS:
         found.append(
             f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
