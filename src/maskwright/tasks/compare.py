@@ -18,10 +18,10 @@ from typing import Any, cast
 
 from maskwright.core import storage
 from maskwright.core.child import Finetuning, SideBySide, last_words
-from maskwright.core.config import flat
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
 from maskwright.core.finetuning import FinetuneConfig, read_finetune_config
+from maskwright.core.settings import flat
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.model.hf.config import to_hf_config
@@ -334,7 +334,7 @@ def with_last_finite_weights(run: FineTuning) -> FineTuning:
     if run.directory.newest_step():
         start = Start(run.start.name, (run.folder,))
     still = ("schedule.epochs=null", "schedule.steps=1", "schedule.warmup_share=null", "schedule.warmup_steps=0")
-    more = (*still, "schedule.kind=linear", "schedule.decay_steps=null")
+    more = (*still, "schedule.kind=linear", "schedule.decay_steps=null", "schedule.power=null")
     return replace(run, start=start, number=0, rate=1e-30, folder=f"{run.folder}-last-finite", more=more)
 
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core import storage
-from maskwright.core.config import flat, refuse_changes
+from maskwright.core.changes import refuse_changes
 from maskwright.core.console import human_bytes, human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, default_row
+from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import Encoded, WordTargets, encode
@@ -93,16 +94,16 @@ class PreparedFinetuning:
     @property
     def flops(self) -> float:
         tokens, pairs = self.train.work(0)
-        return (self.config.schedule.steps or 0) * training_flops(self.model, tokens, pairs, 0.0)
+        return (self.config.steps) * training_flops(self.model, tokens, pairs, 0.0)
 
     def verify(self) -> None:
         """The examples are in memory."""
 
-    def starting_parameters(self) -> Parameters:
+    def starting_state(self) -> TrainState:
         """The encoder's from where the run starts, and a new head, of which all that fits is taken along too."""
         random = initial_parameters(self.model, self.config.seed)
         if self.config.model.init_from is None or self.config.model.weights == "random":
-            return random
+            return TrainState(0, random)
         start = self.start or _start(self.config)  # a run that is continued may have been killed before its first save
         found, same = start.parameters, start.labels == self.dataset.labels
         for name, value in random.items():
@@ -110,7 +111,7 @@ class PreparedFinetuning:
             if name in found and found[name].shape == value.shape and (same or not last):
                 random[name] = found[name]
         say(f"starting from {start.location}")
-        return random
+        return TrainState(0, random)
 
     def base_weights(self) -> dict[str, Any]:
         start = self.start
@@ -148,7 +149,7 @@ class PreparedFinetuning:
         tokens = len(self.train.packer.encoded.ids)
         splits = ", ".join(f"{count:,} {split}" for split, count in sizes.items())
         labels = f", {len(self.dataset.labels)} labels" if self.dataset.labels else ""
-        steps = config.schedule.steps or 0
+        steps = config.steps
         epochs = steps * config.batch.examples / len(self.train.packer.encoded)
         cut = self.train.packer.encoded.cut
         return "\n".join(
@@ -259,7 +260,7 @@ def dry_run(config: FinetuneConfig, location: str) -> PreparedFinetuning:
         refuse_changes(before["config"], flat(config), directory.location, FinetuneConfig)
     else:
         directory.require_fresh()
-        ready.starting_parameters()
+        ready.starting_state()
     return ready
 
 
