@@ -280,6 +280,8 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
     assert status.message == f"no longer improving: the best evaluation is that of step {best}"
 
     stopped_after(last - 1, own, stopped)
+    RunDirectory(str(stopped)).append_metrics({"step": last, "valid_loss": 0.0})  # killed before the save of its best
+    assert load_model(str(stopped)).step == best
     task.pretrain(own, str(stopped))
     require_same(state(run), state(stopped))
     assert metrics(run) == metrics(stopped)

@@ -116,7 +116,8 @@ def load_best(directory: RunDirectory, record: dict[str, Any]) -> tuple[TrainSta
     if pretrained and record["config"].get("evaluation.patience") is None:
         return None
     if pretrained:
-        best = Best(None, lower=True, seen=losses(directory.read_metrics())).step
+        saved = [line for line in directory.read_metrics() if line["step"] <= max(steps, default=0)]
+        best = Best(None, lower=True, seen=losses(saved)).step  # a later evaluation comes again, with its save
     elif os.path.exists(results):
         best = storage.read_json(results).get("step")
     elif steps:
