@@ -305,9 +305,11 @@ class FinetuneConfig(Section):
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return digest(self, LATER_SHAPE | {"schedule.power": None})
+        return digest(self, LATER)
 
 
+LATER = LATER_SHAPE | {"schedule.power": None, "engine.activation_checkpointing": "auto"}
+"""Keys that runs did not always have, and what those without them had: digests and comparisons stay what they were."""
 GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", {})
 
 

@@ -20,7 +20,7 @@ from maskwright.core import storage
 from maskwright.core.child import Finetuning, SideBySide, last_words
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
-from maskwright.core.finetuning import FinetuneConfig, read_finetune_config
+from maskwright.core.finetuning import LATER, FinetuneConfig, read_finetune_config
 from maskwright.core.settings import flat
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
@@ -249,7 +249,7 @@ def record(comparison: Comparison) -> dict[str, Any]:
         found[f"{start.name}.weights"] = [one["sha256"] for one in comparison.tasks[0].starts[start.name]]
     for task in comparison.tasks:
         found[f"{task.name}.examples"] = task.dataset.fingerprint
-        keys = flat(task.config).items()
+        keys = [(key, value) for key, value in flat(task.config).items() if key not in LATER or value != LATER[key]]
         found |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS}
     return cast(dict[str, Any], json.loads(json.dumps(found)))
 

@@ -347,7 +347,11 @@ def compiles(ready: Prepared) -> bool:
 
 def run_flops(config: RunConfig, model: ModelConfig) -> float:
     """Model FLOPs of the whole run if each row is full, and one segment."""
-    steps, seq_len = config.steps, config.data.seq_len
-    tokens = float(steps) * config.rows_per_step * seq_len
-    mean_rate = (config.masking_at(0).rate + config.masking_at(steps - 1).rate) / 2.0  # it moves in a straight line
-    return training_flops(model, tokens, tokens * seq_len, tokens * mean_rate)
+    return config.steps * step_flops(config, model)
+
+
+def step_flops(config: RunConfig, model: ModelConfig) -> float:
+    """Those of an update at the mean masking rate, which moves in a straight line."""
+    masking, tokens = config.masking, float(config.rows_per_step * config.data.seq_len)
+    mean_rate = (masking.rate + (masking.final_rate or masking.rate)) / 2.0
+    return training_flops(model, tokens, tokens * config.data.seq_len, tokens * mean_rate)
