@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -146,7 +147,7 @@ def pairs_are_told_alike(base: str, folder: Path) -> None:
     }
     finetune(build_finetune_config(values, "pairs.yaml"), str(folder / "pairs"))
     model = load_model(str(folder / "pairs"))
-    export(model, str(folder / "judge"))
+    export(model, str(folder / "judge"), onnx=importlib.util.find_spec("onnxruntime") is not None)
     examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(pairs)]
     found, _ = ask(engine_for(model, "cpu"), model, examples, 48)
     words = transformers.AutoTokenizer.from_pretrained(folder / "judge")
