@@ -34,6 +34,8 @@ ROBERTA = ModelConfig(
 SHAPES = {
     "roberta": ROBERTA,
     "modernbert": replace(ROBERTA, architecture="modernbert", max_position_embeddings=32, rope_theta=160_000.0),
+    "xlm-roberta": replace(ROBERTA, architecture="xlm-roberta"),
+    "camembert": replace(ROBERTA, architecture="camembert"),
     "bert": replace(ROBERTA, architecture="bert", max_position_embeddings=32, type_vocab_size=2, pad_token_id=0),
     "distilbert": replace(
         ROBERTA,
