@@ -28,6 +28,7 @@ from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Processes, starting, together
+from maskwright.model.config import recorded_config
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.run.lease import leased
 from maskwright.tasks.changes import history, require_before_decay
@@ -274,7 +275,8 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
         ("dtype", "precision"),
         ("model", "model shape"),
     ):
-        if before[key] != now[key]:
+        then = asdict(recorded_config(before[key], directory.config)) if key == "model" else before[key]
+        if then != now[key]:
             what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
             raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
     _add_what_copies_lack(ready, directory)
