@@ -60,6 +60,7 @@ def test_other_chips_take_other_models(config: Callable[..., RunConfig], slice_:
     run = config(
         **{"model.architecture": kind, "optimizer.kind": "muon", "data.seq_len": 128, "engine.dtype": "bf16"}
         | {"batch.virtual_workers": 16, "model.hidden_dropout": 0.1 if kind == "roberta" else 0.0}
+        | {"model.global_attn_every_n_layers": 2 if kind == "modernbert" else 1}
     )
     result = task.plan(run, slice_, search=False).asked
     assert result.fits and result.compile_seconds > 0.0
