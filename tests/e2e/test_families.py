@@ -15,11 +15,12 @@ import transformers
 from conftest import small_config
 
 from maskwright.core.config import Engine, RunConfig
-from maskwright.core.errors import StoppedEarly
+from maskwright.core.errors import ModelError, StoppedEarly
 from maskwright.core.finetuning import build_finetune_config
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.labels.example import Example
 from maskwright.model.hf.families import FAMILIES
+from maskwright.tasks.embed import vectors
 from maskwright.tasks.evaluate import evaluate
 from maskwright.tasks.export import export
 from maskwright.tasks.fill import fill
@@ -156,3 +157,25 @@ def pairs_are_told_alike(base: str, folder: Path) -> None:
         with torch.no_grad():
             said = theirs(**words(a, b, return_tensors="pt")).logits.softmax(-1)[0]
         assert np.abs(said.numpy() - shares).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["BERT, uncased", "ModernBERT"])
+def test_an_encoder_without_a_head_is_fine_tuned_and_embeds(
+    name: str, tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """As `sentence-transformers` saves it: it has the vectors of its own class, and a fine-tuning begins with it."""
+    architecture, kind, shape = CASES[name]
+    base = save_base(tmp_path / "base", architecture, tokenizer_of(kind), shape)
+    encoder = transformers.AutoModel.from_pretrained(base).eval()
+    encoder.save_pretrained(tmp_path / "bare")
+    words = transformers.AutoTokenizer.from_pretrained(base)
+    words.save_pretrained(tmp_path / "bare")
+    texts = [Example("x", n, text=f"The fox saw {thing}.") for n, thing in enumerate(THINGS)]
+    found, _ = vectors(load_model(str(tmp_path / "bare"), bare=True), texts, 48, "cpu")
+    for one, vector in zip(texts, found, strict=True):
+        with torch.no_grad():
+            said = encoder(**words(one.text, return_tensors="pt")).last_hidden_state[0].mean(0)
+        assert np.abs(said.numpy() - vector).max() < 1e-5
+    pairs_are_told_alike(str(tmp_path / "bare"), tmp_path)
+    with pytest.raises(ModelError, match="is a bare encoder"):
+        load_model(str(tmp_path / "bare"))

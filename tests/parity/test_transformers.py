@@ -278,6 +278,8 @@ def test_an_encoder_with_another_head_or_none_is_read(kind: str, theirs: str, tm
     assert set(found) == named and all(np.array_equal(value, parameters[name]) for name, value in found.items())
     with pytest.raises(ModelError, match="model.new_head=true"):
         read_hf_parameters(str(tmp_path / "other"), config)
+    if theirs == "AutoModel":
+        assert set(read_model_folder(str(tmp_path / "other"), bare=True)[1]) == named
 
 
 def test_bert_is_read_with_what_its_first_folders_hold(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def embed(
 
     if (source is None) != (output is None) or not (source or sentence_transformers):
         raise InputError("nothing to do", fix="give --input and --output, or --sentence-transformers, or all three")
-    trained = load_model(model)
+    trained = load_model(model, bare=sentence_transformers is None)
     if sentence_transformers is not None:
         announce(task.export_for_sentence_transformers(trained, sentence_transformers), sentence_transformers)
     if source is not None and output is not None:

@@ -283,7 +283,7 @@ def random_folders(comparison: Comparison) -> Comparison:
         folder = os.path.join(comparison.folder, RANDOM, f"{number + 1}")
         folders.append(folder)
         if not os.path.exists(os.path.join(folder, "config.json")):  # which is written last
-            model = load_model(location)
+            model = load_model(location, bare=True)
             storage.make_folder(folder)
             weights = initial_parameters(model.config, number)
             write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})

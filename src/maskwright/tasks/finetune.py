@@ -265,7 +265,7 @@ def dry_run(config: FinetuneConfig, location: str) -> PreparedFinetuning:
 
 
 def _start(config: FinetuneConfig) -> TrainedModel:
-    start = load_model(config.model.init_from or "")
+    start = load_model(config.model.init_from or "", bare=True)
     kind, wanted = start.config.task, config.task.kind
     alike = kind in ("masked_lm", wanted) or (kind in SEQUENCE_TASKS and wanted in SEQUENCE_TASKS)
     if not alike:

@@ -58,8 +58,9 @@ class TrainedModel:
         return self.task
 
 
-def load_model(location: str) -> TrainedModel:
-    """Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model."""
+def load_model(location: str, *, bare: bool = False) -> TrainedModel:
+    """Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model. `bare`: an encoder without a
+    head will do; its `parameters` then have none."""
     directory = RunDirectory(location)
     if directory.exists():
         record = directory.read_config()
@@ -77,7 +78,7 @@ def load_model(location: str) -> TrainedModel:
         return replace(found, task=task, max_seq_len=longest, may_be_none=record.get("may_be_none"))
     if not os.path.isdir(location):
         raise InputError("is not a folder", where=location, fix="give a run directory or a Hugging Face folder")
-    config, parameters = read_model_folder(location)
+    config, parameters = read_model_folder(location, bare=bare)
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:
         what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"

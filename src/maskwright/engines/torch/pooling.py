@@ -20,7 +20,8 @@ def mean_pooler(config: ModelConfig, parameters: Parameters, device: str) -> Poo
     """From a batch, whose `predict_index` names one token of each text, to the fp32 mean over all tokens of its
     segment, special ones included: [K, D]. That is the mean pooling of `sentence-transformers`."""
     network = make_network(config, device).eval()
-    assign(dict(network.named_parameters()), parameters, config, NEVER_PREDICTED)
+    encoder = {name: tensor for name, tensor in network.named_parameters() if not name.startswith("head.")}
+    assign(encoder, parameters, config, NEVER_PREDICTED)
 
     @torch.no_grad()
     def pooled(batch: Batch) -> NDArray[np.float32]:

@@ -26,6 +26,7 @@ TIED = {
 }
 OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """What the first BERTs call the numbers of a LayerNorm; transformers renames them too."""
+MASKED_LM_HEADS = ("lm_head.", "cls.predictions.", "vocab_transform.", "head.")
 NEW_HEAD = "; or pretrain with --set model.new_head=true"
 
 
@@ -162,9 +163,11 @@ def _listed(folder: str, index: str) -> list[str]:
     return [os.path.join(folder, name) for name in names]
 
 
-def read_model_folder(folder: str) -> tuple[ModelConfig, Parameters]:
-    """Config and parameters of a Hugging Face folder. Raises `ModelError`."""
+def read_model_folder(folder: str, *, bare: bool = False) -> tuple[ModelConfig, Parameters]:
+    """Config and parameters of a Hugging Face folder. `bare`: one without a head will do. Raises `ModelError`."""
     if not os.path.isdir(folder):
         raise InputError("is not a folder", where=folder, fix="give a run directory or a Hugging Face folder")
     config = read_hf_config(folder)
+    if bare and config.task == "masked_lm" and not any(name.startswith(MASKED_LM_HEADS) for name in _tensors(folder)):
+        return config, read_encoder(folder, config)
     return config, read_hf_parameters(folder, config)
