@@ -20,7 +20,9 @@ def mean_pooler(config: ModelConfig, parameters: Parameters, device: str) -> Poo
     """From a batch, whose `predict_index` names one token of each text, to the fp32 mean over all tokens of its
     segment, special ones included: [K, D]. That is the mean pooling of `sentence-transformers`."""
     network = make_network(config, device).eval()
-    encoder = {name: tensor for name, tensor in network.named_parameters() if not name.startswith("head.")}
+    encoder: dict[str, torch.Tensor] = {
+        name: tensor for name, tensor in network.named_parameters() if not name.startswith("head.")
+    }
     assign(encoder, parameters, config, NEVER_PREDICTED)
 
     @torch.no_grad()
