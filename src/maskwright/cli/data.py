@@ -93,7 +93,9 @@ def tokenizer_inspect(
 @data_app.command("prepare")
 def data_prepare(
     src: SourceFiles,
-    tokenizer: Annotated[str, typer.Option(metavar="PATH", help="Tokenizer folder.")],
+    tokenizer: Annotated[
+        str, typer.Option(metavar="PATH", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.")
+    ],
     to: To,
     valid_fraction: Annotated[
         float,
@@ -121,7 +123,9 @@ def data_prepare(
 ) -> None:
     """Encode documents into a token store. The same command continues after a stop."""
     from maskwright.data.prepare import PrepareOptions, prepare, report
+    from maskwright.tasks.hub import local
 
+    tokenizer = local(tokenizer, weights=False)
     options = PrepareOptions(valid_fraction, keep_duplicates, min_characters, max_characters, shard_tokens)
     ready = prepare(open_sources(src, layout, text_column, on_bad_input), tokenizer, to, options, encoder)
     print_result(report(ready), ready.manifest, as_json)

@@ -99,7 +99,7 @@ class Shape(Section):
 
 class Model(Shape):
     init_from: str | None = None
-    """Hugging Face folder to continue from (safetensors). Its shape replaces the keys above."""
+    """Hugging Face folder to continue from, or hf://OWNER/NAME@REVISION. Its shape replaces the keys above."""
     new_head: bool = False
     """Only with init_from: whether the masked-LM head begins from random weights, for a folder that has another head or
     none."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from maskwright.core.config import RunConfig, flat, refuse_changes
 from maskwright.core.console import human_bytes, human_count, say, warn
 from maskwright.core.errors import ConfigError, ModelError, StoreError
+from maskwright.core.hub import is_hub
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
@@ -20,6 +21,7 @@ from maskwright.model.hf.folder import NEW_HEAD, read_encoder, read_hf_parameter
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import special_ids, with_ids
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import state_bytes
@@ -39,6 +41,8 @@ class Pretraining:
     model: ModelConfig
     store: TokenStore
     loader: Loader
+    base: str | None = None
+    """`model.init_from`, with the commit that a model of the Hub had when the run began."""
     label_smoothing, looked_up = 0.0, None
     details: ClassVar[dict[str, Any]] = {}
 
@@ -59,16 +63,17 @@ class Pretraining:
 
     def starting_parameters(self) -> Parameters:
         """Read from `model.init_from`, or random. Raises `ModelError`."""
-        folder = self.config.model.init_from
-        if folder is None:
+        if self.base is None:
             return initial_parameters(self.model, self.config.seed)
-        parameters = starting_weights(self.config, self.model)
-        say(f"continuing from {folder}")
+        parameters = starting_weights(self.config, self.model, self.base)
+        say(f"continuing from {self.base}")
         return parameters
 
     def base_weights(self) -> dict[str, Any]:
-        folder = self.config.model.init_from
-        return {} if folder is None else {"base_weights": weight_digests(folder)}
+        if self.base is None:
+            return {}
+        commit = {"base": {"location": self.base}} if is_hub(self.base) else {}
+        return {"base_weights": weight_digests(local(self.base)), **commit}
 
     def objective(self) -> MaskedLM:
         return MaskedLM(self.loader, self._validation(), self.model.vocab_size)
@@ -113,14 +118,16 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Pret
     """
     store = TokenStore(config.data.store)
     vocabulary = store.vocabulary
+    init_from = config.model.init_from
+    base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
     if before is not None and config.model.init_from == before["config"].get("model.init_from") is not None:
         model = recorded_config(before["model"], "config.resolved.json")
     elif config.model.init_from is None:
         model = model_config(config.model, vocabulary.size, config.data.seq_len, **special_ids(vocabulary))
     else:
-        model = _continued(config, store)
+        model = _continued(config, store, base or "")
     model = with_ids(model, vocabulary, store.tokenizer_folder)
-    return Pretraining(config, model, store, Loader(config, store))
+    return Pretraining(config, model, store, Loader(config, store), base)
 
 
 def dry_run(config: RunConfig, run: str) -> Pretraining:
@@ -134,22 +141,21 @@ def dry_run(config: RunConfig, run: str) -> Pretraining:
         refuse_changes(before["config"], flat(config), directory.location)
         return ready
     directory.require_fresh()
-    if config.model.init_from is not None:
-        starting_weights(config, ready.model)
+    if ready.base is not None:
+        starting_weights(config, ready.model, ready.base)
     return ready
 
 
-def starting_weights(config: RunConfig, model: ModelConfig) -> Parameters:
-    """Those of the folder that the run continues, with a head of its own if it says so."""
-    folder = config.model.init_from or ""
+def starting_weights(config: RunConfig, model: ModelConfig, base: str) -> Parameters:
+    """Those of the model that the run continues, with a head of its own if it says so."""
+    folder = local(base)
     if not config.model.new_head:
         return read_hf_parameters(folder, model)
     return initial_parameters(model, config.seed) | read_encoder(folder, model)
 
 
-def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
-    folder = config.model.init_from or ""
-    model = continued_model(config, folder)
+def _continued(config: RunConfig, store: TokenStore, base: str) -> ModelConfig:
+    folder, model = local(base), continued_model(config, base)
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         store.require_tokenizer(read_vocabulary(folder), folder)
     if store.vocabulary.size > model.vocab_size:
@@ -160,7 +166,7 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
 
 def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, with the run's dropout instead of the folder's."""
-    model = read_hf_config(folder)
+    model = read_hf_config(local(folder))
     if config.model.new_head:
         model = replace(model, task="masked_lm", num_labels=0, classifier_dropout_prob=0.0)
     if model.task != "masked_lm":
