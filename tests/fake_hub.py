@@ -1,6 +1,6 @@
 """A Hugging Face Hub of its own on loopback, as far as `huggingface_hub` uses it for models: repositories with branches
-and commits, files by commit with their headers, private and gated ones, the check of a card's metadata, and commits with
-files of git and of LFS."""
+and commits, private and gated ones, files with the headers that a download reads, the check of a card's metadata, and
+commits with files of git and of LFS."""
 
 from __future__ import annotations
 
@@ -101,6 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
         line = f"{self.command} {path}"
         self.hub.requests.append(line)
         try:
+            if self.headers.get("Authorization") not in (None, f"Bearer {TOKEN}"):
+                raise _Refused(401, "", "Invalid credentials in Authorization header")
             if any(line.startswith(beginning) for beginning in self.hub.broken):
                 raise _Refused(500, "", "the disk is full")
             self._route(path.strip("/").split("/"))
@@ -143,10 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200)
             case [_, name, "info", "lfs", "objects", "batch"] if name.endswith(".git"):
                 self._may_write()
-                upload = {"upload": {"href": f"{self.hub.url}/lfs/"}}
                 wanted = json.loads(self.body)["objects"]
                 for one in wanted:
-                    one["actions"] = {"upload": {"href": upload["upload"]["href"] + one["oid"]}}
+                    one["actions"] = {"upload": {"href": f"{self.hub.url}/lfs/{one['oid']}"}}
                 self._answer(200, {"transfer": "basic", "objects": wanted})
             case [owner, name, "resolve", *rest]:
                 self._resolve(f"{owner}/{name}", rest)
@@ -190,11 +191,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _create(self, asked: dict[str, Any]) -> None:
         self._may_write()
         name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+        url = f"{self.hub.url}/{name}"
         if name in self.hub.repositories:
-            raise _Refused(409, "", "You already created this model repo")
-        self.hub.repositories[name] = Repository(private=bool(asked.get("private")))
+            return self._answer(409, {"error": "You already created this model repo", "url": url})
+        self.hub.repositories[name] = Repository(private=asked.get("visibility") == "private")
         self.hub.repositories[name].commit({".gitattributes": b""})
-        self._answer(200, {"url": f"{self.hub.url}/{name}"})
+        self._answer(200, {"url": url})
 
     def _validate(self, card: str) -> None:
         """Like the Hub, refuses values of the wrong kind and warns where there is no metadata."""

@@ -74,16 +74,22 @@ def tokenizer_train(
 
 @tokenizer_app.command("inspect")
 def tokenizer_inspect(
-    tokenizer: Annotated[str, typer.Argument(metavar="TOKENIZER", help="Tokenizer folder.")],
+    tokenizer: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."
+        ),
+    ],
     src: SourceFiles,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     as_json: AsJson = False,
 ) -> None:
     """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
+    from maskwright.tasks.hub import local
     from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
 
-    result = inspect_tokenizer(tokenizer, open_sources(src, layout, text_column))
+    result = inspect_tokenizer(local(tokenizer, weights=False), open_sources(src, layout, text_column))
     print_result(inspection_report(result), asdict(result), as_json)
 
 

@@ -175,7 +175,7 @@ class StartingModel(Shape):
     weights: Literal["pretrained", "random"] = "pretrained"
     """random: only the shape and the tokenizer of init_from are taken. It shows what not to pretrain gives."""
     tokenizer: str | None = None
-    """Only without init_from: folder with tokenizer.json."""
+    """Only without init_from: folder with tokenizer.json, or hf://OWNER/NAME@REVISION."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """As in pretraining. When not set, as the model was published: 0.1 in RoBERTa, 0 in ModernBERT."""
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None

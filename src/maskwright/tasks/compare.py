@@ -188,7 +188,8 @@ def _refuse_twice(starts: Sequence[Start], given: Sequence[str]) -> None:
         if not start.name.strip() or start.name.startswith("."):
             raise InputError(f"{start.name!r} is no name", where="MODEL", fix="write NAME=PATH")
     places: set[str] = set()
-    for place in (os.path.realpath(place) for start in starts if not start.random for place in start.locations):
+    for place in (place for start in starts if not start.random for place in start.locations):
+        place = place if is_hub(place) else os.path.realpath(place)
         if place in places:
             fix = "name each once: runs with the same weights and seeds are the same, bit by bit"
             raise InputError("is named twice", where=place, fix=fix)

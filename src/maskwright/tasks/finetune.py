@@ -29,7 +29,7 @@ from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.examples import Finetuning, Split, chosen_metric, judged
-from maskwright.tasks.hub import pinned
+from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import RESULTS, TrainedModel, load_model, special_ids
 from maskwright.tasks.room import state_bytes
 from maskwright.tasks.train import train_run
@@ -220,12 +220,13 @@ def prepare_finetuning(
     if before is not None:
         model, tokenizer = recorded_config(before["model"], directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
-            tokenizer = _start(config, base).tokenizer_folder if own.init_from else own.tokenizer or ""
+            tokenizer = _start(config, base).tokenizer_folder if base else local(own.tokenizer or "", weights=False)
     elif own.init_from is not None:
         start = _start(config, base)
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
-        shape, tokenizer = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields}), own.tokenizer or ""
+        tokenizer = local(own.tokenizer or "", weights=False)
+        shape = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields})
         vocabulary = read_vocabulary(tokenizer)
         encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
     dataset = read_dataset(config.data, config.task, config.seed)

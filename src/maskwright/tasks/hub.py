@@ -55,7 +55,7 @@ def local(location: str, *, weights: bool = True) -> str:
     try:
         info = hf.HfApi().model_info(address.name, revision=address.revision)
     except Exception as error:  # huggingface_hub lets errors of its HTTP library through
-        kept = None if getattr(error, "response", None) is not None else _cached(address, weights)
+        kept = _cached(address, weights) if _unanswered(error) else None
         if kept is None:
             raise _cannot_be_had(address, error) from None
         why = "HF_HUB_OFFLINE is set" if isinstance(error, OfflineModeIsEnabled) else "the Hub does not answer"
@@ -72,7 +72,7 @@ def _download(commit: Address, asked: Address, names: Sequence[str], weights: bo
 
     def get(name: str, revision: str | None = commit.revision) -> str:
         try:
-            return hf.hf_hub_download(commit.name, name, revision=revision)
+            return hf.HfApi().hf_hub_download(commit.name, name, revision=revision)
         except Exception as error:  # as above
             raise _cannot_be_had(asked, error) from None
 
@@ -128,7 +128,7 @@ def _cached(address: Address, weights: bool) -> str | None:
 
 
 def _without_safetensors(asked: Address, names: Sequence[str]) -> ModelError:
-    pickled = [name for name in names if name.endswith(PICKLED)]
+    pickled = [name for name in names if name.endswith(PICKLED) and name.startswith(("pytorch_model", "model"))]
     if not pickled:
         return ModelError(f"has no {WEIGHTS}", where=str(asked), fix="name a model that has its weights as safetensors")
     return ModelError(
@@ -155,19 +155,30 @@ def _cannot_be_had(asked: Address, error: Exception) -> InputError:
     if isinstance(error, errors.OfflineModeIsEnabled):
         what = "HF_HUB_OFFLINE is set, and the cache on this machine does not have all of it"
         return InputError(what, where=where, fix=f"unset it; or, {copied}")
-    if isinstance(error, errors.HfHubHTTPError):
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
+        what = f"cannot be kept in {constants.HF_HUB_CACHE}: {error.strerror}"
+        return InputError(what, where=where, fix="free disk space or permit writing, or set HF_HOME to another folder")
+    if not _unanswered(error):
         return InputError(f"the Hub refuses it: {_reason(error)}", where=where, fix=f"check the token: {LOG_IN}")
     return InputError(f"the Hub does not answer: {_reason(error)}", where=where, fix=f"check the network; or, {copied}")
+
+
+def _unanswered(error: Exception) -> bool:
+    """Whether there was no answer, or one by which the Hub says that it has none now."""
+    response = getattr(error, "response", None)
+    return response is None or response.status_code == 429 or response.status_code >= 500
 
 
 def _reason(error: Exception) -> str:
     """What went wrong in the words of the server or of the HTTP library, without the token."""
     from huggingface_hub import get_token
 
-    code = getattr(getattr(error, "response", None), "status_code", None)
-    said = getattr(error, "server_message", None) or str(error) or type(error).__name__
+    response = getattr(error, "response", None)
+    cause = error if response is not None else error.__cause__ or error
+    code = getattr(getattr(cause, "response", None), "status_code", None)
+    said = " ".join((getattr(cause, "server_message", None) or str(cause) or type(cause).__name__).split()).rstrip(".")
     token = get_token()
-    return (f"{code} " if code else "") + " ".join(said.replace(token, "***") if token else said.split("\n"))
+    return (f"{code} " if code else "") + (said.replace(token, "***") if token else said)
 
 
 # ---- pushing ---------------------------------------------------------------------------------------------------------
