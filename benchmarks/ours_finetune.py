@@ -10,7 +10,6 @@ from __future__ import annotations
 from peers.finetune_side import Clock, arguments
 
 from maskwright.core.finetuning import build_finetune_config
-from maskwright.engines.base import TrainState
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.finetune import prepare_finetuning
 from maskwright.tasks.start import start_engine
@@ -30,7 +29,7 @@ def main() -> None:
     )
     ready = prepare_finetuning(config, RunDirectory("nowhere"))
     engine = start_engine(ready, None, None)
-    engine.write(TrainState(0, ready.starting_parameters()))
+    engine.write(ready.starting_state())
     clock = Clock(given)
     for step in range(given.steps):
         engine.step(ready.train.batches(step, [0]), ready.config.learning_rate_at(step), lambda: False)

@@ -27,7 +27,15 @@ from maskwright.training import checkpoint
 TASKS = [task for task in get_args(TaskKind) if task != "masked_lm"]
 LABELS = ("O", "B-PER", "I-PER")
 ROBERTA = ModelConfig(400, 32, 2, 2, 64, 66)
-SHAPES = {"roberta": ROBERTA, "modernbert": replace(ROBERTA, architecture="modernbert", max_position_embeddings=64)}
+MODERNBERT = replace(ROBERTA, architecture="modernbert", max_position_embeddings=64)
+SHAPES = {
+    "roberta": ROBERTA,
+    "modernbert": replace(MODERNBERT, num_hidden_layers=3, global_attn_every_n_layers=2, local_attention=16),
+    "bert": replace(ROBERTA, architecture="bert", max_position_embeddings=64, type_vocab_size=2),
+    "distilbert": replace(
+        ROBERTA, architecture="distilbert", max_position_embeddings=64, type_vocab_size=0, layer_norm_eps=1e-12
+    ),
+}
 
 
 def shape(kind: str, task: TaskKind) -> ModelConfig:

@@ -14,6 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
+import family_table
 import pytest
 from reference.parity_rows import NOT_COMPARED, ROWS
 from safetensors.numpy import save_file
@@ -198,7 +199,7 @@ def test_help_and_import_load_nothing_heavy() -> None:
 
 def test_number_of_configuration_keys_is_pinned() -> None:
     """Each key is a promise. Adding one is a decision: change this number, CHANGELOG and docs with it."""
-    assert len(ALL_KEYS) == 58
+    assert len(ALL_KEYS) == 63
 
 
 ENGINES_SECTIONS = ("data", "masking", "model", "optimizer", "schedule", "batch", "engine", "seed")
@@ -274,6 +275,11 @@ def test_configuration_page_is_the_configuration() -> None:
     """`maskwright schema --markdown > docs/configuration.md` renews it."""
     assert (ROOT / "docs" / "configuration.md").read_text() == run_page()
     assert (ROOT / "docs" / "finetuning-configuration.md").read_text() == finetuning_page()
+
+
+def test_readme_has_the_encoders_that_tests_run_on() -> None:
+    """`python tests/family_table.py` prints it, with tests/ on the path."""
+    assert family_table.table() in (ROOT / "README.md").read_text()
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

@@ -22,7 +22,7 @@ from maskwright.cloud.jobs.hosts import EnvironmentGround
 from maskwright.cloud.jobs.policy import Rules
 from maskwright.cloud.provision import commands
 from maskwright.core import storage
-from maskwright.core.config import flat
+from maskwright.core.settings import flat
 from maskwright.data.store import TokenStore
 
 LAB = """

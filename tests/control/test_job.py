@@ -84,6 +84,8 @@ def test_words_are_those_that_a_person_would_type() -> None:
     command = Training("a.yaml", "runs/a", ("a=1", "b=c d"), 0.5, 100, 3, processes=2)
     limits = "--stop-after-hours 0.5 --stop-after-steps 100 --profile-steps 3 --processes 2"
     assert command.words()[4:] == ["--set", "a=1", "--set", "b=c d", *limits.split()]
+    branch = Training("a.yaml", "runs/b", ("a=1",), begin_from="runs/a@5", fresh_optimizer=True)
+    assert branch.words()[4:] == ["--from", "runs/a@5", "--fresh-optimizer", "--set", "a=1"]
 
 
 # ---- which exit code is the job's ----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.side_by_side import run_side_by_side
 from maskwright.launch.target import Training, submit
 
-MOST_OPTIONS = 19
+MOST_OPTIONS = 20
 CHOICES = {"kind", "via", "strategy", "target"}
 HIDDEN = {"simulated_gpus", "b_size", "datapath"}
 
@@ -57,6 +57,8 @@ def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path) -> None:
     file.write_text("data: {train: /shared/train.csv}\nmodel: {init_from: /shared/model}\n")
     result = cli("submit", "slurm", file, "--finetune", "--run", "/shared/a", "--dry-run")
     assert result.code == 0 and "finetune" in result.out and " pretrain " not in result.out
+    result = cli("submit", "slurm", file, "--finetune", "--run", "/shared/a", "--dry-run", "--from", "/shared/b@5")
+    assert result.code == 2 and "--from: is for pretraining" in result.err
     pod = ["submit", "kubernetes", file, "--finetune", "--run", "/runs/a", "--image", "i", "--mount", "runs:/runs"]
     result = cli(*pod, "--dry-run")
     assert result.code == 2 and "data.train: /shared/train.csv is not in a pod" in result.err

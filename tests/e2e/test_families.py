@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -14,12 +16,16 @@ from conftest import small_config
 
 from maskwright.core.config import Engine, RunConfig
 from maskwright.core.errors import StoppedEarly
+from maskwright.core.finetuning import build_finetune_config
 from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.labels.example import Example
 from maskwright.model.hf.families import FAMILIES
 from maskwright.tasks.evaluate import evaluate
 from maskwright.tasks.export import export
 from maskwright.tasks.fill import fill
+from maskwright.tasks.finetune import finetune
 from maskwright.tasks.models import load_model
+from maskwright.tasks.predict import ask, engine_for
 from maskwright.tasks.preflight import prepare_run
 from maskwright.tasks.pretrain import pretrain
 from maskwright.text.sources import Sources
@@ -40,6 +46,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mmBERT": ("modernbert", "gemma", SMALL | LOCAL | {"local_rope_theta": 160_000.0}),
 }
 """Family, tokenizer, and shape."""
+THINGS = ("the garden", "a bridge", "many letters", "the empty house", "blue paper", "stones")
 
 
 def save_base(folder: Path, architecture: str, tokenizer: str, shape: dict[str, Any]) -> str:
@@ -116,3 +123,36 @@ def test_a_public_encoder_is_continued_and_comes_back(
     assert evaluate(again, store, seq_len=48, engine=Engine(device="cpu")).loss > 0.0
     mask = transformers.AutoTokenizer.from_pretrained(folder).mask_token
     assert fill(again, f"The fox {mask} the garden.", top=1)
+    pairs_are_told_alike(str(folder), tmp_path)
+
+
+def pairs_are_told_alike(base: str, folder: Path) -> None:
+    """A head for pairs of texts is fine-tuned; its logits, of packed rows, are those of transformers for a pair a row.
+
+    The folder is proven by `export`, which compares the tokens of pairs as well."""
+    pairs = [(f"The fox saw {thing}.", f"Nobody crossed {thing}{' again' * n}.") for n, thing in enumerate(THINGS)]
+    train = folder / "train.jsonl"
+    with train.open("w") as file:
+        for n in range(32):
+            a, b = pairs[n % 6]
+            file.write(json.dumps({"text": a, "text_pair": f"Story {n}. {b}", "label": "ab"[n % 2]}) + "\n")
+    values = {
+        "data": {"train": str(train), "text": "text", "text_pair": "text_pair", "label": "label"},
+        "model": {"init_from": base},
+        "optimizer": {"learning_rate": 3e-3},
+        "schedule": {"steps": 3},
+        "batch": {"examples": 8},
+        "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
+        "logging": {"tensorboard": False},
+    }
+    finetune(build_finetune_config(values, "pairs.yaml"), str(folder / "pairs"))
+    model = load_model(str(folder / "pairs"))
+    export(model, str(folder / "judge"), onnx=importlib.util.find_spec("onnxruntime") is not None)
+    examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(pairs)]
+    found, _ = ask(engine_for(model, "cpu"), model, examples, 48)
+    words = transformers.AutoTokenizer.from_pretrained(folder / "judge")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "judge").eval()
+    for (a, b), shares in zip(pairs, found.probabilities, strict=True):
+        with torch.no_grad():
+            said = theirs(**words(a, b, return_tensors="pt")).logits.softmax(-1)[0]
+        assert np.abs(said.numpy() - shares).max() < 1e-5

@@ -20,7 +20,6 @@ import transformers
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedEarly
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.data.batch import Batch
-from maskwright.engines.base import TrainState
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.model.config import TaskKind
 from maskwright.run.directory import RunDirectory
@@ -143,7 +142,7 @@ def test_packed_rows_teach_and_say_what_one_example_a_row_does(
     engines = [start_engine(ready, None, 1) for _ in range(2)]
     found = []
     for engine, batch in zip(engines, (packed, slow), strict=True):
-        engine.write(TrainState(0, ready.starting_parameters()))
+        engine.write(ready.starting_state())
         stats = engine.step([batch], 1e-2, lambda: False)
         assert stats is not None
         found.append((float(stats.loss_sum), float(stats.weight), float(stats.grad_norm)))
@@ -281,7 +280,7 @@ def transformers_model(ready: PreparedFinetuning) -> Any:
     values = to_hf_config(ready.model, ready.dataset.labels)
     kind = getattr(transformers, values["architectures"][0])
     made = kind(kind.config_class(**values, attn_implementation="eager")).train()
-    tensors = {name: torch.from_numpy(value.copy()) for name, value in ready.starting_parameters().items()}
+    tensors = {name: torch.from_numpy(value.copy()) for name, value in ready.starting_state().parameters.items()}
     assert not made.load_state_dict(tensors, strict=False).unexpected_keys
     return made
 
@@ -308,15 +307,15 @@ def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., Finetu
     first = load_model(str(tmp_path / "first"))
     same_labels = prepared(make(model={"init_from": str(tmp_path / "first")}))
     assert all(
-        np.array_equal(value, first.parameters[name]) for name, value in same_labels.starting_parameters().items()
+        np.array_equal(value, first.parameters[name]) for name, value in same_labels.starting_state().parameters.items()
     )
     number = prepared(make("regression", model={"init_from": str(tmp_path / "first")}))
-    found = number.starting_parameters()
+    found = number.starting_state().parameters
     assert found["classifier.out_proj.weight"].shape == (1, 128)
     assert np.array_equal(found["classifier.dense.weight"], first.parameters["classifier.dense.weight"])
     fresh = prepared(make(model={"init_from": str(tmp_path / "first"), "weights": "random"}))
     word = "roberta.embeddings.word_embeddings.weight"
-    assert not np.array_equal(fresh.starting_parameters()[word], first.parameters[word])
+    assert not np.array_equal(fresh.starting_state().parameters[word], first.parameters[word])
     assert fresh.base_weights()["base"]["weights"] == "random"
     continued = make(**{"model": {"init_from": str(tmp_path / "first")}, "schedule.steps": 2, "checkpoint.keep": 2})
     finetune(continued, str(tmp_path / "second"))

@@ -147,6 +147,32 @@ LONG: dict[str, Any] = {
 }
 
 
+def test_a_run_grows_and_branches_at_any_number_of_processes(machine: Machine) -> None:
+    keys = {"schedule.kind": "wsd", "schedule.decay_steps": 2}
+    parent = str(machine.folder / "parent")
+    assert machine.run("parent", 1, "--stop-after-steps", "5", **keys, **{"schedule.steps": 8})[0] == 75
+    branch = {**keys, "schedule.steps": 4, "schedule.warmup_steps": 0, "seed": 1}
+    for name, processes in (("branch", 1), ("shared", 2)):
+        code, said = machine.run(name, processes, "--from", parent, **branch)
+        assert code == 0, said
+    assert compare(machine.directory("branch"), machine.directory("shared"))[2] == []
+    assert machine.run("parent", 2, **keys)[0] == machine.run("straight", 1, **keys)[0] == 0
+    assert compare(machine.directory("parent"), machine.directory("straight"))[2] == []
+
+
+@pytest.mark.long
+def test_sharded_moments_of_another_run_go_on(machine: Machine) -> None:
+    fast = {"engine.reproducibility": "fast", "schedule.warmup_steps": 0}
+    assert machine.run("parent", 1, **fast)[0] == 0
+    for name, sharding in (("data", "data"), ("fsdp", "fsdp")):
+        keys = {**fast, "schedule.steps": 3, "engine.sharding": sharding, "seed": 1}
+        code, said = machine.run(name, 2, "--from", str(machine.folder / "parent"), **keys)
+        assert code == 0, said
+    one, other = machine.parameters("data"), machine.parameters("fsdp")
+    for name, value in one.items():
+        assert np.abs(value - other[name]).max() < 1e-4, name
+
+
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_killed_process_is_started_again_and_changes_nothing(machine: Machine, victim: int) -> None:
     assert machine.run("alone", None, **LONG)[0] == 0

@@ -21,7 +21,7 @@ from maskwright.core import storage
         ("pretrain x.yaml --lr=5 --run y", "--set optimizer.learning_rate=5"),
         ("verify-resume x.yaml --learning_rate --debug", "--set optimizer.learning_rate=VALUE"),
         ("pretrain x.yaml --per_device_train_batch_size 8", "--set batch.micro_batch_rows=8"),
-        ("pretrain x.yaml --num_train_epochs 3", "schedule.steps counts the updates of the run"),
+        ("pretrain x.yaml --num_train_epochs 3", "--set schedule.epochs=3"),
         ("pretrain x.yaml --bf16", "--set engine.dtype=bf16"),
         ("pretrain x.yaml --output_dir y", "did you mean --run?"),
         ("pretrain x.yaml --optimizer.eps 1e-6", "--set optimizer.eps=1e-6"),
@@ -63,7 +63,7 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ("fill runs x", "Fix: did you mean runs/one?"),
         (
             "pretrain CONFIG --run out --set model.init_from=runs/one",
-            "runs/one: is a run directory. Fix: maskwright export runs/one",
+            "runs/one/config.resolved.json:1:1: is not JSON",
         ),
         (
             "pretrain CONFIG --run out --set model.init_from=models/none",
@@ -81,6 +81,7 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
             "pretrain CONFIG --run out --dry-run --set model.init_from=answerdotai/ModernBERT-base",
             "hf download answerdotai/ModernBERT-base --local-dir models/ModernBERT-base, and give",
         ),
+        ("pretrain CONFIG --run out --from runs/two@5", "runs/two: is not there. Fix: give the folder that"),
         ("data prepare wikitext --tokenizer t --to out", "hf download OWNER/wikitext --repo-type dataset"),
         ("data prepare wiki/*.txt --tokenizer t --to out", "matches no file. Fix: check the path; quote globs"),
         ("text audit hf://datasets/wikitext", "got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE"),

@@ -34,6 +34,8 @@ ROBERTA = ModelConfig(
 SHAPES = {
     "roberta": ROBERTA,
     "modernbert": replace(ROBERTA, architecture="modernbert", max_position_embeddings=32, rope_theta=160_000.0),
+    "xlm-roberta": replace(ROBERTA, architecture="xlm-roberta"),
+    "camembert": replace(ROBERTA, architecture="camembert"),
     "bert": replace(ROBERTA, architecture="bert", max_position_embeddings=32, type_vocab_size=2, pad_token_id=0),
     "distilbert": replace(
         ROBERTA,
@@ -84,7 +86,9 @@ def batch(config: ModelConfig) -> dict[str, torch.Tensor]:
         "token_classification": torch.where(real.bool() & (torch.arange(12) % 2 == 1), ids % 3, -100),
         "question_answering": torch.tensor([[2, 5], [0, 0], [3, 3]]),
     }
-    return {"ids": ids, "real": real, "labels": labels[config.task]}
+    types = torch.where(torch.arange(12) > lengths[:, None] // 2, 1, 0)
+    positions = torch.arange(12) + config.token_type_stride * types
+    return {"ids": ids, "real": real, "labels": labels[config.task], "types": types, "positions": positions}
 
 
 def ours_inputs(config: ModelConfig, given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -107,7 +111,7 @@ def test_logits_loss_and_every_gradient_agree_with_transformers(kind: str, task:
     theirs, model = theirs_of(config, parameters), build(config, parameters)
     assert sum(p.numel() for p in theirs.parameters() if p.requires_grad) == count_parameters(config)
     index, labels, weights = ours_inputs(config, given)
-    positions = torch.arange(12).expand(3, 12)
+    positions, own = given["positions"], {"token_type_ids": given["types"]} if kind == "bert" else {}
     logits = model(given["ids"], positions, given["real"], index)
     if task == "question_answering":
         # transformers' softmax takes in the padding too, so both get rows without any.
@@ -115,11 +119,11 @@ def test_logits_loss_and_every_gradient_agree_with_transformers(kind: str, task:
         given["ids"][given["ids"] == config.pad_token_id] = 7
         logits = model(given["ids"], positions, given["real"], index)
         found = theirs(
-            given["ids"], attention_mask=given["real"], start_positions=labels[:, 0], end_positions=labels[:, 1]
+            given["ids"], attention_mask=given["real"], start_positions=labels[:, 0], end_positions=labels[:, 1], **own
         )
         expected = torch.stack([found.start_logits, found.end_logits], -1).flatten(0, 1)
     else:
-        found = theirs(given["ids"], attention_mask=given["real"], labels=given["labels"])
+        found = theirs(given["ids"], attention_mask=given["real"], labels=given["labels"], **own)
         expected = found.logits.reshape(-1, config.num_labels)
         expected = expected if task in SEQUENCE_TASKS else expected[index]
     assert (logits - expected).abs().max() < 1e-5
@@ -142,7 +146,7 @@ def test_packed_texts_give_the_numbers_and_gradients_of_one_text_a_row(kind: str
     parameters, given = random_parameters(config), batch(config)
     index, labels, weights = ours_inputs(config, given)
     apart, together = build(config, parameters), build(config, parameters)
-    positions = torch.arange(12).expand(3, 12)
+    positions = given["positions"]
     one = loss_sum(task, apart(given["ids"], positions, given["real"], index), labels, weights, 0.1)
     real = given["real"].flatten().bool()
     packed_ids = torch.full((1, 24), config.pad_token_id)
@@ -161,7 +165,11 @@ def test_packed_texts_give_the_numbers_and_gradients_of_one_text_a_row(kind: str
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5, msg=name)
 
 
-COMPILED = [("roberta", "single_label_classification"), ("modernbert", "token_classification")]
+COMPILED = [
+    ("roberta", "single_label_classification"),
+    ("modernbert", "token_classification"),
+    ("bert", "single_label_classification"),
+]
 """Each other pair takes a compilation of its own too, so it is among the long tests."""
 
 
@@ -198,7 +206,7 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
     config, smoothing = shape(kind, task), 0.1
     parameters, given = random_parameters(config), batch(config)
     index, labels, weights = ours_inputs(config, given)
-    positions = torch.arange(12).expand(3, 12)
+    positions = given["positions"]
     model = build(config, parameters)
     loss = loss_sum(task, model(given["ids"], positions, given["real"], index), labels, weights, smoothing)
     loss.backward()

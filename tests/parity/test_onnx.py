@@ -60,13 +60,16 @@ def test_logits_are_those_of_transformers_at_any_shape(
     near = {}
     for file in ("model.onnx", "model_int8.onnx"):
         session = onnxruntime.InferenceSession(str(folder / "onnx" / file), providers=["CPUExecutionProvider"])
-        assert [one.name for one in session.get_inputs()] == ["input_ids", "attention_mask"]
+        takes = [one.name for one in session.get_inputs()]
+        assert takes == ["input_ids", "attention_mask", *(["token_type_ids"] if kind == "bert" else [])]
         assert [one.name for one in session.get_outputs()] == names
         off = []
         for ids, mask in (rows(1, 1, False), rows(5, 7, True), rows(3, 61, True), rows(1, 64, False)):
             with torch.no_grad():
-                expected = theirs(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask))
-            said = session.run(names, {"input_ids": ids, "attention_mask": mask})
+                types = np.broadcast_to((np.arange(ids.shape[1]) > 2).astype(np.int64), ids.shape)
+                given = dict(zip(takes, (ids, mask, types), strict=False))
+                expected = theirs(**{key: torch.from_numpy(value.copy()) for key, value in given.items()})
+            said = session.run(names, given)
             for one, found in zip(names, said, strict=True):
                 assert found.shape == tuple(expected[one].shape)
                 difference = np.abs(found - expected[one].numpy())

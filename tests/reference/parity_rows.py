@@ -31,6 +31,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "masking.final_rate": 0.4,
         "masking.mask_share": 0.5,
         "masking.random_share": 0.4,
+        "schedule.kind": "constant",
     },
     "another shape, cosine": {
         "model.architecture": "distilbert",
@@ -50,6 +51,9 @@ ROWS: dict[str, dict[str, Any]] = {
         "optimizer.eps": 1e-5,
         "optimizer.weight_decay": 0.2,
         "optimizer.max_grad_norm": None,
+        "optimizer.layer_decay": 0.7,
+        "schedule.kind": "polynomial",
+        "schedule.power": 2.0,
     },
     "one large micro-batch of 64 tokens, clipping hard": {
         "model.architecture": "xlm-roberta",
@@ -57,6 +61,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "batch.virtual_workers": 1,
         "batch.micro_batch_rows": 8,
         "optimizer.max_grad_norm": 0.05,
+        "schedule.kind": "inverse_sqrt",
     },
     "muon, wsd": {
         "model.architecture": "camembert",
@@ -86,8 +91,10 @@ ROWS: dict[str, dict[str, Any]] = {
 
 NOT_COMPARED = {
     "data.store": "where the rows come from, before any engine",
+    "data.validation": "where held-out rows come from, before any engine",
     "model.new_head": "weights enter both engines by the same arrays",
     "model.init_from": "weights enter both engines by the same arrays",
+    "schedule.epochs": "steps by another name",
     "model.size": "a name for a shape, whose own keys are compared",
     "engine.kind": "what is compared",
     "engine.device": "cpu in both; on others nothing but the compiler differs",

@@ -8,7 +8,9 @@ import pytest
 
 from maskwright.core import config as c
 from maskwright.core import recipes
+from maskwright.core.changes import refuse_changes
 from maskwright.core.errors import ConfigError
+from maskwright.core.settings import flat
 from maskwright.tasks.preflight import muon_rms, prepare_run, unusual_settings
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
@@ -96,7 +98,7 @@ def test_malformed_overrides_are_refused(override: str, tmp_path: Path) -> None:
 def test_only_resumable_keys_may_change() -> None:
     old = c.build_config(LEAST, "x")
     moved = c.build_config({**LEAST, "data": {"store": "elsewhere"}, "checkpoint": {"keep": 5}}, "x")
-    assert c.refuse_changes(c.flat(old), c.flat(moved), "run") == [
+    assert refuse_changes(flat(old), flat(moved), "run") == [
         "data.store: s -> elsewhere",
         "checkpoint.keep: 2 -> 5",
     ]
@@ -104,7 +106,7 @@ def test_only_resumable_keys_may_change() -> None:
     other = c.build_config({**LEAST, "seed": 1}, "x")
     assert old.digest() != other.digest()
     with pytest.raises(ConfigError, match="seed: 0 -> 1"):
-        c.refuse_changes(c.flat(old), c.flat(other), "run")
+        refuse_changes(flat(old), flat(other), "run")
 
 
 def test_schema_describes_every_key() -> None:

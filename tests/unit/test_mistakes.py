@@ -37,7 +37,7 @@ def told(values: dict[str, Any]) -> str:
         ("shedule.steps=5", "did you mean schedule.steps?"),
         ("batch.size=64", "batch.micro_batch_rows is the batch of one device"),
         ("batch.gradient_accumulation_steps=4", "accumulation steps x devices"),
-        ("num-train-epochs=3", "prints how many epochs they are"),
+        ("num-train-epochs=3", "did you mean schedule.epochs?"),
         ("bf16=true", "did you mean engine.dtype: bf16?"),
         ("logging.wandb=true", "there is only logging.tensorboard"),
         ("checkpoint.save_total_limit=3", "did you mean checkpoint.keep?"),
@@ -88,7 +88,7 @@ def test_what_is_misspelt_is_not_missing_as_well() -> None:
 
 def test_a_missing_key_says_what_it_takes() -> None:
     words = told({"data": {"store": "s"}})
-    assert words.startswith("run.yaml: key schedule.steps is missing. Fix: add it, an integer ≥ 1: ")
+    assert words.startswith("run.yaml: key schedule.steps is missing. Fix: add it, an integer ≥ 1, or null: ")
 
 
 @pytest.mark.parametrize(

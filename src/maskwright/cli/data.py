@@ -22,6 +22,7 @@ from maskwright.cli.options import (
     tokenizer_app,
 )
 from maskwright.core.console import say
+from maskwright.core.errors import InputError
 
 # ---- text ----------------------------------------------------------------------------------------------------------
 
@@ -104,12 +105,21 @@ def data_prepare(
     ],
     to: To,
     valid_fraction: Annotated[
-        float,
+        float | None,
         typer.Option(
             metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their text. 1 makes a test set only.",
+            help="Share of documents to hold out, by a hash of their text; 0.01 when not given. 1 makes a test set "
+            "only.",
         ),
-    ] = 0.01,
+    ] = None,
+    valid_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SRC",
+            help="Text to hold out in full instead of a share: files, a folder, a glob or a URL; the option may be "
+            "repeated. A document that it shares with SRC is left out of training.",
+        ),
+    ] = None,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep equal documents.")] = False,
     min_characters: Annotated[int, typer.Option(metavar="N", help="Leave out documents with fewer characters.")] = 1,
     max_characters: Annotated[
@@ -131,9 +141,15 @@ def data_prepare(
     from maskwright.data.prepare import PrepareOptions, prepare, report
     from maskwright.tasks.hub import local
 
-    tokenizer = local(tokenizer, weights=False)
-    options = PrepareOptions(valid_fraction, keep_duplicates, min_characters, max_characters, shard_tokens)
-    ready = prepare(open_sources(src, layout, text_column, on_bad_input), tokenizer, to, options, encoder)
+    if valid_files and valid_fraction is not None:
+        raise InputError("--valid-fraction and --valid-files both say what is held out", fix="give one of them")
+    share = 0.0 if valid_files else 0.01 if valid_fraction is None else valid_fraction
+    options = PrepareOptions(share, keep_duplicates, min_characters, max_characters, shard_tokens)
+    sources, held_out = open_sources(src, layout, text_column, on_bad_input), None
+    if valid_files:
+        same = sources.layout if sources.has_plain_text else layout
+        held_out = open_sources(valid_files, same, text_column, on_bad_input)
+    ready = prepare(sources, local(tokenizer, weights=False), to, options, encoder, held_out=held_out)
     print_result(report(ready), ready.manifest, as_json)
 
 

@@ -11,10 +11,12 @@ import typer
 
 from maskwright.cli.options import (
     AsJson,
+    BeginFrom,
     BSize,
     Config,
     Datapath,
     Device,
+    FreshOptimizer,
     Layout,
     Model,
     ProfileSteps,
@@ -72,6 +74,8 @@ if TYPE_CHECKING:
 def pretrain(
     config: Config,
     run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
+    begin_from: BeginFrom = None,
+    fresh_optimizer: FreshOptimizer = False,
     set_: Set = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check all but device, network and checksums; say what would happen.")
@@ -98,7 +102,11 @@ def pretrain(
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
     machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
-    command = Training(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps)
+    command = Training(
+        *(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps),
+        begin_from=begin_from,
+        fresh_optimizer=fresh_optimizer,
+    )
     if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
         return
     from maskwright.tasks import preflight
@@ -106,12 +114,17 @@ def pretrain(
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        _say_what_would_happen(preflight.dry_run(resolved, run))
+        _say_what_would_happen(preflight.dry_run(resolved, run, begin_from, fresh_optimizer=fresh_optimizer))
     else:
         request = StopRequest(
             stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
         )
-        task.pretrain(resolved, run, config_file=config, stop_request=request)
+        task.pretrain(
+            *(resolved, run, begin_from),
+            fresh_optimizer=fresh_optimizer,
+            config_file=config,
+            stop_request=request,
+        )
 
 
 def _say_what_would_happen(ready: Prepared) -> None:

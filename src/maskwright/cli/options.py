@@ -86,6 +86,18 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of CONFIG, as in --set schedule.steps=100."),
 ]
+BeginFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="RUN[@STEP]",
+        help="Begin a new run from this run's checkpoint: its newest, or that of a step.",
+    ),
+]
+FreshOptimizer = Annotated[
+    bool,
+    typer.Option("--fresh-optimizer", help="Only with --from: take the weights, and not the optimizer's state."),
+]
 StopAfterHours = Annotated[
     float | None, typer.Option(metavar="N", help="Save and stop after this many hours (exit 75).", min=0.0)
 ]

@@ -20,7 +20,7 @@ path. Keys marked *resumable* may change when a run is continued; a change of an
 schema` prints the JSON schema, for completion in an editor. The [glossary](glossary.md) says what a row, a sequence and
 a virtual worker are.
 
-`data.store` and `schedule.steps` have no default.
+`data.store` has no default, and either `schedule.steps` or `schedule.epochs` has to be given.
 """
 FINETUNING = """\
 # Configuration of a fine-tuning run
@@ -50,8 +50,8 @@ def run_page() -> str:
 
 
 def finetuning_page() -> str:
-    from maskwright.core.config import resumable_keys
     from maskwright.core.finetuning import FinetuneConfig
+    from maskwright.core.settings import resumable_keys
 
     return f"{FINETUNING}\n{_table(keys_of(FinetuneConfig), resumable_keys(FinetuneConfig))}"
 

@@ -26,6 +26,7 @@ Run = Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory t
 OF_TRAINING: dict[str, tuple[Any, Any]] = {
     "config": (common.Config, REQUIRED),
     "run": (Run, REQUIRED),
+    "begin_from": (common.BeginFrom, None),
     "overrides": (common.Set, None),
     "stop_after_hours": (common.StopAfterHours, None),
     "stop_after_steps": (common.StopAfterSteps, None),
@@ -63,6 +64,8 @@ def _function(kind: type[Place]) -> Any:
         spelt = [given.pop(name) for name in ("overrides", "simulated_gpus", "b_size", "datapath")]
         dry_run, finetune = given.pop("dry_run", False), given.pop("finetune", False)
         command = {name: given.pop(name) for name in OF_TRAINING if name in given}
+        if finetune and command["begin_from"] is not None:
+            raise InputError("is for pretraining", where="--from", fix="name the run as model.init_from instead")
         command |= {"overrides": tuple(all_overrides(*spelt)), "verb": "finetune" if finetune else "pretrain"}
         target.submit(_made(kind, given), Training(**command), dry_run=dry_run)
 

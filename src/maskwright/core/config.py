@@ -3,38 +3,69 @@
 One YAML file describes one run. Keys are strict: the error for an unknown key names its nearest neighbour, and the
 error for a wrong type names the dotted path. Units are in the names. Numbers that follow from others are functions,
 never keys. A key marked `resumable` may change between two starts of the same run; any other change is refused on
-resume.
+resume, except that a run may get more steps (see `core.changes`).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.foreign import FOREIGN
 from maskwright.core.recipes import Kind, find_config
-from maskwright.core.settings import Guide, Refused, Section, keys_of, parse_yaml, read_yaml
+from maskwright.core.schedule import Schedule, rate_at, require_phases
+from maskwright.core.settings import (
+    Count,
+    Fraction,
+    Guide,
+    Refused,
+    Resumable,
+    Section,
+    digest,
+    keys_of,
+    parse_yaml,
+    read_yaml,
+    resumable_keys,
+)
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=1)]
+SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+"""Name of a held-out set, which is part of the names of its metrics."""
 Width = Annotated[int, Field(ge=1, le=65_536)]
-Resumable = Field(json_schema_extra={"resumable": True})
 
 
 class Data(Section):
     store: Annotated[str, Resumable]
     """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
+    validation: Annotated[str | dict[str, str] | None, Resumable] = None
+    """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:
+    store}, each of which is reported by its name. The first counts as the run's held-out loss."""
     seq_len: Annotated[int, Field(ge=8, le=8192)] = 512
     """Tokens in a row, which is also the longest sequence; `<s>` and `</s>` are included."""
     packing: Literal["documents", "full_sentences"] = "documents"
     """documents: each chunk of a document is a sequence; sequences are best-fit packed into rows, and attention stays
     inside each. full_sentences: RoBERTa's original."""
+
+    @field_validator("validation", mode="before")
+    @classmethod
+    def _names_stores(cls, given: Any) -> Any:
+        if given is None or isinstance(given, str):
+            return given
+        named = isinstance(given, dict) and given and all(isinstance(one, str) for one in given.values())
+        if not named or not all(isinstance(name, str) and SET_NAME.fullmatch(name) for name in given):
+            fix = "give the folder of a store, or {news: FOLDER, law: FOLDER}, named by letters, digits, _ . and -"
+            raise Refused(f"{given!r:.60} names no token stores", fix=fix)
+        return given
+
+    @property
+    def held_out(self) -> dict[str, str]:
+        """The stores of `validation` by name; the name of a single one is empty."""
+        return {"": self.validation} if isinstance(self.validation, str) else self.validation or {}
 
 
 class Masking(Section):
@@ -99,7 +130,8 @@ class Shape(Section):
 
 class Model(Shape):
     init_from: str | None = None
-    """Hugging Face folder to continue from, or hf://OWNER/NAME@REVISION. Its shape replaces the keys above."""
+    """Hugging Face folder to continue from, hf://OWNER/NAME@REVISION, or a run directory, of which the weights of the
+    newest checkpoint are taken. Its shape replaces the keys above."""
     new_head: bool = False
     """Only with init_from: whether the masked-LM head begins from random weights, for a folder that has another head or
     none."""
@@ -128,39 +160,16 @@ class Optimizer(Section):
     it, the weights grow large and the model fine-tunes badly."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
     """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Factor of the learning rate from each layer to the one below it; the embeddings get one more. 0.65 to 0.9 are
+    usual for large encoders, 1 treats all alike. Only for adamw."""
 
-
-class ScheduleCurve(Section):
-    kind: Literal["linear", "cosine", "wsd"] = "linear"
-    """Each starts with a warm-up. linear: then a straight line down. cosine: then half a cosine down. wsd: then flat,
-    then 1-sqrt down (warmup-stable-decay)."""
-    decay_steps: Count | None = None
-    """Only for wsd: length of the decay phase; a fifth of the run when not set."""
-    final_lr_share: Fraction = 0.0
-    """Learning rate just after the last step, as a share of the peak."""
-
-    @model_validator(mode="after")
-    def _only_wsd_has_decay_steps(self) -> Self:
-        if self.decay_steps is not None and self.kind != "wsd":
-            raise Refused(f"kind {self.kind} has no decay_steps", fix="take kind: wsd, or leave decay_steps out")
-        return self
-
-
-class Schedule(ScheduleCurve):
-    steps: Count
-    """Number of optimizer updates in the whole run."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which the learning rate rises linearly to its peak."""
-
-    @model_validator(mode="after")
-    def _phases_fit(self) -> Schedule:
-        if self.warmup_steps + (self.decay_steps or 0) >= self.steps:
-            decay = f" --set schedule.decay_steps={max(1, self.steps // 5)}" if self.decay_steps else ""
-            raise Refused(
-                f"warm-up and decay leave no other step of the {self.steps}: the run would never peak",
-                fix=f"raise schedule.steps, or --set schedule.warmup_steps={self.steps // 10}{decay}",
-            )
-        return self
+    def require_layers(self, engine: Engine) -> None:
+        """Raises `Refused` where layers cannot have rates of their own."""
+        sharded = engine.kind == "torch" and engine.sharding == "fsdp"
+        if self.layer_decay < 1.0 and (self.kind == "muon" or sharded):
+            needed = "engine.sharding: data with torch" if sharded else "optimizer.kind: adamw"
+            raise Refused(f"optimizer.layer_decay needs {needed}", fix="leave it out, or change the other key")
 
 
 class Batch(Section):
@@ -230,7 +239,10 @@ class Evaluation(Section):
     """Steps between validations, on held-out rows with fixed 15 % masks. The run also validates at the start and the
     end."""
     max_rows: Annotated[Count, Resumable] = 512
-    """Number of held-out rows to use, a fixed sample."""
+    """Number of held-out rows to use, a fixed sample, of each held-out set."""
+    patience: Annotated[Count | None, Resumable] = None
+    """Evaluations in a row without a lower held-out loss after which the run ends; never when not set. With it, the
+    checkpoint of the lowest loss is kept, and is what is evaluated and exported."""
 
 
 class Logging(Section):
@@ -258,7 +270,8 @@ class RunConfig(Section):
     @property
     def locations(self) -> dict[str, str | None]:
         """What a run reads, by key."""
-        return {"data.store": self.data.store, "model.init_from": self.model.init_from}
+        held_out = {f"data.validation.{name}".rstrip("."): store for name, store in self.data.held_out.items()}
+        return {"data.store": self.data.store, **held_out, "model.init_from": self.model.init_from}
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> RunConfig:
@@ -276,6 +289,36 @@ class RunConfig(Section):
             raise ValueError("health.on_spike: rollback needs checkpoint.save_every_steps")
         return self
 
+    @model_validator(mode="after")
+    def _layers_have_rates(self) -> RunConfig:
+        self.optimizer.require_layers(self.engine)
+        return self
+
+    @model_validator(mode="after")
+    def _patience_has_evaluations(self) -> RunConfig:
+        if self.evaluation.patience is not None and self.evaluation.every_steps is None:
+            raise Refused("evaluation.patience needs evaluation.every_steps", fix="set both, or leave patience out")
+        return self
+
+    @property
+    def steps(self) -> int:
+        """Updates in the whole run, of a resolved configuration."""
+        assert self.schedule.steps is not None, "epochs are resolved once the store is known"
+        return self.schedule.steps
+
+    def resolved(self, rows: int) -> RunConfig:
+        """With the steps that schedule.epochs make of so many training rows. Raises `ConfigError` if warm-up and decay
+        are longer."""
+        schedule = self.schedule
+        if schedule.epochs is None:
+            return self
+        steps = max(1, math.ceil(schedule.epochs * rows / self.rows_per_step))
+        try:
+            require_phases(schedule, steps)
+        except Refused as error:
+            raise ConfigError(str(error), where="schedule.epochs", fix=error.fix) from None
+        return self.model_copy(update={"schedule": schedule.model_copy(update={"steps": steps, "epochs": None})})
+
     @property
     def rows_per_step(self) -> int:
         return self.batch.micro_batch_rows * self.batch.virtual_workers
@@ -287,9 +330,9 @@ class RunConfig(Section):
         cosine   half a cosine between the same ends (Loshchilov and Hutter 2017)
         wsd      the peak until the last `decay_steps` (a fifth of the run when not set), then down as 1 - sqrt
                  (warmup-stable-decay; the shape is Hägele et al. 2024)
+        constant, polynomial, inverse_sqrt: those of transformers (`constant_with_warmup` for the first)
         """
-        schedule = self.schedule
-        return rate_at(schedule, schedule.steps, schedule.warmup_steps, self.optimizer.learning_rate, step)
+        return rate_at(self.schedule, self.steps, self.schedule.warmup_steps, self.optimizer.learning_rate, step)
 
     def masking_at(self, step: int) -> Masking:
         """The masking of update `step`. Its rate moves in a straight line from `rate` at step 0 to `final_rate` at the
@@ -297,35 +340,18 @@ class RunConfig(Section):
         masking = self.masking
         if masking.final_rate is None:
             return masking
-        rate = masking.rate + (masking.final_rate - masking.rate) * step / max(self.schedule.steps - 1, 1)
+        rate = masking.rate + (masking.final_rate - masking.rate) * step / max(self.steps - 1, 1)
         return masking.model_copy(update={"rate": rate, "final_rate": None})
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return digest(self)
+        return digest(self, LATER)
 
 
-def rate_at(schedule: ScheduleCurve, steps: int, warmup_steps: int, peak: float, step: int) -> float:
-    """See `RunConfig.learning_rate_at`."""
-    begin = warmup_steps
-    if step < begin:
-        return peak * (step + 1) / begin
-    if schedule.kind == "wsd":
-        begin = steps - min(steps - begin, schedule.decay_steps or max(1, steps // 5))
-    progress = max(0.0, (step - begin) / (steps - begin))
-    if schedule.kind == "linear":
-        share = 1.0 - progress
-    elif schedule.kind == "cosine":
-        share = 0.5 * (1.0 + math.cos(math.pi * progress))
-    else:
-        share = 1.0 - math.sqrt(progress)
-    return peak * (schedule.final_lr_share + (1.0 - schedule.final_lr_share) * share)
-
-
-def digest(config: BaseModel) -> str:
-    """sha256 of every key that decides the numbers; resumable keys do not count."""
-    kept = resumable_keys(type(config))
-    return storage.sha256_of({key: value for key, value in flat(config).items() if key not in kept})
+LATER_SHAPE = {"model.global_attn_every_n_layers": 1, "model.local_attention": 128}
+LATER = {"optimizer.layer_decay": 1.0, "schedule.epochs": None, "schedule.power": None, "model.new_head": False}
+LATER |= LATER_SHAPE
+"""Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
 
 
 def shared_out(virtual_workers: int, parts: int, what: str) -> int:
@@ -381,40 +407,8 @@ def build_config(values: dict[str, Any], where: str, overrides: Sequence[str] = 
         raise GUIDE.explain(error, where, overrides) from None
 
 
-def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
-    """`{"data.seq_len": 512, …}` in the order of this page."""
-    result: dict[str, Any] = {}
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        if isinstance(value, BaseModel):
-            result |= flat(value, f"{prefix}{name}.")
-        else:
-            result[prefix + name] = value
-    return result
-
-
 KEYS = keys_of(RunConfig)
 ALL_KEYS: list[str] = list(KEYS)
 
 
-def resumable_keys(kind: type[BaseModel]) -> frozenset[str]:
-    return frozenset(name for name, key in keys_of(kind).items() if key.field.json_schema_extra)
-
-
 RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)
-
-
-def refuse_changes(
-    old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
-) -> list[str]:
-    """Returns the allowed differences between two flat configurations, as `key: old -> new`.
-
-    Raises `ConfigError` listing the others, since they would make another run in the same folder.
-    """
-    changed = [key for key in keys_of(kind) if old.get(key) != new.get(key)]
-    refused = [key for key in changed if key not in resumable_keys(kind)]
-    if refused:
-        listed = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in refused)
-        fix = "put the old values back, or give --run a new folder"
-        raise ConfigError(f"the run was started with another configuration ({listed})", where=where, fix=fix)
-    return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed]

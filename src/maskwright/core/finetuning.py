@@ -9,22 +9,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from maskwright.core.config import (
+    LATER_SHAPE,
     Checkpoint,
-    Count,
     Engine,
-    Fraction,
     Health,
     Logging,
     Optimizer,
-    Resumable,
-    ScheduleCurve,
     Shape,
     Share,
-    digest,
-    rate_at,
     read_values,
 )
-from maskwright.core.settings import Guide, Refused, Section
+from maskwright.core.schedule import ScheduleCurve, rate_at
+from maskwright.core.settings import Count, Fraction, Guide, Refused, Resumable, Section, digest
 
 TaskKind = Literal[
     "single_label_classification",
@@ -198,9 +194,6 @@ class StartingModel(Shape):
 class FinetuningOptimizer(Optimizer):
     learning_rate: Annotated[float, Field(gt=0.0)] = 5e-5
     """Learning rate at the schedule's peak. Large encoders take 1e-5 to 5e-5, those of a few layers up to 5e-4."""
-    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Factor of the learning rate from each layer to the one below it; the embeddings get one more. 0.65 to 0.9 are
-    usual for large encoders, 1 treats all alike. Only for adamw."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class's target that all classes get; only for single_label_classification and
     token_classification."""
@@ -277,10 +270,7 @@ class FinetuneConfig(Section):
         if not one_class and (own.label_smoothing or own.class_weights):
             key = "label_smoothing" if own.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
-        sharded = self.engine.kind == "torch" and self.engine.sharding == "fsdp"
-        if own.layer_decay < 1.0 and (own.kind == "muon" or sharded):
-            needed = "engine.sharding: data with torch" if sharded else "optimizer.kind: adamw"
-            raise Refused(f"optimizer.layer_decay needs {needed}", fix="leave it out, or change the other key")
+        own.require_layers(self.engine)
         return self
 
     @property
@@ -303,17 +293,24 @@ class FinetuneConfig(Section):
         evaluation = self.evaluation.model_copy(update={"every_steps": every_steps})
         return self.model_copy(update={"schedule": schedule, "evaluation": evaluation})
 
+    @property
+    def steps(self) -> int:
+        """Updates in the whole run, of a resolved configuration."""
+        assert self.schedule.steps is not None, "epochs are resolved once the examples are known"
+        return self.schedule.steps
+
     def learning_rate_at(self, step: int) -> float:
         """Of a resolved configuration: see `RunConfig.learning_rate_at`."""
-        schedule = self.schedule
-        assert schedule.steps is not None and schedule.warmup_steps is not None
-        return rate_at(schedule, schedule.steps, schedule.warmup_steps, self.optimizer.learning_rate, step)
+        warmup_steps = self.schedule.warmup_steps or 0
+        return rate_at(self.schedule, self.steps, warmup_steps, self.optimizer.learning_rate, step)
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return digest(self)
+        return digest(self, LATER)
 
 
+LATER = LATER_SHAPE | {"schedule.power": None, "engine.activation_checkpointing": "auto"}
+"""Keys that runs did not always have, and what those without them had: digests and comparisons stay what they were."""
 GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", {})
 
 

@@ -46,10 +46,10 @@ _KEYS = {
     "gradient_accumulation_steps grad_accum_steps accumulate_grad_batches update_freq": (
         "batch.virtual_workers counts the micro-batches of an update on all devices: accumulation steps x devices"
     ),
-    "num_train_epochs num_epochs n_epochs epochs max_epoch max_epochs": (
-        "schedule.steps counts the updates of the run; `maskwright pretrain CONFIG --run RUN --dry-run` prints how "
-        "many epochs they are"
-    ),
+    "num_train_epochs num_epochs n_epochs max_epoch max_epochs": "schedule.epochs",
+    "early_stopping_patience": "evaluation.patience",
+    "lr_scheduler_power": "schedule.power",
+    "layerwise_lr_decay layer_lr_decay llrd": "optimizer.layer_decay",
     "train_file dataset_name dataset line_by_line": (
         "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE` reads the text once; data.store names STORE"
     ),

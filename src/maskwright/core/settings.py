@@ -8,14 +8,20 @@ import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+Resumable = Field(json_schema_extra={"resumable": True})
+Needed = Field(json_schema_extra={"needed": True})
+"""Of a key that is missing where neither it nor another one that may stand for it is given."""
 
 
 class Section(BaseModel):
@@ -106,6 +112,11 @@ class Key(NamedTuple):
         return self.section.model_fields[self.name]
 
     @property
+    def is_needed(self) -> bool:
+        extra = self.field.json_schema_extra
+        return self.field.is_required() or (isinstance(extra, dict) and bool(extra.get("needed")))
+
+    @property
     def inner(self) -> type[BaseModel] | None:
         """The section that it holds, if it holds one."""
         return _section_in(self.field.annotation)
@@ -175,6 +186,31 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation if issubclass(annotation, BaseModel) else None
     return next(filter(None, map(_section_in, typing.get_args(annotation))), None)
+
+
+def resumable_keys(kind: type[BaseModel]) -> frozenset[str]:
+    marked = {name: key.field.json_schema_extra for name, key in keys_of(kind).items()}
+    return frozenset(name for name, extra in marked.items() if isinstance(extra, dict) and "resumable" in extra)
+
+
+def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
+    """`{"data.seq_len": 512, …}` in the order of the source."""
+    result: dict[str, Any] = {}
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            result |= flat(value, f"{prefix}{name}.")
+        else:
+            result[prefix + name] = value
+    return result
+
+
+def digest(config: BaseModel, later: dict[str, Any]) -> str:
+    """sha256 of every key that decides the numbers; resumable keys do not count, nor do those that are as `later` has
+    them."""
+    kept = resumable_keys(type(config))
+    values = {key: value for key, value in flat(config).items() if key not in kept}
+    return storage.sha256_of({key: value for key, value in values.items() if key not in later or value != later[key]})
 
 
 # ---- what a user is told -------------------------------------------------------------------------------------------
@@ -267,7 +303,7 @@ class Guide(NamedTuple):
     def _required(self, dotted: str) -> list[str]:
         """Itself, or the keys that a section cannot do without."""
         below = {name: key for name, key in keys_of(self.section).items() if name.startswith(f"{dotted}.")}
-        return [name for name, key in below.items() if key.field.is_required()] if below else [dotted]
+        return [name for name, key in below.items() if key.is_needed] if below else [dotted]
 
     def _sections(self) -> list[str]:
         return [name for name, field in self.section.model_fields.items() if _section_in(field.annotation)]

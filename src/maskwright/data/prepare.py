@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -70,21 +71,32 @@ def prepare(
     folder: str,
     options: PrepareOptions | None = None,
     encoder: EncoderName = "auto",
+    *,
+    held_out: Sources | None = None,
 ) -> store.TokenStore:
-    """Writes the store and returns it opened. `encoder` changes the speed, never an id.
+    """Writes the store and returns it opened. `encoder` changes the speed, never an id. `held_out`: text that is held
+    out in full, instead of a share of `sources`; where both have a document, training does not get it.
 
     Raises `InputError` (exit 2) on bad text, a foreign folder, or an unfinished store of other input; after an error in
     the input, nothing of this call is left in the folder.
     """
-    return _Preparation(sources, tokenizer, folder, options or PrepareOptions(), encoder).run()
+    return _Preparation(sources, tokenizer, folder, options or PrepareOptions(), encoder, held_out).run()
 
 
 class _Preparation:
     def __init__(
-        self, sources: Sources, tokenizer: str, folder: str, options: PrepareOptions, encoder: EncoderName
+        self,
+        sources: Sources,
+        tokenizer: str,
+        folder: str,
+        options: PrepareOptions,
+        encoder: EncoderName,
+        held_out: Sources | None,
     ) -> None:
         self.sources, self.folder, self.options = sources, storage.require_local(folder), options
-        self.file_number = {name: number for number, name in enumerate(sources.files)}
+        self.all_sources = [*([held_out] if held_out else []), sources]  # held-out text first: see `_documents`
+        self.held_out, self.held_out_keys = held_out, set[bytes]()
+        self.file_number = _numbered(sources, held_out)
         self.tokenizer_location = tokenizer
         self.vocabulary: Vocabulary = read_vocabulary(tokenizer)
         self.byte_length = np.array(self.vocabulary.byte_length, np.int32)
@@ -96,10 +108,10 @@ class _Preparation:
         self.blocks = 0
         self.passed = 0
         self.pending: dict[str, _Pending] = {"train": _Pending(), "valid": _Pending()}
-        self.with_sentences = sources.layout == "sentences" and sources.only_plain_text
+        self.with_sentences = all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
 
     def run(self) -> store.TokenStore:
-        self.origin = fingerprint(self.sources)
+        self.origin = fingerprint(self.sources) + (fingerprint(self.held_out) if self.held_out else [])
         self.plan = storage.sha256_of(
             [
                 manifests.FORMAT,
@@ -109,6 +121,7 @@ class _Preparation:
                 self.sources.layout,
                 self.sources.text_column,
                 self.sources.on_bad_input,
+                *([len(self.held_out.files), self.held_out.layout] if self.held_out else []),
             ]
         )
         if finished := self._finished():
@@ -179,10 +192,10 @@ class _Preparation:
     def _work(self) -> None:
         batch: list[tuple[str, Document]] = []
         characters = 0
-        with progress("prepare", sum(self.sources.sizes), "bytes") as bar:
-            for document in self.sources:
-                bar.advance(self.sources.bytes_read - bar.done)
-                split = self._sort(document)
+        with progress("prepare", sum(sum(one.sizes) for one in self.all_sources), "bytes") as bar:
+            for held_out, document in self._documents():
+                bar.advance(sum(one.bytes_read for one in self.all_sources) - bar.done)
+                split = self._sort(document, held_out=held_out)
                 if split and self.counts.read > self.passed:
                     batch.append((split, document))
                     characters += document.characters
@@ -195,7 +208,14 @@ class _Preparation:
         self._commit()
         self._finish()
 
-    def _sort(self, document: Document) -> str | None:
+    def _documents(self) -> Iterator[tuple[bool, Document]]:
+        """(whether it is of the held-out files, document). Those come first, so that what training has of them is known
+        when it comes."""
+        for sources in self.all_sources:
+            for document in sources:
+                yield sources is self.held_out, document
+
+    def _sort(self, document: Document, *, held_out: bool) -> str | None:
         """Counts a document. Returns its split, or None if it is not kept."""
         self.counts.read += 1
         options, size = self.options, document.characters
@@ -205,9 +225,12 @@ class _Preparation:
             self.counts.too_long += 1
         else:
             key = text_key(document.utf8)
-            if options.keep_duplicates or self.duplicates.is_new(key):
+            if held_out:
+                self.held_out_keys.add(key)
+            leaks = not held_out and key in self.held_out_keys
+            if not leaks and (options.keep_duplicates or self.duplicates.is_new(key)):
                 self.counts.kept += 1
-                return "valid" if is_held_out(key, options.valid_fraction) else "train"
+                return "valid" if held_out or is_held_out(key, options.valid_fraction) else "train"
             self.counts.duplicates += 1
         return None
 
@@ -286,7 +309,7 @@ class _Preparation:
             }
             for name in ("train", "valid")
         }
-        if self.options.valid_fraction and not splits["valid"]["documents"]:
+        if (self.options.valid_fraction or self.held_out) and not splits["valid"]["documents"]:
             warn(
                 f"none of {self.counts.kept:,} documents fell into the held-out split; without one no run on this "
                 "store can be evaluated. Prepare into another folder, with another --valid-fraction or --layout"
@@ -308,6 +331,7 @@ class _Preparation:
                 "layout": self.sources.layout,
                 "text_column": self.sources.text_column,
                 "on_bad_input": self.sources.on_bad_input,
+                **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
             },
             "plan": self.plan,
             "sources": self.origin,
@@ -329,6 +353,16 @@ class _Pending:
     origins: list[tuple[int, int]] = field(default_factory=list)
     """(number of the file, line) of each document."""
     tokens: int = 0
+
+
+def _numbered(sources: Sources, held_out: Sources | None) -> dict[str, int]:
+    """Each file's number in the manifest's sources. Raises `InputError` for one that is trained on and held out."""
+    files = [*sources.files, *(held_out.files if held_out else [])]
+    both = set(sources.files) & set(held_out.files if held_out else [])
+    if both:
+        fix = "leave it out of one of them"
+        raise InputError("is among the files to train on and in --valid-files", where=min(both), fix=fix)
+    return {name: number for number, name in enumerate(files)}
 
 
 def _read_note(path: str, dtype: str) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Verdict:
 
 def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | FinetuneConfig:
     """The same run, but `steps` long: the schedule's phases shrink with it, every step is logged, and saves are
-    frequent and at odd places, so that kills meet all of them. Fine-tuning does not end earlier (patience)."""
+    frequent and at odd places, so that kills meet all of them. It does not end earlier (patience)."""
     if isinstance(config, FinetuneConfig):
         ready: Prepared = prepare_finetuning(config, RunDirectory(""))
     else:
@@ -81,8 +81,8 @@ def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | Fin
         schedule["decay_steps"] = max(1, min(round(schedule["decay_steps"] * share), steps // 2 - 1))
     values["checkpoint"] |= {"save_every_steps": max(1, steps // 8 - 1), "save_every_seconds": None, "copy_to": None}
     finetunes = isinstance(config, FinetuneConfig)
-    values["evaluation"] |= {"every_steps": max(2, steps // 4)}
-    values["evaluation"] |= {"patience": None} if finetunes else {"max_rows": HELD_OUT_ROWS}
+    values["evaluation"] |= {"every_steps": max(2, steps // 4), "patience": None}
+    values["evaluation"] |= {} if finetunes else {"max_rows": HELD_OUT_ROWS}
     values["logging"] |= {"every_steps": 1, "tensorboard": False}
     if values["engine"]["compile"] == "auto":  # as the long run decides, not the short one
         values["engine"]["compile"] = "on" if compiles(ready) else "off"

@@ -64,6 +64,8 @@ class TrainState:
     """fp32 arrays under Hugging Face names."""
     moments: dict[str, Parameters] = field(default_factory=dict)
     """The optimizer's, by kind (`exp_avg`), in the same form."""
+    earlier_updates: int = 0
+    """Updates of other runs that the moments remember: AdamW's bias correction counts them too."""
 
 
 class Engine(Protocol):

@@ -69,6 +69,8 @@ class Encoded:
     targets: NDArray[Any] | WordTargets | SpanTargets | None
     """int32 (rows,) class ids; uint8 (rows, labels) one or zero; float32 (rows,) numbers; words; spans. None for
     texts without labels, except words and windows, which are needed to read off what a model says."""
+    shift: Ints | None
+    """(ids,): what a model with token types adds to position ids; above 0 in the second text of a pair."""
     cut: int
     """Examples that `max_seq_len` cut; words for token classification; 0 for questions, which have windows."""
 
@@ -87,8 +89,10 @@ def encode(
     max_seq_len: int,
     *,
     labelled: bool = True,
+    token_type_stride: int = 0,
 ) -> Encoded:
     """`tokenizer_folder`: a folder with tokenizer.json, or the file. `labels`: in the order of their ids.
+    `token_type_stride`: the model's (`ModelConfig`).
 
     Ids equal those of `transformers`: its template, longest-first truncation of pairs, special tokens in a text
     recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
@@ -97,17 +101,21 @@ def encode(
     if task.kind == "token_classification":
         return _words(tokenizer, examples, {name: id for id, name in enumerate(labels)}, max_seq_len)
     if task.kind == "question_answering":
-        return _windows(tokenizer, examples, task.doc_stride, max_seq_len)
+        return _windows(tokenizer, examples, task.doc_stride, max_seq_len, token_type_stride)
     tokenizer.enable_truncation(max_seq_len, strategy="longest_first")
     rows: list[NDArray[np.int32]] = []
+    types: list[NDArray[np.int32]] = []
     cut = 0
     for batch in _batches(examples):
         texts = [one.text if one.text_pair is None else (one.text, one.text_pair) for one in batch]
         for encoding in tokenizer.encode_batch_fast(texts):
             rows.append(np.array(encoding.ids, np.int32))
+            if token_type_stride:
+                types.append(np.array(encoding.type_ids, np.int32))
             cut += bool(encoding.overflowing)
     targets = _class_targets(examples, task, labels) if labelled else None
-    return Encoded(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, cut)
+    shift = _flat(types) * token_type_stride if token_type_stride else None
+    return Encoded(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, shift, cut)
 
 
 def open_tokenizer(location: str, *, words: bool = False) -> Any:
@@ -213,18 +221,20 @@ def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], m
             tags.append(known[words[position]])
     targets = WordTargets(_flat(positions), _flat(numbers), _flat(tags), _offsets(map(len, positions)))
     cut = sum(len(one.words) for one in examples) - len(targets.position)
-    return Encoded(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, cut)
+    return Encoded(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, None, cut)
 
 
 # ---- questions ---------------------------------------------------------------------------------------------------
 
 
-def _windows(tokenizer: Any, examples: Sequence[Example], doc_stride: int, max_seq_len: int) -> Encoded:
+def _windows(
+    tokenizer: Any, examples: Sequence[Example], doc_stride: int, max_seq_len: int, token_type_stride: int
+) -> Encoded:
     """The question stands first in each window. An answer that is not wholly inside a window is no answer there."""
     questions = [one.text.lstrip() for one in examples]  # SQuAD has some that would fill a window with white space
     _refuse_long(tokenizer, examples, questions, doc_stride, max_seq_len)
     tokenizer.enable_truncation(max_seq_len, stride=doc_stride, strategy="only_second")
-    rows, of_example, starts, ends, characters = [], [], [], [], []
+    rows, types, of_example, starts, ends, characters = [], [], [], [], [], []
     for first in range(0, len(examples), AT_ONCE):
         pairs = [
             (questions[at], examples[at].text_pair or "") for at in range(first, min(first + AT_ONCE, len(examples)))
@@ -235,13 +245,16 @@ def _windows(tokenizer: Any, examples: Sequence[Example], doc_stride: int, max_s
                 spans[np.array([part != 1 for part in window.sequence_ids], np.bool_)] = -1
                 start, end = _span(spans, examples[number])
                 rows.append(np.array(window.ids, np.int32))
+                if token_type_stride:
+                    types.append(np.array(window.type_ids, np.int32))
                 of_example.append(number)
                 starts.append(start)
                 ends.append(end)
                 characters.append(spans)
     flat = np.concatenate([np.empty((0, 2), np.int32), *characters])
     targets = SpanTargets(np.array(starts, np.int32), np.array(ends, np.int32), flat)
-    return Encoded(_flat(rows), _offsets(map(len, rows)), np.array(of_example, np.int32), targets, 0)
+    shift = _flat(types) * token_type_stride if token_type_stride else None
+    return Encoded(_flat(rows), _offsets(map(len, rows)), np.array(of_example, np.int32), targets, shift, 0)
 
 
 def _span(spans: Ints, one: Example) -> tuple[int, int]:

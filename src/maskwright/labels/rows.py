@@ -98,6 +98,8 @@ class Packer:
         flat = _runs(row * T + start, lengths)
         ids.flat[flat] = self.encoded.ids[_runs(self.encoded.offsets[rows], lengths)]
         positions.flat[flat] = _runs(np.zeros_like(lengths), lengths)
+        if self.encoded.shift is not None:
+            positions.flat[flat] += self.encoded.shift[_runs(self.encoded.offsets[rows], lengths)]
         segments.flat[flat] = np.repeat(_number_in_row(row) + 1, lengths)
         if self.kind == "question_answering":
             return self._spans(rows, ids, positions, segments, row)

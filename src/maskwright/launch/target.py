@@ -40,6 +40,10 @@ class Training:
     processes: int | None = None
     """On each machine."""
     verb: Literal["pretrain", "finetune"] = "pretrain"
+    begin_from: str | None = None
+    """RUN or RUN@STEP, from whose checkpoint a new run begins."""
+    fresh_optimizer: bool = False
+    """Whether it begins with an optimizer of its own."""
 
     def words(self) -> list[str]:
         """What a person would type after `maskwright`."""
@@ -51,7 +55,9 @@ class Training:
         }
         limited = [word for name, value in limits.items() if value is not None for word in (name, str(value))]
         keys = [word for text in self.overrides for word in ("--set", text)]
-        return [self.verb, self.config, "--run", self.run, *keys, *limited]
+        begin = ["--from", self.begin_from] if self.begin_from else []
+        begin += ["--fresh-optimizer"] if self.fresh_optimizer else []
+        return [self.verb, self.config, "--run", self.run, *begin, *keys, *limited]
 
     def setting(self, *overrides: str) -> Training:
         return replace(self, overrides=(*self.overrides, *overrides))

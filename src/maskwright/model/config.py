@@ -100,6 +100,12 @@ class ModelConfig:
         return self.pad_token_id + 1 if self.architecture in ROBERTAS else 0
 
     @property
+    def token_type_stride(self) -> int:
+        """How far token types are apart in position ids (`Batch.position_ids`); 0 if pairs have no token types. Only
+        BERT's have."""
+        return self.max_position_embeddings if self.architecture == "bert" and self.type_vocab_size > 1 else 0
+
+    @property
     def max_seq_len(self) -> int:
         return self.max_position_embeddings - self.position_offset
 

@@ -18,6 +18,7 @@ from maskwright.core.folder import Folder
 from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
 from maskwright.run.heartbeat import Beat, State, read_beats, state_of, states_here
 from maskwright.run.lease import this_machine
+from maskwright.run.lineage import Lineage, describe
 from maskwright.run.liveness import Judgement, judge, missing
 
 Whole = Literal[
@@ -29,6 +30,8 @@ SILENT_SECONDS = 120.0
 AGAIN = "the same command continues it"
 SIGNS = ("config.resolved.json", "status.json", "log.txt", "lock", "checkpoints")
 """Of a run directory, from its first second on."""
+MOST_CHANGES = 5
+"""The last ones; JSON has all."""
 MOST_LINES = 20
 """Lines about ranks in the report; JSON has all."""
 
@@ -61,6 +64,10 @@ class Report:
     missing: list[int] = field(default_factory=list)
     held_by: int | None = None
     """The process of this machine that holds the folder now."""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """What was changed of the configuration between starts: `step`, `time`, `keys`."""
+    lineage: Lineage | None = None
+    """Which run's checkpoint it began from."""
 
     @property
     def over(self) -> bool:
@@ -93,6 +100,9 @@ class Report:
             lines.append(f"  last checkpoint: step {self.checkpoint.step:,}{of}{age}")
         elif self.state != "never started":
             lines.append("  last checkpoint: none yet")
+        lines += [f"  {line}" for line in describe(self.lineage)]
+        for change in self.changes[-MOST_CHANGES:]:
+            lines.append(f"  changed at step {change['step']}: {', '.join(map(str, change['keys']))}")
         return "\n".join([*lines, *self._ranks()])
 
     def _ranks(self) -> list[str]:
@@ -144,10 +154,29 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
     now = clock()
     ranks = judge(beats, now, states)
     state, why, fix = whole(status, ranks, held_by, now, checkpoint is not None)
+    record = folder.get_json("config.resolved.json") or {}
     absent = missing(beats) if state in ("running", "hung", "lost") else []
     if state == "only checkpoints" and checkpoint:
         checkpoint = replace(checkpoint, of=_steps_of(folder, checkpoint.step))
-    return Report(folder.location, state, why, fix, now, status, checkpoint, ranks, absent, held_by)
+    changes = [one for one in _listed(record.get("changes")) if {"step", "keys"} <= set(one)]
+    return Report(
+        folder.location,
+        state,
+        why,
+        fix,
+        now,
+        status,
+        checkpoint,
+        ranks,
+        absent,
+        held_by,
+        changes,
+        record.get("lineage"),
+    )
+
+
+def _listed(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def whole(

@@ -18,11 +18,11 @@ from typing import Any, cast
 
 from maskwright.core import storage
 from maskwright.core.child import Finetuning, SideBySide, last_words
-from maskwright.core.config import flat
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
-from maskwright.core.finetuning import FinetuneConfig, read_finetune_config
+from maskwright.core.finetuning import LATER, FinetuneConfig, read_finetune_config
 from maskwright.core.hub import is_hub
+from maskwright.core.settings import flat
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.model.hf.config import to_hf_config
@@ -255,7 +255,7 @@ def record(comparison: Comparison) -> dict[str, Any]:
         found[f"{start.name}.weights"] = [one["sha256"] for one in comparison.tasks[0].starts[start.name]]
     for task in comparison.tasks:
         found[f"{task.name}.examples"] = task.dataset.fingerprint
-        keys = flat(task.config).items()
+        keys = [(key, value) for key, value in flat(task.config).items() if key not in LATER or value != LATER[key]]
         found |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS}
     return cast(dict[str, Any], json.loads(json.dumps(found)))
 
@@ -340,7 +340,7 @@ def with_last_finite_weights(run: FineTuning) -> FineTuning:
     if run.directory.newest_step():
         start = Start(run.start.name, (run.folder,))
     still = ("schedule.epochs=null", "schedule.steps=1", "schedule.warmup_share=null", "schedule.warmup_steps=0")
-    more = (*still, "schedule.kind=linear", "schedule.decay_steps=null")
+    more = (*still, "schedule.kind=linear", "schedule.decay_steps=null", "schedule.power=null")
     return replace(run, start=start, number=0, rate=1e-30, folder=f"{run.folder}-last-finite", more=more)
 
 

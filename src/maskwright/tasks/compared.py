@@ -203,7 +203,7 @@ def _protocol(comparison: Comparison) -> verdict.Protocol:
     budgets, validation = [], []
     for task in comparison.tasks:
         config = task.config
-        steps, examples = config.schedule.steps or 0, config.batch.examples
+        steps, examples = config.steps, config.batch.examples
         epochs = steps * examples / len(task.dataset.train)
         budgets.append(f"{task.name}: {steps:,} steps of {examples} examples ({epochs:.3g} epochs)")
         own = "a file of its own" if config.data.validation else "a share of the training file, another with each seed"

@@ -27,6 +27,7 @@ from maskwright.labels.metrics import (
 )
 from maskwright.labels.rows import Examples, Packed, Packer, in_order, prediction_batches
 from maskwright.tasks import hypertune
+from maskwright.training.best import Best
 from maskwright.training.objective import Work
 
 PREDICTION_TOKENS = 4096
@@ -70,7 +71,7 @@ class Finetuning:
         self.config, self.train, self.split, self.labels = config, train, split, labels
         self.chance = chance(config.task, num_labels)
         self.metric = chosen_metric(config, labels)
-        self._seen: list[tuple[int, float]] = []
+        self.best = Best(config.evaluation.patience, self.metric == "loss" or self.metric in LOWER_IS_BETTER)
 
     def batches(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
         return self.train.batches(data_step, virtual_workers)
@@ -103,7 +104,7 @@ class Finetuning:
             return None
         _, scores = judged(self.config.task, self.labels, self.split, logits)
         found = {f"valid_{name}": value for name, value in scores.items()}
-        self._seen.append((step, found[f"valid_{self.metric}"]))
+        self.best.seen.append((step, found[f"valid_{self.metric}"]))
         if engine.processes.rank == 0:
             hypertune.report(f"valid_{self.metric}", found[f"valid_{self.metric}"], step)
         best = " (the best so far)" if self.best_step == step else ""
@@ -112,20 +113,15 @@ class Finetuning:
         return found
 
     def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        self._seen = [(line["step"], line[f"valid_{self.metric}"]) for line in lines]
+        self.best.remember((line["step"], line[f"valid_{self.metric}"]) for line in lines)
 
     @property
     def best_step(self) -> int | None:
-        """The first of equals."""
-        lower = self.metric == "loss" or self.metric in LOWER_IS_BETTER
-        finite = [seen for seen in self._seen if math.isfinite(seen[1])]
-        return max(finite, key=lambda seen: -seen[1] if lower else seen[1])[0] if finite else None
+        return self.best.step
 
     @property
     def settled(self) -> bool:
-        patience, best = self.config.evaluation.patience, self.best_step
-        since = sum(step > best for step, _ in self._seen) if best is not None else 0
-        return patience is not None and since >= patience
+        return self.best.settled
 
 
 def chance(task: Task, num_labels: int) -> float | None:

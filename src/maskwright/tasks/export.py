@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
 from maskwright.run.directory import RunDirectory
+from maskwright.run.lineage import ancestors
 from maskwright.tasks.models import RESULTS, TrainedModel
 from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
@@ -74,7 +76,10 @@ def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
 
 
 def _has_ended(model: TrainedModel, steps: int | None) -> bool:
-    """A fine-tuned run may end early, and what is exported is its best step."""
+    """A fine-tuned run, or one with patience, may end early, and what is exported is its best step."""
+    if model.task is None and (model.run or {})["config"].get("evaluation.patience") is not None:
+        status = RunDirectory(model.location).read_status()
+        return status is not None and status.phase == "done"
     return model.step == steps if model.task is None else os.path.exists(os.path.join(model.location, RESULTS))
 
 
@@ -177,7 +182,7 @@ def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list
 
 def model_card(model: TrainedModel, difference: float) -> str:
     """README.md from the run's own record: what was trained on which text, and how it was checked."""
-    shape, base = model.config, _base_name((model.run or {"config": {}})["config"].get("model.init_from"))
+    shape, base = model.config, _base_name(_base(model.run))
     on_hub = base if base and "/" in base else hub.full_name(base)
     lines = [
         "---",
@@ -210,6 +215,14 @@ def model_card(model: TrainedModel, difference: float) -> str:
     return "\n".join([*lines, ""])
 
 
+def _base(run: dict[str, Any] | None) -> str | None:
+    """The model folder that the run, or the oldest run that it comes from, began with."""
+    if run is None:
+        return None
+    known = ancestors(run.get("lineage"))
+    return known[-1].get("init_from") if known else run["config"].get("model.init_from")
+
+
 def _base_name(folder: str | None) -> str | None:
     """OWNER/NAME of a model on the Hub or of a folder in its cache (models--OWNER--NAME/snapshots/…), else the folder's
     own name: its path is nobody else's business."""
@@ -227,7 +240,15 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
     lines = [f"- {source} fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
     base = run.get("base", {}).get("location", "")
     lines += [f"- base model `{base}`"] if hub.is_hub(base) else []
-    lines += [f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in run.get("base_weights", {}).items()]
+    lines += _base_weights(run)
+    for one in ancestors(run.get("lineage")):
+        how = "without" if one["optimizer"] == "fresh" else "with"
+        lines.append(
+            f"- began from step {one['step']:,} of `{os.path.basename(one['run'])}`, {how} its optimizer's state: "
+            f"{one['tokens']:,} tokens of text `{one['store_fingerprint'][:16]}`, weights sha256 "
+            f"`{one['weights_sha256']}`"
+        )
+        lines += _base_weights(one)
     lines += _scores(model) if model.task else _held_out(model)
     left_out = {"data.store", "model.init_from"}
     if run["config"].get("model.init_from"):
@@ -236,15 +257,25 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
     return [*lines, "", "```json", json.dumps(values, indent=1), "```"]
 
 
+def _base_weights(record: dict[str, Any]) -> list[str]:
+    return [f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in record.get("base_weights", {}).items()]
+
+
 def _held_out(model: TrainedModel) -> list[str]:
     records = [record for record in RunDirectory(model.location).read_metrics() if "valid_loss" in record]
     if not records:
         return []
     first, last = records[0], records[-1]
-    return [
-        f"- held-out loss {first['valid_loss']:.4f} -> {last['valid_loss']:.4f}, masked accuracy "
-        f"{first['valid_accuracy']:.2%} -> {last['valid_accuracy']:.2%} (15 % masks, step {last['step']:,})"
-    ]
+    names = [re.fullmatch(r"valid_(.+)_loss", key) for key in last if f"{key.removesuffix('loss')}accuracy" in first]
+    named = {found[1]: f"valid_{found[1]}" for found in names if found} or {"": "valid"}
+    lines = []
+    for name, key in named.items():
+        loss, accuracy = ((first[f"{key}_{one}"], last[f"{key}_{one}"]) for one in ("loss", "accuracy"))
+        lines.append(
+            f"- held-out loss{f' of {name}' if name else ''} {loss[0]:.4f} -> {loss[1]:.4f}, masked accuracy "
+            f"{accuracy[0]:.2%} -> {accuracy[1]:.2%} (15 % masks, step {last['step']:,})"
+        )
+    return lines
 
 
 def _scores(model: TrainedModel) -> list[str]:

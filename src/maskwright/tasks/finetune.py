@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core import storage
-from maskwright.core.config import flat, refuse_changes
+from maskwright.core.changes import refuse_changes
 from maskwright.core.console import human_bytes, human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, default_row
+from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import Encoded, WordTargets, encode
@@ -96,16 +97,16 @@ class PreparedFinetuning:
     @property
     def flops(self) -> float:
         tokens, pairs = self.train.work(0)
-        return (self.config.schedule.steps or 0) * training_flops(self.model, tokens, pairs, 0.0)
+        return (self.config.steps) * training_flops(self.model, tokens, pairs, 0.0)
 
     def verify(self) -> None:
         """The examples are in memory."""
 
-    def starting_parameters(self) -> Parameters:
+    def starting_state(self) -> TrainState:
         """The encoder's from where the run starts, and a new head, of which all that fits is taken along too."""
         random = initial_parameters(self.model, self.config.seed)
         if self.config.model.init_from is None or self.config.model.weights == "random":
-            return random
+            return TrainState(0, random)
         # A run that is continued may have been killed before its first save.
         start = self.start or _start(self.config, self.base)
         found, same = start.parameters, start.labels == self.dataset.labels
@@ -114,7 +115,7 @@ class PreparedFinetuning:
             if name in found and found[name].shape == value.shape and (same or not last):
                 random[name] = found[name]
         say(f"starting from {start.location}")
-        return random
+        return TrainState(0, random)
 
     def base_weights(self) -> dict[str, Any]:
         start = self.start
@@ -134,7 +135,10 @@ class PreparedFinetuning:
         if not examples:
             return None
         config = self.config
-        encoded = encode(examples, self.tokenizer_folder, config.task, self.dataset.labels, self.max_seq_len)
+        stride, labels = self.model.token_type_stride, self.dataset.labels
+        encoded = encode(
+            examples, self.tokenizer_folder, config.task, labels, self.max_seq_len, token_type_stride=stride
+        )
         return Packer.of(encoded, config.task.kind, self.model.pad_token_id)
 
     def objective(self) -> Finetuning:
@@ -149,7 +153,7 @@ class PreparedFinetuning:
         tokens = len(self.train.packer.encoded.ids)
         splits = ", ".join(f"{count:,} {split}" for split, count in sizes.items())
         labels = f", {len(self.dataset.labels)} labels" if self.dataset.labels else ""
-        steps = config.schedule.steps or 0
+        steps = config.steps
         epochs = steps * config.batch.examples / len(self.train.packer.encoded)
         cut = self.train.packer.encoded.cut
         return "\n".join(
@@ -237,7 +241,8 @@ def prepare_finetuning(
     if longest > model.max_seq_len:
         what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can take"
         raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {model.max_seq_len} or less")
-    encoded = encode(dataset.train, tokenizer, config.task, dataset.labels, longest)
+    stride = model.token_type_stride
+    encoded = encode(dataset.train, tokenizer, config.task, dataset.labels, longest, token_type_stride=stride)
     resolved = config.resolved(len(encoded))
     chosen_metric(resolved, dataset.labels)
     packer = Packer.of(
@@ -262,7 +267,7 @@ def dry_run(config: FinetuneConfig, location: str) -> PreparedFinetuning:
         refuse_changes(before["config"], flat(config), directory.location, FinetuneConfig)
     else:
         directory.require_fresh()
-        ready.starting_parameters()
+        ready.starting_state()
     return ready
 
 

@@ -11,10 +11,11 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from maskwright.core.config import RunConfig, flat
+from maskwright.core.config import RunConfig
 from maskwright.core.console import only_warnings
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Agree, Processes, together
 from maskwright.run.directory import RunDirectory
@@ -81,6 +82,9 @@ def _require_same_run(ready: Prepared, given: dict[str, Any]) -> None:
         fix = "give every host a copy of one"
         what = "is not the store" if isinstance(ready.config, RunConfig) else "does not hold the examples"
         raise StoreError(f"{what} that rank 0 reads", where=ready.identity["store"], fix=fix)
+    if ready.details.get("validation") != given["validation"]:
+        fix = "give every host a copy of the same stores"
+        raise StoreError("are not the held-out stores that rank 0 reads", where="data.validation", fix=fix)
     if json.loads(json.dumps(asdict(ready.model))) != given["model"]:
         fix = "give every host a copy of one"
         raise ConfigError("is not the model that rank 0 begins with", where="model.init_from", fix=fix)

@@ -21,6 +21,8 @@ from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.hub import local, pinned
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
+from maskwright.training.best import Best
+from maskwright.training.masked_lm import losses
 
 RESULTS = "results.json"
 """What a fine-tuned run ends with: the step of its best checkpoint, and scores."""
@@ -69,7 +71,7 @@ def load_model(location: str) -> TrainedModel:
     if directory.exists():
         record = directory.read_config()
         config = recorded_config(record["model"], directory.config)
-        loaded = load_best(directory) or checkpoint.load_newest(directory.checkpoints, set_aside=False)
+        loaded = load_best(directory, record) or checkpoint.load_newest(directory.checkpoints, set_aside=False)
         if loaded is None:
             raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
         parameters, step = loaded[0].parameters, loaded[0].step
@@ -112,11 +114,18 @@ def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelCon
     return replace(model, bos_token_id=vocabulary.bos, eos_token_id=vocabulary.eos)
 
 
-def load_best(directory: RunDirectory) -> tuple[TrainState, dict[str, Any]] | None:
-    """The best checkpoint of a fine-tuned run: that of its results, or of its newest checkpoint while it has none."""
+def load_best(directory: RunDirectory, record: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
+    """The best checkpoint of a fine-tuned run: that of its results, or of its newest checkpoint while it has none. Of a
+    pretraining run with patience: that of the lowest held-out loss. None if only the newest counts."""
     steps = checkpoint.whole_steps(directory.checkpoints)
     results = directory.path(RESULTS)
-    if os.path.exists(results):
+    pretrained = record["model"].get("task", "masked_lm") == "masked_lm"
+    if pretrained and record["config"].get("evaluation.patience") is None:
+        return None
+    if pretrained:
+        saved = [line for line in directory.read_metrics() if line["step"] <= max(steps, default=0)]
+        best = Best(None, lower=True, seen=losses(saved)).step  # a later evaluation comes again, with its save
+    elif os.path.exists(results):
         best = storage.read_json(results).get("step")
     elif steps:
         best = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step")

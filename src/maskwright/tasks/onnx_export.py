@@ -56,10 +56,10 @@ def speaker(config: ModelConfig, path: str) -> Speaker:
     # Threads that wait for more work would slow whoever computes next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = graph.output_names(config)
+    gives, takes = graph.output_names(config), graph.input_names(config)
 
-    def say(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Floats:
-        found = session.run(names, dict(zip(graph.INPUTS, (ids, mask), strict=True)))
+    def say(*inputs: NDArray[np.int64]) -> Floats:
+        found = session.run(gives, dict(zip(takes, inputs, strict=False)))  # token types, if it takes them
         return found[0] if len(found) == 1 else np.stack(found, -1)
 
     return say
@@ -87,7 +87,7 @@ class Sample:
     """Texts, and how well a model does on them."""
 
     texts: Sequence[NDArray[np.int64]]
-    """Ids, without padding."""
+    """int64 [2, T]: ids, without padding, and token types."""
     name: str
     keep: Callable[[int, Floats], NDArray[Any]]
     """(number of a text, logits [C] or [T, C]) -> what `score` needs of them."""
@@ -104,7 +104,11 @@ def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
             return masked_sample(model)
     except InputError as error:
         warn(f"the files are compared on random ids, not on the run's own data: {error}")
-    texts = [row[real == 1] for one in expected for row, real in zip(one.input_ids, one.attention_mask, strict=True)]
+    texts = [
+        np.stack([ids[real == 1], types[real == 1]])
+        for one in expected
+        for ids, real, types in zip(one.input_ids, one.attention_mask, one.token_type_ids, strict=True)
+    ]
     task = model.config.task
     meaning = "" if task == "regression" else " (same answers: the share of those of transformers)"
 
@@ -134,7 +138,8 @@ def labelled_sample(model: TrainedModel) -> Sample:
     length = row_length(model, task, data)
 
     def encoded_of(some: Sequence[Any]) -> Any:
-        return encode(some, model.tokenizer_folder, task, model.labels, length)
+        stride = model.config.token_type_stride
+        return encode(some, model.tokenizer_folder, task, model.labels, length, token_type_stride=stride)
 
     examples = examples[:: -(-len(encoded_of(examples).ids) // MOST_TOKENS)]
     encoded = encoded_of(examples)
@@ -148,7 +153,9 @@ def labelled_sample(model: TrainedModel) -> Sample:
         found = np.stack(said) if said[0].ndim == 1 else np.concatenate(said)
         return scores_of(task, model.labels, examples, decode(task, encoded, examples, found, model.labels))
 
-    texts = [encoded.row(number).astype(np.int64) for number in range(len(encoded))]
+    types = np.zeros_like(encoded.ids) if encoded.shift is None else encoded.shift // model.config.token_type_stride
+    both = np.stack([encoded.ids, types]).astype(np.int64)
+    texts = np.split(both, encoded.offsets[1:-1], axis=1)
     return Sample(texts, f"{len(examples):,} examples of the validation split", keep, score)
 
 
@@ -174,7 +181,7 @@ def masked_sample(model: TrainedModel) -> Sample:
             for segment in range(1, segments.max() + 1):
                 here = segments == segment
                 at = np.flatnonzero(wanted[here] >= 0)
-                texts.append(ids[here].astype(np.int64))
+                texts.append(np.stack([ids[here], np.zeros_like(ids[here])]).astype(np.int64))
                 places.append(at)
                 labels.append(wanted[here][at])
 
@@ -204,12 +211,14 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
     speakers = [their_model(model.config, folder), *(speaker(model.config, os.path.join(folder, f)) for f in FILES)]
     kept, seconds = _read(speakers, sample, model.config.pad_token_id)
     scores = [sample.score(one, kept[0]) for one in kept]
+    takes = graph.input_names(model.config)
     lines = [
         "## ONNX",
         "",
-        f"`{FILE}` takes any number of texts of any length: `input_ids` and `attention_mask`, as the tokenizer gives "
-        f"them. Its logits in onnxruntime {onnxruntime.__version__} differ by at most {difference:.2g} from those of "
-        f"transformers. `{INT8_FILE}` has its matrices and embeddings in int8 and quantizes activations as they come.",
+        f"`{FILE}` takes any number of texts of any length: {' and '.join(f'`{name}`' for name in takes)}, as the "
+        f"tokenizer gives them. Its logits in onnxruntime {onnxruntime.__version__} differ by at most {difference:.2g} "
+        f"from those of transformers. `{INT8_FILE}` has its matrices and embeddings in int8 and quantizes activations "
+        "as they come.",
         "",
         f"Measured on {sample.name}: up to {TEXTS_AT_ONCE} texts at once, sorted by length, {threads()} "
         f"thread{'s' * (threads() > 1)}, {cpu_name()}. transformers reads `model.safetensors`.",
@@ -227,7 +236,7 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
 
 def _read(speakers: Sequence[Speaker], sample: Sample, pad: int) -> tuple[list[list[NDArray[Any]]], list[float]]:
     """(what is kept of each text, seconds) of each speaker. A first batch is not timed: memory is taken then."""
-    lengths = np.array([len(text) for text in sample.texts])
+    lengths = np.array([text.shape[1] for text in sample.texts])
     waiting = np.argsort(-lengths, kind="stable").tolist()
     kept: list[list[Any]] = [[None] * len(lengths) for _ in speakers]
     seconds, warm = [0.0] * len(speakers), False
@@ -235,15 +244,15 @@ def _read(speakers: Sequence[Speaker], sample: Sample, pad: int) -> tuple[list[l
         while waiting:
             longest = lengths[waiting[0]]
             numbers = waiting[: min(TEXTS_AT_ONCE, max(1, TOKENS_AT_ONCE // longest))]
-            ids = np.full((len(numbers), longest), pad, np.int64)
+            ids, types = np.full((len(numbers), longest), pad, np.int64), np.zeros((len(numbers), longest), np.int64)
             for row, number in enumerate(numbers):
-                ids[row, : lengths[number]] = sample.texts[number]
+                ids[row, : lengths[number]], types[row, : lengths[number]] = sample.texts[number]
             mask = (np.arange(longest) < lengths[numbers][:, None]).astype(np.int64)
             for which, say in enumerate(speakers):
                 if not warm:
-                    say(ids, mask)
+                    say(ids, mask, types)
                 began = time.perf_counter()
-                said = say(ids, mask)
+                said = say(ids, mask, types)
                 seconds[which] += time.perf_counter() - began
                 for row, number in enumerate(numbers):
                     own = said[row] if said.ndim == 2 else said[row, : lengths[number]]

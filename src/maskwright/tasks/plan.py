@@ -26,7 +26,7 @@ from maskwright.data.masking import slots_per_row
 from maskwright.data.store import TokenStore
 from maskwright.engines.jax.ahead import SETTINGS, Request, Result
 from maskwright.model.config import ModelConfig, model_config
-from maskwright.tasks.preflight import continued_model, run_flops
+from maskwright.tasks.preflight import continued_model, step_flops
 
 KINDS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 GIB = 2**30
@@ -134,7 +134,7 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
         slice=on,
         rows_per_step=config.rows_per_step,
         micro_batches=request.micro_batches,
-        model_flops_per_step=run_flops(config, model) / config.schedule.steps,
+        model_flops_per_step=step_flops(config, model),
         asked_rows=rows,
         asked=asked,
         largest_rows=largest_rows,

@@ -105,7 +105,15 @@ def ask(
     with progress("predict", len(examples), "examples") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             some = examples[first : first + EXAMPLES_AT_ONCE]
-            encoded = encode(some, model.tokenizer_folder, task, model.labels, max_seq_len, labelled=False)
+            encoded = encode(
+                some,
+                model.tokenizer_folder,
+                task,
+                model.labels,
+                max_seq_len,
+                labelled=False,
+                token_type_stride=model.config.token_type_stride,
+            )
             logits = _logits(engine, model, encoded)
             parts.append(decode(task, encoded, some, logits, model.labels, may_be_none=may_be_none))
             cut += encoded.cut

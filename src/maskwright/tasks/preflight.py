@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from maskwright.core.config import RunConfig, flat, refuse_changes
+from maskwright.core.changes import refuse_changes
+from maskwright.core.config import RunConfig
 from maskwright.core.console import human_bytes, human_count, say, warn
-from maskwright.core.errors import ConfigError, ModelError, StoreError
+from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
 from maskwright.core.hub import is_hub
+from maskwright.core.settings import flat
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import class_name, read_hf_config
@@ -21,6 +25,10 @@ from maskwright.model.hf.folder import NEW_HEAD, read_encoder, read_hf_parameter
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
+from maskwright.run.lineage import Lineage
+from maskwright.run.lineage import describe as describe_lineage
+from maskwright.tasks import lineage as lineages
+from maskwright.tasks.changes import require_before_decay
 from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import special_ids, with_ids
 from maskwright.tasks.prepared import Prepared
@@ -41,10 +49,13 @@ class Pretraining:
     model: ModelConfig
     store: TokenStore
     loader: Loader
+    lineage: Lineage | None = None
+    """The checkpoint of another run that this one began from."""
+    validation: Mapping[str, TokenStore] = field(default_factory=dict)
+    """The stores of data.validation by name; none where the run is judged by what its own store holds out."""
     base: str | None = None
     """`model.init_from`, with the commit that a model of the Hub had when the run began."""
     label_smoothing, looked_up = 0.0, None
-    details: ClassVar[dict[str, Any]] = {}
 
     @property
     def identity(self) -> dict[str, str]:
@@ -55,44 +66,54 @@ class Pretraining:
         }
 
     @property
+    def details(self) -> dict[str, Any]:
+        fingerprints = {name: held_out.fingerprint for name, held_out in self.validation.items()}
+        return {"validation": fingerprints} if fingerprints else {}
+
+    @property
     def flops(self) -> float:
         return run_flops(self.config, self.model)
 
     def verify(self) -> None:
-        self.store.verify()
+        for store in (self.store, *self.validation.values()):
+            store.verify()
 
-    def starting_parameters(self) -> Parameters:
-        """Read from `model.init_from`, or random. Raises `ModelError`."""
+    def starting_state(self) -> TrainState:
+        """That of another run, read from `model.init_from`, or random. Raises `ModelError` or `CheckpointError`."""
+        if self.lineage is not None:
+            return lineages.starting_state(self.lineage)
         if self.base is None:
-            return initial_parameters(self.model, self.config.seed)
+            return TrainState(0, initial_parameters(self.model, self.config.seed))
         parameters = starting_weights(self.config, self.model, self.base)
         say(f"continuing from {self.base}")
-        return parameters
+        return TrainState(0, parameters)
 
     def base_weights(self) -> dict[str, Any]:
+        if self.lineage is not None:
+            return {"lineage": self.lineage}
         if self.base is None:
             return {}
         commit = {"base": {"location": self.base}} if is_hub(self.base) else {}
         return {"base_weights": weight_digests(local(self.base)), **commit}
 
     def objective(self) -> MaskedLM:
-        return MaskedLM(self.loader, self._validation(), self.model.vocab_size)
+        return MaskedLM(self.loader, self._validation(), self.model.vocab_size, self.config.evaluation.patience)
 
-    def _validation(self) -> list[Batch]:
+    def _validation(self) -> dict[str, list[Batch]]:
+        if not self.validation and not self.store.split("valid").documents:
+            warn(f"{self.store.location}: has no valid documents. This run has no validation")
+            return {}
         config = self.config
-        try:
-            return validation_batches(
-                self.store,
+        return {
+            name: validation_batches(
+                store,
                 seq_len=config.data.seq_len,
                 packing=config.data.packing,
                 max_rows=config.evaluation.max_rows,
                 micro_batch_rows=config.batch.micro_batch_rows,
             )
-        except StoreError as error:
-            if not self.store.split("valid").documents:
-                warn(f"{error}. This run has no validation")
-                return []
-            raise
+            for name, store in (self.validation or {"": self.store}).items()
+        }
 
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.store.tokenizer_folder, folder)
@@ -111,38 +132,98 @@ class Pretraining:
         """The last checkpoint is the result."""
 
 
-def prepare_run(config: RunConfig, before: dict[str, Any] | None = None) -> Pretraining:
+def require_from(begin_from: str | None, *, fresh_optimizer: bool) -> None:
+    if fresh_optimizer and begin_from is None:
+        raise InputError("--fresh-optimizer goes with --from RUN[@STEP]", fix="give both, or neither")
+
+
+def prepare_child(
+    config: RunConfig, run: str, before: dict[str, Any] | None, begin_from: str | None, *, fresh_optimizer: bool
+) -> Pretraining:
+    """`prepare_run` for a run that begins, or once began, from another run's checkpoint; or from none."""
+    if begin_from is None:
+        return prepare_run(config, before)
+    if before is not None:
+        lineages.require_same_parent(begin_from, before, run, fresh_optimizer=fresh_optimizer)
+        return prepare_run(config, before)
+    return prepare_run(config, parent=lineages.find_parent(begin_from, fresh_optimizer=fresh_optimizer))
+
+
+Parent = tuple[Lineage, dict[str, Any]]
+"""See `lineage.find_parent`."""
+
+
+def prepare_run(
+    config: RunConfig,
+    before: dict[str, Any] | None = None,
+    parent: Parent | None = None,
+) -> Pretraining:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
-    `before`: the record of a run that is continued; the folder that it once began from is then no longer needed.
+    `before`: the record of a run that is continued; what it once began from is then no longer needed. `parent`: of a
+    new run that begins from another's checkpoint.
     """
     store = TokenStore(config.data.store)
     vocabulary = store.vocabulary
-    init_from = config.model.init_from
-    base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
-    if before is not None and config.model.init_from == before["config"].get("model.init_from") is not None:
-        model = recorded_config(before["model"], "config.resolved.json")
-    elif config.model.init_from is None:
-        model = model_config(config.model, vocabulary.size, config.data.seq_len, **special_ids(vocabulary))
-    else:
-        model = _continued(config, store, base or "")
+    init_from, base = config.model.init_from, None
+    if init_from is not None and parent is None and "lineage" not in (before or {}):
+        base = pinned(init_from, (before or {}).get("base"))
+    model, lineage = _model(config, store, before, parent, base or "")
     model = with_ids(model, vocabulary, store.tokenizer_folder)
-    return Pretraining(config, model, store, Loader(config, store), base)
+    loader = Loader(config, store)
+    loader.config = config = config.resolved(loader.rows.plan.rows)
+    held_out = _validation_stores(config, store)
+    if config.evaluation.patience is not None and not (held_out or store.split("valid").documents):
+        fix = "name a held-out store as data.validation, or leave it out"
+        raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
+    return Pretraining(config, model, store, loader, lineage, held_out, base)
 
 
-def dry_run(config: RunConfig, run: str) -> Pretraining:
+def _validation_stores(config: RunConfig, store: TokenStore) -> dict[str, TokenStore]:
+    found = {name: TokenStore(location) for name, location in config.data.held_out.items()}
+    for held_out in found.values():
+        held_out.require_tokenizer(store.vocabulary, store.location)
+        if not held_out.split("valid").documents:
+            fix = "prepare its text with --valid-fraction 1, which holds all of it out"
+            raise StoreError("holds no documents out", where=f"data.validation: {held_out.location}", fix=fix)
+    return found
+
+
+def _model(
+    config: RunConfig, store: TokenStore, before: dict[str, Any] | None, parent: Parent | None, base: str
+) -> tuple[ModelConfig, Lineage | None]:
+    init_from, words = config.model.init_from, store.vocabulary
+    if before is not None and ("lineage" in before or init_from == before["config"].get("model.init_from") is not None):
+        return recorded_config(before["model"], "config.resolved.json"), before.get("lineage")
+    if parent is not None:
+        return lineages.child_model(config, parent[1], parent[0], store), parent[0]
+    if init_from is None:
+        return model_config(config.model, words.size, config.data.seq_len, **special_ids(words)), None
+    if lineages.is_run(init_from):
+        if config.model.new_head:
+            fix = "leave it out, or continue from the run's export"
+            raise ConfigError(f"is for a model folder, and {init_from} is a run", where="model.new_head", fix=fix)
+        return _continued(config, store, base), lineages.find_parent(init_from, fresh_optimizer=True)[0]
+    return _continued(config, store, base), None
+
+
+def dry_run(
+    config: RunConfig, run: str, begin_from: str | None = None, *, fresh_optimizer: bool = False
+) -> Pretraining:
     """Raises what a start would raise before it makes anything. The store's checksums and the device are left to it."""
     directory = RunDirectory(run)
     before = directory.read_config() if directory.exists() else None
-    ready = prepare_run(config, before)
+    require_from(begin_from, fresh_optimizer=fresh_optimizer)
+    ready = prepare_child(config, run, before, begin_from, fresh_optimizer=fresh_optimizer)
     if config.checkpoint.copy_to is not None:
         Copies(config.checkpoint.copy_to, reach=False)
     if before is not None:
-        refuse_changes(before["config"], flat(config), directory.location)
+        refuse_changes(before["config"], flat(ready.config), directory.location)
+        require_before_decay(before["config"], flat(ready.config), directory, directory.newest_step())
         return ready
     directory.require_fresh()
-    if ready.base is not None:
-        starting_weights(config, ready.model, ready.base)
+    if ready.lineage is not None or ready.base is not None:
+        ready.starting_state()
     return ready
 
 
@@ -156,6 +237,7 @@ def starting_weights(config: RunConfig, model: ModelConfig, base: str) -> Parame
 
 def _continued(config: RunConfig, store: TokenStore, base: str) -> ModelConfig:
     folder, model = local(base), continued_model(config, base)
+    folder = RunDirectory(folder).path("tokenizer") if lineages.is_run(folder) else folder
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         store.require_tokenizer(read_vocabulary(folder), folder)
     if store.vocabulary.size > model.vocab_size:
@@ -165,8 +247,9 @@ def _continued(config: RunConfig, store: TokenStore, base: str) -> ModelConfig:
 
 
 def continued_model(config: RunConfig, folder: str) -> ModelConfig:
-    """The model of `folder`, with the run's dropout instead of the folder's."""
-    model = read_hf_config(local(folder))
+    """The model of `folder`, or of the run there, with this run's dropout."""
+    run = RunDirectory(folder) if lineages.is_run(folder) else None
+    model = recorded_config(run.read_config()["model"], run.config) if run else read_hf_config(local(folder))
     if config.model.new_head:
         model = replace(model, task="masked_lm", num_labels=0, classifier_dropout_prob=0.0)
     if model.task != "masked_lm":
@@ -213,7 +296,7 @@ def unusual_settings(config: RunConfig, ready: Pretraining | None = None) -> lis
 def muon_rms(config: RunConfig, weight_decay: float) -> float:
     """About the root mean square of Muon's matrices at the end of the run: each update adds its square and decay takes
     its share (Kosson et al. 2023, arXiv 2305.17212, have the equilibrium)."""
-    steps, square = config.schedule.steps, 0.0
+    steps, square = config.steps, 0.0
     length = max(1, steps // 1000)
     for step in range(0, steps, length):
         rate = config.learning_rate_at(step)
@@ -224,18 +307,19 @@ def muon_rms(config: RunConfig, weight_decay: float) -> float:
 
 
 def _unusual_data(ready: Pretraining) -> list[str]:
-    found = []
-    if (epochs := ready.loader.epoch(ready.config.schedule.steps)) > MOST_EPOCHS:
+    found = lineages.warnings(ready.lineage, ready.config, ready.store.fingerprint)
+    if (epochs := ready.loader.epoch(ready.config.steps)) > MOST_EPOCHS:
         found.append(
             f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
             "prepare more text, or lower schedule.steps"
         )
-    held_out = ready.store.manifest["splits"]["valid"]["documents"]
-    if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
-        found.append(
-            f"only {held_out} documents are held out, too few to compare runs by: "
-            "prepare into another folder with a larger --valid-fraction"
-        )
+    for name, store in (ready.validation or {"": ready.store}).items():
+        held_out, of = store.manifest["splits"]["valid"]["documents"], f" in {name}" if name else ""
+        if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
+            found.append(
+                f"only {held_out} documents are held out{of}, too few to compare runs by: "
+                "prepare into another folder with a larger --valid-fraction"
+            )
     return found
 
 
@@ -245,13 +329,14 @@ def describe(ready: Pretraining) -> str:
     per_step, parameters, state = config.rows_per_step, count_parameters(model), state_bytes(ready)
     return "\n".join(
         [
+            *describe_lineage(ready.lineage),
             f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
             f"{human_count(parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
             f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
             f"({config.data.packing}, {rows.waste:.1%} unused)",
-            f"run: {config.schedule.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
-            f"{config.batch.micro_batch_rows}), {human_count(config.schedule.steps * per_step * rows.seq_len)} tokens, "
-            f"{ready.loader.epoch(config.schedule.steps):.2f} epochs",
+            f"run: {config.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
+            f"{config.batch.micro_batch_rows}), {human_count(config.steps * per_step * rows.seq_len)} tokens, "
+            f"{ready.loader.epoch(config.steps):.2f} epochs",
             f"memory for weights and optimizer: {human_bytes(state)}; each checkpoint: {human_bytes(12 * parameters)}",
         ]
     )
@@ -269,7 +354,11 @@ def compiles(ready: Prepared) -> bool:
 
 def run_flops(config: RunConfig, model: ModelConfig) -> float:
     """Model FLOPs of the whole run if each row is full, and one segment."""
-    steps, seq_len = config.schedule.steps, config.data.seq_len
-    tokens = float(steps) * config.rows_per_step * seq_len
-    mean_rate = (config.masking_at(0).rate + config.masking_at(steps - 1).rate) / 2.0  # it moves in a straight line
-    return training_flops(model, tokens, tokens * seq_len, tokens * mean_rate)
+    return config.steps * step_flops(config, model)
+
+
+def step_flops(config: RunConfig, model: ModelConfig) -> float:
+    """Those of an update at the mean masking rate, which moves in a straight line."""
+    masking, tokens = config.masking, float(config.rows_per_step * config.data.seq_len)
+    mean_rate = (masking.rate + (masking.final_rate or masking.rate)) / 2.0
+    return training_flops(model, tokens, tokens * config.data.seq_len, tokens * mean_rate)

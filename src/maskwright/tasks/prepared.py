@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from maskwright.core.config import RunConfig
 from maskwright.core.finetuning import FinetuneConfig
+from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf.names import Parameters
 from maskwright.training.job import Job
 from maskwright.training.objective import Objective
 
@@ -52,8 +52,8 @@ class Prepared(Protocol):
         """Checks the data's checksums."""
         ...
 
-    def starting_parameters(self) -> Parameters:
-        """Parameters of step 0."""
+    def starting_state(self) -> TrainState:
+        """The state of step 0."""
         ...
 
     def base_weights(self) -> dict[str, Any]:

@@ -250,7 +250,7 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
     first, last = held_out[0], held_out[-1]
     rate = sorted(record["tokens_per_second"] for record in training)[len(training) // 2]
     print(
-        f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {config.schedule.steps:,} steps "
+        f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {config.steps:,} steps "
         f"of {config.rows_per_step} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"
     )
     for name, loss, accuracy in (

@@ -83,16 +83,16 @@ def replay(run: str, step: int) -> Replay:
     directory = RunDirectory(run)
     before = directory.read_config()
     config = _config({**before["config"], "data.store": before["store"]})
-    if not 0 <= step < config.schedule.steps:
+    if not 0 <= step < config.steps:
         fix = "count steps from 0"
-        raise InputError(f"step {step} is not one of the run's {config.schedule.steps:,}", where=run, fix=fix)
+        raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix=fix)
     ready = prepare_run(config, before)
     if ready.store.fingerprint != before["store_fingerprint"]:
         raise InputError("is not the store that the run began with", where=ready.store.location, fix="put it back")
     engine = start_engine(ready, before, exact_threads(ready.config, before))
     state, record = _state_before(directory, step)
     start = step_folder(state.step) if state else "the beginning"
-    engine.write(state or TrainState(0, ready.starting_parameters()))
+    engine.write(state or ready.starting_state())
     engine.rows_at_once = record.get("rows_at_once")
     rollbacks = Rollbacks(directory)
     first = state.step if state else 0

@@ -66,7 +66,7 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
     if ready.config.engine.device == "cpu" and needed > there:
         raise too_large(ready, MemoryError())
     kept = len(checkpoint.whole_steps(directory.checkpoints))
-    most = min(ready.config.checkpoint.keep, ready.config.schedule.steps or 1)
+    most = min(ready.config.checkpoint.keep, ready.config.steps)
     more = max(most + 1 - kept, 1)
     place = directory.location
     while not os.path.exists(place):

@@ -11,9 +11,10 @@ from typing import Any
 
 import maskwright
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig, flat
+from maskwright.core.config import RunConfig
 from maskwright.core.extras import installed
 from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.settings import flat
 from maskwright.engines.base import Engine
 from maskwright.engines.choose import make_engine
 from maskwright.run.directory import RunDirectory, Status
@@ -38,6 +39,7 @@ def for_all_ranks(
         "config": flat(given),
         "model": asdict(ready.model),
         "store_fingerprint": ready.identity["store_fingerprint"],
+        "validation": ready.details.get("validation"),
         "stop_after_steps": request.stop_after_steps,
         "start": uuid.uuid4().hex,
     }
@@ -80,7 +82,7 @@ def make_job(
         watch=LossWatch(objective.chance, ready.config.schedule.warmup_steps or 0),
         rollbacks=Rollbacks(directory),
         beats=Beats(directory),
-        status=Status(of=ready.config.schedule.steps or 0),
+        status=Status(of=ready.config.steps),
     )
 
 

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.config import RunConfig, flat, refuse_changes
+from maskwright.core.changes import grows, refuse_changes
+from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import (
     CheckpointError,
@@ -23,12 +24,13 @@ from maskwright.core.errors import (
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.recipes import Kind, find_config
 from maskwright.core.secrets import redact
+from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Processes, starting, together
-from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.run.lease import leased
+from maskwright.tasks.changes import history, require_before_decay
 from maskwright.tasks.follow import follow
 from maskwright.tasks.prepared import Prepare, Prepared
 from maskwright.tasks.room import exact_threads, require_room
@@ -81,7 +83,7 @@ def _lead(
         directory.require_fresh()
         ready.verify()
         # Before the folder is made, so that a bad model leaves nothing behind.
-        beginning = ready.starting_parameters()
+        beginning = ready.starting_state()
     base = _base_weights(ready, before)
     require_room(ready, directory)
     threads = exact_threads(config, before)
@@ -105,7 +107,7 @@ def _lead(
         stop.when_grace_ends = partial(_grace_ended, job)
         loaded = None if before is None else _load(job, ready, before)
         if before is not None and loaded is None:
-            beginning, config_file = ready.starting_parameters(), None
+            beginning, config_file = ready.starting_state(), None
         job.beats = beats.begin(engine, job.status.attempt)
         agree(last=True)
         if loaded:
@@ -140,7 +142,12 @@ def _require_same(config: RunConfig | FinetuneConfig, directory: RunDirectory, c
     """Raises `ConfigError` unless a copy belongs to this run, by the run's record here or else its configuration."""
     own = directory.read_config() if directory.exists() else None
     where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
-    refuse_changes(copied["config"], own["config"] if own else flat(config), where, type(config))
+    old, new = copied["config"], own["config"] if own else flat(config)
+    if own and isinstance(config, RunConfig) and grows(new, old):
+        old, new = new, old  # the run got more steps on another machine
+    if config.schedule.epochs is not None and isinstance(config, RunConfig):  # its steps are known with the store
+        new = new | {key: old[key] for key in ("schedule.steps", "schedule.epochs")}
+    refuse_changes(old, new, where, type(config))
     for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
         if own and own[key] != copied.get(key):
             raise ConfigError(f"holds another run's copies (its {key})", where=where, fix="give each run its own")
@@ -178,7 +185,11 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         if isinstance(error, HealthError) and error.step is not None:
             _keep_for_replay(job, ready, error.step, error)
         raise
-    update_status(job, "done", "trained to the last step", 0)
+    stopped = job.objective.settled and job.step < job.steps
+    why = f"no longer improving: the best evaluation is that of step {job.objective.best_step:,}" if stopped else ""
+    update_status(job, "done", why or "trained to the last step", 0)
+    if stopped:
+        say(f"step {job.step:,}: {why}")
     say(f"done: {job.directory.location}")
 
 
@@ -210,9 +221,10 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
 
 def _record(ready: Prepared, given: RunConfig | FinetuneConfig, *, dtype: str) -> dict[str, Any]:
     """The record of the run in config.resolved.json and in each checkpoint."""
+    config = ready.config if isinstance(ready.config, RunConfig) else given
     return {
-        "config": flat(given),
-        "digest": given.digest(),
+        "config": flat(config),
+        "digest": config.digest(),
         "model": asdict(ready.model),
         "dtype": dtype,
         **ready.identity,
@@ -221,16 +233,17 @@ def _record(ready: Prepared, given: RunConfig | FinetuneConfig, *, dtype: str) -
 
 
 def _base_weights(ready: Prepared, before: dict[str, Any] | None) -> dict[str, Any]:
-    """For the record of a run that began from a folder: the checksums of its weights, as they were then."""
+    """For the record of a run that began from a folder: the checksums of its weights, as they were then. The record of
+    a run that is continued keeps what it has of that kind."""
     if before is not None:
-        return {key: before[key] for key in ("base_weights", "base") if key in before}
+        return {key: before[key] for key in ("base_weights", "base", "lineage", "changes") if key in before}
     return ready.base_weights()
 
 
-def _begin(job: Job, ready: Prepared, parameters: Parameters, config_file: str | None) -> None:
+def _begin(job: Job, ready: Prepared, state: TrainState, config_file: str | None) -> None:
     directory = job.directory
     job.engine.processes.broadcast(BEGIN)
-    job.engine.write(TrainState(0, parameters))
+    job.engine.write(state)
     ready.write_tokenizer(directory.path("tokenizer"))
     copy = directory.path("config.yaml")
     kind: Kind = "pretrain" if isinstance(ready.config, RunConfig) else "finetune"
@@ -265,14 +278,19 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
             what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
             raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
     _add_what_copies_lack(ready, directory)
-    for change in changes:
-        say(f"changed since the last start: {change}")
-        directory.log(f"changed: {change}")
-    if changes or before.get("threads") != now["threads"]:
-        storage.write_json(directory.config, {"format": FORMAT, **now})
     if status := directory.read_status():
         job.status.attempt, job.status.saved = status.attempt + 1, status.saved
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
+    step = loaded[0].step if loaded else 0
+    if before.get("validation") != now.get("validation"):
+        changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
+    require_before_decay(before["config"], now["config"], directory, step)
+    for change in changes:
+        say(f"changed since the last start: {change}")
+        directory.log(f"changed: {change}")
+    now |= history(before, changes, step)
+    if changes or before.get("threads") != now["threads"]:
+        storage.write_json(directory.config, {"format": FORMAT, **now})
     if loaded is None:
         if job.status.saved:
             what = "its checkpoints are gone (its status.json says that some were saved)"
@@ -288,7 +306,7 @@ def _continue(job: Job, state: TrainState, record: dict[str, Any]) -> None:
     job.engine.processes.broadcast(RESTORE)
     again = restore(job, state, record)
     if job.ended:
-        say("already trained to the last step")
+        say("already trained to its end")
         return
     say(f"continuing at step {state.step:,}" + (f" ({again} log lines come again)" if again else ""))
 

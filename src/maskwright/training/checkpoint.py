@@ -112,7 +112,8 @@ def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
         FILES[0]: write_tensors(model, state.parameters, {"format": "pt"}),
         FILES[1]: write_tensors(optimizer, moments),
     }
-    storage.write_json(rest, {"format": FORMAT, "step": state.step, **record})
+    earlier = {"earlier_updates": state.earlier_updates} if state.earlier_updates else {}
+    storage.write_json(rest, {"format": FORMAT, "step": state.step, **earlier, **record})
     sha256[FILES[2]] = storage.sha256_of_file(rest)
     storage.sync_folder(target)
     storage.sync_folder(os.path.dirname(target))
@@ -215,4 +216,5 @@ def _load(path: str, manifest: dict[str, Any]) -> tuple[TrainState, dict[str, An
     for key, array in load_file(os.path.join(path, FILES[1])).items():
         kind, name = key.split("/", 1)
         moments.setdefault(kind, {})[name] = array
-    return TrainState(record["step"], load_file(os.path.join(path, FILES[0])), moments), record
+    parameters, earlier = load_file(os.path.join(path, FILES[0])), record.get("earlier_updates", 0)
+    return TrainState(record["step"], parameters, moments, earlier), record

@@ -60,9 +60,7 @@ class Job:
     @property
     def steps(self) -> int:
         """Updates in the whole run."""
-        steps = self.config.schedule.steps
-        assert steps is not None, "the configuration is a resolved one"
-        return steps
+        return self.config.steps
 
     @property
     def ended(self) -> bool:

@@ -326,8 +326,8 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
     if not found:
         return
     job.speed.add("evaluate", time.perf_counter() - began)
-    if not math.isfinite(found["valid_loss"]):
-        raise HealthError(f"step {job.step}: the held-out loss is not finite ({found['valid_loss']})", fix=HEALTH_FIX)
+    if bad := [f"{name} {value}" for name, value in found.items() if "loss" in name and not math.isfinite(value)]:
+        raise HealthError(f"step {job.step}: the held-out loss is not finite ({bad[0]})", fix=HEALTH_FIX)
     _write(job, board, {"step": job.step, **found, "time": round(time.time(), 3)})
     job.evaluated.add(job.step)
 

@@ -1,4 +1,5 @@
-"""Masked-LM training as an objective: batches from the loader, held-out loss and masked accuracy on fixed masks."""
+"""Masked-LM training as an objective: batches from the loader; loss and masked accuracy of held-out sets on fixed
+masks."""
 
 from __future__ import annotations
 
@@ -10,18 +11,22 @@ from maskwright.core.console import note, progress
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import Engine, EvalStats
+from maskwright.training.best import Best
 from maskwright.training.objective import Work
 
 
 class MaskedLM:
-    """See `Objective`. `held_out`: validation batches, all of one shape; none without held-out text."""
+    """See `Objective`. `sets`: validation batches of each held-out set by its name, all of one shape; none without
+    held-out text. The first set's loss and accuracy are the run's. A single set may have an empty name."""
 
     evaluates_at_start = True
-    best_step: int | None = None
-    settled = False
 
-    def __init__(self, loader: Loader, held_out: list[Batch], vocab_size: int) -> None:
-        self.loader, self.held_out, self.chance = loader, held_out, math.log(vocab_size)
+    def __init__(
+        self, loader: Loader, sets: dict[str, list[Batch]], vocab_size: int, patience: int | None = None
+    ) -> None:
+        self.loader, self.sets, self.chance = loader, sets, math.log(vocab_size)
+        self.best = Best(patience, lower=True)
+        self.held_out = [batch for batches in sets.values() for batch in batches]
 
     def batches(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
         return self.loader.batches(step, data_step, virtual_workers)
@@ -39,19 +44,44 @@ class MaskedLM:
         return {"masking_rate": self.loader.config.masking_at(step).rate}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
-        if not self.held_out:
-            return {}
+        found: dict[str, float] = {}
+        for name, batches in self.sets.items():
+            stats = self._measure(engine, batches, look)
+            if stats is None:
+                return None
+            found |= {} if found else {"valid_loss": stats.loss, "valid_accuracy": stats.accuracy}
+            found |= {f"valid_{name}_loss": stats.loss, f"valid_{name}_accuracy": stats.accuracy} if name else {}
+            if math.isfinite(stats.loss_sum):
+                of = f" of {name}" if name else ""
+                note(f"step {step}: held-out loss{of} {stats.loss:.4f}, masked accuracy {stats.accuracy:.2%}")
+        if step and found:
+            self.best.seen.append((step, found["valid_loss"]))
+        return found
+
+    def _measure(self, engine: Engine, held_out: list[Batch], look: Callable[[], bool]) -> EvalStats | None:
         stats = EvalStats()
-        with progress("validate", len(self.held_out), "batches") as bar:
-            for begin in range(0, len(self.held_out), engine.dp_degree):
+        with progress("validate", len(held_out), "batches") as bar:
+            for begin in range(0, len(held_out), engine.dp_degree):
                 if look():
                     return None
-                batches = self.held_out[begin : begin + engine.dp_degree]
+                batches = held_out[begin : begin + engine.dp_degree]
                 stats += engine.evaluate(batches)
                 bar.advance(len(batches))
-        if math.isfinite(stats.loss_sum):
-            note(f"step {step}: held-out loss {stats.loss:.4f}, masked accuracy {stats.accuracy:.2%}")
-        return {"valid_loss": stats.loss, "valid_accuracy": stats.accuracy}
+        return stats
 
     def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Nothing depends on them."""
+        self.best.remember(losses(lines))
+
+    @property
+    def best_step(self) -> int | None:
+        return None if self.best.patience is None else self.best.step
+
+    @property
+    def settled(self) -> bool:
+        return self.best.settled
+
+
+def losses(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """(step, held-out loss) of the evaluations among the lines of metrics.jsonl. What the run began with does not
+    count: it has no checkpoint."""
+    return [(line["step"], line["valid_loss"]) for line in lines if "valid_loss" in line and line["step"]]

@@ -89,7 +89,7 @@ class JaxEngine:
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None  # a step is one program
         self.compiles: list[Compiled] = []
         self._programs: dict[Any, Any] = {}
-        self._step = 0
+        self._step = self._earlier_updates = 0
         self._state: dict[str, Any] = {}
         self._vote: Array | None = None
         self._gather = jax.jit(lambda array: array, out_shardings=self.program.sharding(EVERYWHERE))
@@ -143,7 +143,7 @@ class JaxEngine:
 
     def _scalars(self, learning_rate: float, vote: int) -> tuple[Array, Array, Array]:
         """The arguments of `Program.update` after the batches."""
-        rates = Rates.of(self.optimizer_config, learning_rate, self._step + 1)
+        rates = Rates.of(self.optimizer_config, learning_rate, self._earlier_updates + self._step + 1)
         return (
             self._everywhere(np.array(rates, np.float32)),
             self._everywhere(np.array(self._step, np.int32)),
@@ -247,9 +247,10 @@ class JaxEngine:
     # ---- state -----------------------------------------------------------------------------------------------
 
     def read(self) -> TrainState:
-        kept = self._state["moments"] if self._step else {}
+        kept = self._state["moments"] if self._step + self._earlier_updates else {}
         moments = {kind: unstack(self._fetch(named), self.config) for kind, named in kept.items()}
-        return TrainState(self._step, unstack(self._fetch(self._state["parameters"]), self.config), moments)
+        parameters = unstack(self._fetch(self._state["parameters"]), self.config)
+        return TrainState(self._step, parameters, moments, self._earlier_updates)
 
     def _fetch(self, named: dict[str, Array]) -> Stacked:
         """Gathers the arrays on rank 0. The other ranks take part and get nothing."""
@@ -264,8 +265,8 @@ class JaxEngine:
         return result
 
     def write(self, state: TrainState) -> None:
-        header = json.loads(self.processes.broadcast(json.dumps([state.step, bool(state.moments)]).encode()))
-        self._step, with_moments = header
+        header = json.dumps([state.step, bool(state.moments), state.earlier_updates])
+        self._step, with_moments, self._earlier_updates = json.loads(self.processes.broadcast(header.encode()))
         self._vote, self._state = None, {}  # first, so that the devices never hold two
         self._state = {
             "parameters": self._send(stack(state.parameters, self.config, NEVER_PREDICTED), self.program.layout.shapes),

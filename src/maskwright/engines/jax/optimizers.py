@@ -69,7 +69,7 @@ def apply(
 ) -> tuple[Weights, Moments]:
     """New weights and moments."""
     after, new = {}, {kind: dict(named) for kind, named in moments.items()}
-    layer_decay = float(getattr(options, "layer_decay", 1.0))  # a key of fine-tuning alone
+    layer_decay = options.layer_decay
     layers = layout.shapes["layers.down.weight"][0]
     for name, m in moments["exp_avg"].items():
         gradient, v = gradients[name], moments["exp_avg_sq"][name]

@@ -394,9 +394,10 @@ class TorchEngine:
         return self.weights.read(self._step)
 
     def write(self, state: TrainState) -> None:
-        header = json.loads(self.processes.broadcast(json.dumps([state.step, bool(state.moments)]).encode()))
-        self._step, with_moments = header
-        self.weights.write(TrainState(self._step, state.parameters, state.moments), moments=with_moments)
+        header = [state.step, bool(state.moments), state.earlier_updates]
+        self._step, with_moments, earlier = json.loads(self.processes.broadcast(json.dumps(header).encode()))
+        given = TrainState(self._step, state.parameters, state.moments, earlier)
+        self.weights.write(given, moments=with_moments)
 
     @property
     def report(self) -> dict[str, object]:

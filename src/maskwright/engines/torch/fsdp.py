@@ -58,6 +58,7 @@ class Sharded:
                 module.set_force_sum_reduction_for_comms(True)
         self._named = {name: cast(DTensor, parameter) for name, parameter in network.named_parameters()}
         self._optimizer: torch.optim.AdamW | None = None
+        self._earlier_updates = 0
 
     def _local(self) -> dict[str, Tensor]:
         """This rank's shard of each parameter; it may be empty."""
@@ -121,11 +122,12 @@ class Sharded:
 
     def read(self, step: int) -> TrainState:
         moments = {}
-        if step and self._optimizer:
+        if step + self._earlier_updates and self._optimizer:
             state = self._optimizer.state
             for kind in KINDS:
                 moments[kind] = self._gather({name: state[part][kind] for name, part in self._parts.items()})
-        return TrainState(step, self._gather(self._local()), moments if self._processes.rank == 0 else {})
+        moments = moments if self._processes.rank == 0 else {}
+        return TrainState(step, self._gather(self._local()), moments, self._earlier_updates)
 
     def _gather(self, parts: dict[str, Tensor]) -> Parameters:
         """On rank 0, one parameter after the other, so that no device holds more than one of them unsharded."""
@@ -140,10 +142,10 @@ class Sharded:
 
     def write(self, state: TrainState, *, moments: bool) -> None:
         self._shard(self._local(), state.parameters, NEVER_PREDICTED)
-        self._optimizer = None
+        self._optimizer, self._earlier_updates = None, state.earlier_updates
         if not moments:
             return
-        optimizer = self._start_optimizer(state.step)
+        optimizer = self._start_optimizer(state.step + state.earlier_updates)
         for kind in KINDS:
             parts = {name: optimizer.state[part][kind] for name, part in self._parts.items()}
             self._shard(parts, state.moments.get(kind, {}), 0.0)

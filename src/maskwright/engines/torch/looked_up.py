@@ -52,7 +52,7 @@ class LookedUp:
         self._trained, self._whole = self._word.data, False
         self._rows = torch.full((config.vocab_size,), -1, dtype=torch.int32, device=device)
         self._rows[torch.from_numpy(ids)] = torch.arange(len(ids), dtype=torch.int32, device=device)
-        scales = rate_scales(list(self._inner.layout.all), float(getattr(options, "layer_decay", 1.0)))
+        scales = rate_scales(list(self._inner.layout.all), options.layer_decay)
         self._decay = options.weight_decay * scales["word.weight"]
 
     @property

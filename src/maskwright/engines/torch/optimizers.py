@@ -78,7 +78,7 @@ class AdamW:
         self._options, size = options, numel(self.shapes)
         self._weights, self._gradients = weights[len(weights) - size :], gradients[len(weights) - size :]
         self._ends = (numel(matrices), size)
-        self._layer_decay = float(getattr(options, "layer_decay", 1.0))  # a key of fine-tuning alone
+        self._layer_decay = options.layer_decay
         self._scales = rate_scales(list(self.shapes), self._layer_decay)
         """By name; 1 everywhere needs no call of its own for each layer."""
         self._decayed = set(matrices)

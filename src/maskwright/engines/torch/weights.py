@@ -79,6 +79,7 @@ class Replicated:
     ) -> None:
         self.config, self.options, self.dtype = config, options, dtype
         self._exact, self._processes = exact, processes
+        self._earlier_updates = 0
         parameters = dict(network.named_parameters())
         self._used = list(parameters)
         self.layout = Layout.of(parameters)
@@ -137,12 +138,14 @@ class Replicated:
         if self._processes.rank:
             return TrainState(step, {})
         moments = {}
-        for optimizer in self._optimizers if step else []:
+        for optimizer in self._optimizers if step + self._earlier_updates else []:
             for kind, named in optimizer.read().items():
                 moments[kind] = extract(named, self.config)
-        return TrainState(step, extract(views(self._weights, self.layout.all), self.config), moments)
+        parameters = extract(views(self._weights, self.layout.all), self.config)
+        return TrainState(step, parameters, moments, self._earlier_updates)
 
     def write(self, state: TrainState, *, moments: bool) -> None:
+        self._earlier_updates = state.earlier_updates
         self._write(views(self._weights, self.layout.all), state.parameters, NEVER_PREDICTED)
         if self._multiplied is not self._weights:
             self._multiplied.copy_(self._weights)
@@ -150,7 +153,7 @@ class Replicated:
             self._optimizers = []  # their moments are of updates that no longer count
             return
         for optimizer in self._start_optimizers():
-            for kind, named in optimizer.write(state.step).items():
+            for kind, named in optimizer.write(state.step + state.earlier_updates).items():
                 self._write(named, state.moments.get(kind, {}), 0.0)
 
     def _write(self, named: dict[str, Tensor], given: Parameters, padding: float) -> None:

@@ -44,7 +44,9 @@ def encode(
     tables = ("position.weight", *(["token_type.weight"] if config.type_vocab_size else []))
     outer = {name: gather(name, weights[name]) for name in (*tables, "norm.weight", "norm.bias")}
     position_PD = outer["position.weight"]
-    if config.type_vocab_size:
+    if config.token_type_stride:
+        position_PD = (outer["token_type.weight"][:, None] + position_PD).reshape(-1, config.hidden_size)
+    elif config.type_vocab_size:
         position_PD = position_PD + outer["token_type.weight"][0]
     x = look_up(weights["word.weight"], input_ids) + look_up(position_PD, position_ids + config.position_offset)
     x = norm(x, outer, "norm", config.layer_norm_eps).astype(position_PD.dtype)

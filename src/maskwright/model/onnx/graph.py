@@ -22,7 +22,7 @@ from maskwright.model.hf.names import Parameters, pieces
 OPSET, IR_VERSION = 20, 9
 """The first opset with Gelu; onnxruntime has it since 1.17."""
 INPUTS = ("input_ids", "attention_mask")
-"""int64 [B, T] each, as tokenizers of `transformers` give them."""
+"""int64 [B, T] each, as tokenizers of `transformers` give them; `input_names` has a third one for BERT."""
 LARGEST_FILE = 2**31 - 1
 """Bytes: protobuf's limit."""
 
@@ -35,6 +35,10 @@ def write(config: ModelConfig, parameters: Parameters, path: str) -> None:
     model = make_model(config, parameters)
     onnx.checker.check_model(model, full_check=True)
     onnx.save_model(model, path)
+
+
+def input_names(config: ModelConfig) -> tuple[str, ...]:
+    return (*INPUTS, "token_type_ids") if config.token_type_stride else INPUTS
 
 
 def output_names(config: ModelConfig) -> tuple[str, ...]:
@@ -53,7 +57,7 @@ def make_model(config: ModelConfig, parameters: Parameters) -> onnx.ModelProto:
     made = helper.make_graph(
         graph.nodes,
         f"{config.architecture}_{config.task}",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, whole) for name in INPUTS],
+        [helper.make_tensor_value_info(name, TensorProto.INT64, whole) for name in input_names(config)],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in output_names(config)],
         [numpy_helper.from_array(value, name) for name, value in graph.constants.items()],
     )
@@ -138,14 +142,22 @@ class Graph:
         """[B, T, D]: `transformers` counts the tokens that are not padding, from the padding's id on, except in BERT
         and DistilBERT, which number every place."""
         table = self.parameters["position.weight"]
+        if self.config.token_type_stride:
+            types = self.constant("token_type.weight", self.parameters["token_type.weight"])
+            return self.add("Add", self.add("Gather", types, "token_type_ids"), self.first_rows(table))
         if self.config.type_vocab_size:
             table = table + self.parameters["token_type.weight"][0]
         if self.config.architecture not in ROBERTAS:
-            return self.add("Gather", self.constant("position.weight", table), self.places())
+            return self.first_rows(table)
         pad = self.integer(self.config.pad_token_id)
         real = self.add("Cast", self.add("Not", self.add("Equal", INPUTS[0], pad)), to=TensorProto.INT64)
         counted = self.add("Mul", self.add("CumSum", real, self.integer(1)), real)
         return self.add("Gather", self.constant("position.weight", table), self.add("Add", counted, pad))
+
+    def first_rows(self, table: np.ndarray) -> str:
+        """[T, D]. onnxruntime 1.32 takes a Gather by `places` for its own pattern of embeddings, which then fails."""
+        length = self.add("Gather", self.add("Shape", INPUTS[0]), self.integers(1))
+        return self.add("Slice", self.constant("position.weight", table), self.integers(0), length, self.integers(0))
 
     def places(self) -> str:
         """0 to T - 1."""

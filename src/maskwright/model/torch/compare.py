@@ -16,9 +16,10 @@ from maskwright.model.hf.names import Parameters
 from maskwright.model.torch.networks import build
 
 Ids = NDArray[np.int64]
-Speaker = Callable[[Ids, Ids], NDArray[np.float32]]
-"""(ids [M, T], attention mask [M, T]) -> fp32 logits: [M, C] of a task of whole texts, else [M, T, C]. C is 2 for
-questions, and the vocabulary for masked_lm. Those of padding mean nothing."""
+Speaker = Callable[[Ids, Ids, Ids], NDArray[np.float32]]
+"""(ids, attention mask, token types: [M, T] each) -> fp32 logits: [M, C] of a task of whole texts, else [M, T, C]. C is
+2 for questions, and the vocabulary for masked_lm. Those of padding mean nothing. A model without token types, which is
+each but BERT, leaves them aside."""
 ROWS = ((2, 24), (3, 128), (1, 512))
 """How many rows of how many tokens are compared, or of as many as the model takes."""
 
@@ -29,6 +30,7 @@ class Reference:
 
     input_ids: Ids
     attention_mask: Ids
+    token_type_ids: Ids
     logits: NDArray[np.float32]
 
 
@@ -36,11 +38,12 @@ def our_model(config: ModelConfig, parameters: Parameters) -> Speaker:
     network, outputs = build(config, parameters), config.outputs
 
     @torch.inference_mode()
-    def say(ids: Ids, mask: Ids) -> NDArray[np.float32]:
+    def say(ids: Ids, mask: Ids, types: Ids) -> NDArray[np.float32]:
         M, T = ids.shape
         whole = config.task in SEQUENCE_TASKS
         places = torch.arange(0, M * T, T if whole else 1)
-        found = network(torch.from_numpy(ids), torch.arange(T).expand(M, T), torch.from_numpy(mask), places)
+        positions = torch.arange(T) + config.token_type_stride * torch.from_numpy(types)
+        found = network(torch.from_numpy(ids), positions, torch.from_numpy(mask), places)
         found = found[:, :outputs]
         return (found if whole else found.unflatten(0, (M, T))).numpy()
 
@@ -57,9 +60,10 @@ def their_model(config: ModelConfig, folder: str, attention: str | None = None) 
     model = getattr(transformers, class_name(config)).from_pretrained(folder, **options).eval()
 
     @torch.inference_mode()
-    def say(ids: Ids, mask: Ids) -> NDArray[np.float32]:
+    def say(ids: Ids, mask: Ids, types: Ids) -> NDArray[np.float32]:
+        own = {"token_type_ids": torch.from_numpy(types)} if config.token_type_stride else {}
         # Without position ids: transformers finds them itself, as in users' calls.
-        found = model(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask))
+        found = model(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask), **own)
         if config.task == "question_answering":
             return torch.stack([found.start_logits, found.end_logits], -1).numpy()
         return found.logits.numpy()
@@ -77,7 +81,8 @@ def references(config: ModelConfig, folder: str) -> list[Reference]:
         mask = np.ones_like(ids)
         mask[1::2, length // 2 :] = 0
         ids[mask == 0] = config.pad_token_id
-        made.append(Reference(ids, mask, theirs(ids, mask)))
+        types = np.broadcast_to((np.arange(length) > length // 3).astype(np.int64), ids.shape).copy()
+        made.append(Reference(ids, mask, types, theirs(ids, mask, types)))
     return made
 
 
@@ -85,7 +90,7 @@ def largest_difference(say: Speaker, expected: Sequence[Reference]) -> float:
     """Largest difference of any logit, padding left out; NaN stays NaN."""
     differences = []
     for one in expected:
-        difference = np.abs(say(one.input_ids, one.attention_mask) - one.logits)
+        difference = np.abs(say(one.input_ids, one.attention_mask, one.token_type_ids) - one.logits)
         differences.append((difference[one.attention_mask == 1] if difference.ndim == 3 else difference).max())
     return float(np.max(differences))
 

@@ -65,7 +65,9 @@ class Roberta(nn.Module):
 
         `only` [K]: [K, D] of those positions of the flattened rows."""
         position_PD, first = self.position.weight, self.config.position_offset
-        if self.config.type_vocab_size:
+        if self.config.token_type_stride:
+            position_PD = (self.token_type.weight[:, None] + position_PD).flatten(0, 1)
+        elif self.config.type_vocab_size:
             position_PD = position_PD + self.token_type.weight[0]
         x_MTD = self.norm(look_up(self.word.weight, input_ids) + look_up(position_PD, position_ids + first))
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)

@@ -1,0 +1,59 @@
+"""Which keys of a configuration may differ between two starts of the same run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import ConfigError
+from maskwright.core.schedule import GROWING
+from maskwright.core.settings import keys_of, resumable_keys
+
+
+def refuse_changes(
+    old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
+) -> list[str]:
+    """Returns the allowed differences between two flat configurations, as `key: old -> new`. A key that the older
+    record lacks had its default.
+
+    A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
+    length; whether the run is still in that phase is for the caller to see. Raises `ConfigError` listing the others,
+    since they would make another run in the same folder.
+    """
+    keys = keys_of(kind)
+    old = {name: old.get(name, key.field.default) for name, key in keys.items()}
+    changed = [key for key in keys if old[key] != new.get(key)]
+    listed = [f"{key}: {old[key]} -> {new.get(key)}" for key in changed]
+    refused = [number for number, key in enumerate(changed) if key not in resumable_keys(kind)]
+    fix = "put the old values back, or give --run a new folder"
+    if kind is RunConfig and [changed[number] for number in refused] == ["schedule.steps"]:
+        if grows(old, new):
+            return listed
+        fix = (
+            f"put the old value back; `maskwright pretrain CONFIG --run NEW --from {where}` trains on from its newest "
+            "checkpoint in a new run"
+        )
+    if refused:
+        what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"
+        raise ConfigError(what + _why_not(old, new, kind), where=where, fix=fix)
+    return listed
+
+
+def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether a run goes from its steps to more of them, in a schedule and masking that leave the steps so far as they
+    are."""
+    longer = new["schedule.steps"] > old["schedule.steps"]
+    return longer and old["schedule.kind"] in GROWING and old["masking.final_rate"] is None
+
+
+def _why_not(old: dict[str, Any], new: dict[str, Any], kind: type[BaseModel]) -> str:
+    """Why a run cannot have more steps; empty if that is not what was asked."""
+    if kind is not RunConfig or (new["schedule.steps"] or 0) <= old["schedule.steps"]:
+        return ""
+    if old["schedule.kind"] not in GROWING:
+        return (
+            f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} depends on them"
+        )
+    return "; masking.final_rate depends on schedule.steps" if old["masking.final_rate"] is not None else ""

@@ -1,0 +1,46 @@
+"""What has changed in a run from one of its starts to the next, and whether a run that got more steps goes on as if it
+had had them from its beginning."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from maskwright.core.changes import grows
+from maskwright.core.errors import ConfigError
+from maskwright.core.schedule import Schedule, decay_begins
+from maskwright.core.settings import keys_of
+from maskwright.run.directory import RunDirectory, whole_steps
+
+
+def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int) -> None:
+    """Raises `ConfigError` if the run gets more steps (`old` and `new` are flat configurations), and `step`, its newest
+    checkpoint, lies behind the beginning of the decay that the fewer steps had."""
+    if not grows(old, new):
+        return
+    values = {name: old[f"schedule.{name}"] for name in keys_of(Schedule) if f"schedule.{name}" in old}
+    begins = decay_begins(Schedule(**values), values["steps"], values["warmup_steps"])
+    if step <= begins:
+        return
+    kept = [found for found in whole_steps(directory.checkpoints) if found <= begins]
+    fix = f"put schedule.steps back to {values['steps']}; checkpoint.keep_every_steps would keep one in another run"
+    if kept:
+        left = new["schedule.steps"] - kept[-1]
+        fix = (
+            f"branch off before it: maskwright pretrain CONFIG --run NEW --from {directory.location}@{kept[-1]} "
+            f"--set schedule.steps={left} --set schedule.warmup_steps=0"
+        )
+    raise ConfigError(
+        f"schedule.steps cannot grow to {new['schedule.steps']:,}: the run has gone to step {step:,}, and its decay "
+        f"began after step {begins:,}" + ("" if kept else "; no checkpoint from before that is kept"),
+        where=directory.location,
+        fix=fix,
+    )
+
+
+def history(before: dict[str, Any], changes: list[str], step: int) -> dict[str, Any]:
+    """For the run's record: what was changed, at which step and when (Unix seconds), at all starts so far."""
+    found = [*before.get("changes", [])]
+    if changes:
+        found.append({"step": step, "time": round(time.time(), 3), "keys": changes})
+    return {"changes": found} if found else {}

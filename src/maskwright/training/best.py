@@ -1,0 +1,32 @@
+"""The best evaluation so far, and when there have been enough without a better one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Best:
+    patience: int | None
+    """Evaluations in a row without a better value after which a run is settled; None for never."""
+    lower: bool
+    """Whether a lower value is the better one."""
+    seen: list[tuple[int, float]] = field(default_factory=list)
+    """(step, value) of each evaluation."""
+
+    def remember(self, seen: Iterable[tuple[int, float]]) -> None:
+        self.seen = list(seen)
+
+    @property
+    def step(self) -> int | None:
+        """The first of equals; None before the first evaluation with a finite value."""
+        finite = [one for one in self.seen if math.isfinite(one[1])]
+        return max(finite, key=lambda one: -one[1] if self.lower else one[1])[0] if finite else None
+
+    @property
+    def settled(self) -> bool:
+        best = self.step
+        since = sum(step > best for step, _ in self.seen) if best is not None else 0
+        return self.patience is not None and since >= self.patience

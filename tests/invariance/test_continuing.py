@@ -1,0 +1,332 @@
+"""A run that gets more steps, and a run that begins from another's checkpoint: what is the same, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import small_config
+
+from maskwright.core import storage
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import ConfigError, InputError, StoppedEarly
+from maskwright.data.loader import Loader
+from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
+from maskwright.engines.choose import make_engine
+from maskwright.model.initial import initial_parameters
+from maskwright.monitor.status import look
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks import pretrain as task
+from maskwright.tasks.export import model_card
+from maskwright.tasks.models import load_model
+from maskwright.tasks.preflight import dry_run, prepare_child, prepare_run
+from maskwright.text.sources import Sources
+from maskwright.training import checkpoint
+from maskwright.training.stop import StopRequest
+
+TIMES = {"time", "tokens_per_second", "matmul_share"}
+Config = Callable[..., RunConfig]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in record.items() if k not in TIMES} for record in RunDirectory(str(run)).read_metrics()]
+
+
+def state(run: Path, step: int | None = None) -> TrainState:
+    folder = run / "checkpoints"
+    found = checkpoint.whole_steps(str(folder))[-1] if step is None else step
+    return checkpoint.load(str(folder / f"step-{found:08d}"))[0]
+
+
+def require_same(one: TrainState, other: TrainState) -> None:
+    assert one.step == other.step
+    for name, value in one.parameters.items():
+        assert np.array_equal(value, other.parameters[name]), name
+    assert set(one.moments) == set(other.moments)
+    for kind, moments in one.moments.items():
+        for name, value in moments.items():
+            assert np.array_equal(value, other.moments[kind][name]), (kind, name)
+
+
+def stopped_after(steps: int, config: RunConfig, run: Path) -> None:
+    with pytest.raises(StoppedEarly):
+        task.pretrain(config, str(run), stop_request=StopRequest(stop_after_steps=steps))
+
+
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_a_run_that_grows_before_its_decay_is_the_longer_run(engine: str, config: Config, tmp_path: Path) -> None:
+    keys = {"schedule.kind": "wsd", "engine.kind": engine}
+    long, grown = config(**keys, **{"schedule.steps": 20}), tmp_path / "grown"
+    stopped_after(8, config(**keys, **{"schedule.steps": 10}), grown)  # its decay begins after step 8
+    task.pretrain(long, str(grown))
+    task.pretrain(long, str(tmp_path / "straight"))
+    require_same(state(grown), state(tmp_path / "straight"))
+    assert metrics(grown) == metrics(tmp_path / "straight")
+
+    (change,) = RunDirectory(str(grown)).read_config()["changes"]
+    assert (change["step"], change["keys"]) == (8, ["schedule.steps: 10 -> 20"])
+    assert "changed at step 8: schedule.steps: 10 -> 20" in look(str(grown)).report()
+    task.pretrain(long, str(grown))  # nothing is left to do, and nothing is forgotten
+    assert checkpoint.load(str(grown / "checkpoints/step-00000020"))[1]["changes"] == [change]
+    assert RunDirectory(str(grown)).read_config()["changes"] == [change]
+
+
+def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config: Config, tmp_path: Path) -> None:
+    keys = {"schedule.kind": "wsd", "checkpoint.save_every_steps": 4, "checkpoint.keep_every_steps": 4}
+    run = tmp_path / "run"
+    task.pretrain(config(**keys, **{"schedule.steps": 10}), str(run))
+    record = RunDirectory(str(run)).read_config()
+    for start in (task.pretrain, dry_run):
+        with pytest.raises(ConfigError) as refused:
+            start(config(**keys, **{"schedule.steps": 20}), str(run))
+        assert "the run has gone to step 10, and its decay began after step 8" in str(refused.value)
+        branch = f"--from {run}@8 --set schedule.steps=12 --set schedule.warmup_steps=0"
+        assert branch in str(refused.value) and "\n" not in str(refused.value)
+    assert RunDirectory(str(run)).read_config() == record
+    for step in (4, 8):
+        (run / f"checkpoints/step-{step:08d}/MANIFEST.json").unlink()
+    with pytest.raises(ConfigError, match="no checkpoint from before that is kept"):
+        task.pretrain(config(**keys, **{"schedule.steps": 20}), str(run))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        ({"schedule.steps": 20}, {"schedule.steps": 10}, r"schedule.steps: 20 -> 10\)"),
+        ({"schedule.kind": "linear"}, {"schedule.steps": 20}, "linear depends on them"),
+        ({"masking.final_rate": 0.3}, {"schedule.steps": 20}, "masking.final_rate depends on schedule.steps"),
+        ({}, {"schedule.steps": 20, "seed": 5}, "seed: 0 -> 5"),
+    ],
+    ids=["fewer", "linear", "masking rate", "another seed"],
+)
+def test_what_cannot_grow_says_why(
+    before: dict[str, Any], now: dict[str, Any], why: str, config: Config, tmp_path: Path
+) -> None:
+    keys = {"schedule.kind": "wsd", "schedule.steps": 12} | before
+    stopped_after(2, config(**keys), tmp_path / "run")
+    with pytest.raises(ConfigError, match=why):
+        dry_run(config(**keys | now), str(tmp_path / "run"))
+
+
+# ---- a new run from another's checkpoint -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def parent(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 steps in wsd, of which step 8 is the last before the decay; checkpoints at 4, 8 and 12."""
+    run = tmp_path_factory.mktemp("parent") / "wsd"
+    task.pretrain(small_config(store.location, **PARENT), str(run))
+    return run
+
+
+PARENT = {"schedule.kind": "wsd", "schedule.decay_steps": 4, "checkpoint.save_every_steps": 4}
+PARENT |= {"checkpoint.keep_every_steps": 4}
+CHILD = PARENT | {"schedule.steps": 4, "schedule.warmup_steps": 0, "seed": 1}
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_the_optimizer_goes_on_where_it_was(engine: str, kind: str, config: Config) -> None:
+    """The moments and AdamW's bias correction: an update after three others is the same, whoever made them."""
+    run = config(**{"engine.kind": engine, "optimizer.kind": kind})
+    loader, shape = Loader(run, TokenStore(run.data.store)), prepare_run(run).model
+    one, other = (make_engine(shape, run.optimizer, run.engine, 0) for _ in range(2))
+    one.write(TrainState(0, initial_parameters(shape, 0)))
+    for step in range(3):
+        one.step(loader.batches(step), 1e-3, lambda: False)
+    before = one.read()
+    other.write(TrainState(0, before.parameters, before.moments, before.step))
+    require_same(replace(before, step=0), other.read())  # with its moments, though it has taken no step
+    for made in (one, other):
+        made.step(loader.batches(3), 1e-3, lambda: False)
+    require_same(replace(one.read(), step=1), other.read())
+    assert other.read().earlier_updates == 3
+
+    other.write(TrainState(0, before.parameters, before.moments))  # what the count of updates is for
+    other.step(loader.batches(3), 1e-3, lambda: False)
+    name = next(name for name in before.parameters if name.endswith("lm_head.dense.bias"))
+    assert not np.array_equal(one.read().parameters[name], other.read().parameters[name])
+
+
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_a_branch_needs_its_parent_only_to_begin(engine: str, config: Config, parent: Path, tmp_path: Path) -> None:
+    """It decays where its parent's stable phase was; stopped and continued without the parent it is the same."""
+    own = config(**CHILD | {"engine.kind": engine})
+    gone, straight, stopped = (tmp_path / name for name in ("gone", "straight", "stopped"))
+    shutil.copytree(parent, gone)
+    task.pretrain(own, str(straight), f"{gone}@8")
+    with pytest.raises(StoppedEarly):
+        task.pretrain(own, str(stopped), f"{gone}@8", stop_request=StopRequest(stop_after_steps=2))
+    (gone / "checkpoints/step-00000008").rename(tmp_path / "aside")
+    with pytest.raises(ConfigError, match=f"began from {gone}@8"):
+        task.pretrain(own, str(stopped), f"{gone}@4")
+    shutil.rmtree(gone)
+    task.pretrain(own, str(stopped), f"{gone}@8")
+    require_same(state(straight), state(stopped))
+    assert metrics(straight) == metrics(stopped)
+    assert state(stopped).earlier_updates == 8
+    lines = metrics(stopped)
+    rates = [line["learning_rate"] for line in lines if "loss" in line]
+    assert rates == [config(**PARENT).learning_rate_at(step) for step in range(8, 12)]
+    there = next(line for line in lines if line["step"] == 0)["valid_loss"]  # of the parent's weights
+    assert there < 0.95 * math.log(400)
+
+    child = f"began from step 8 of {gone}, with its optimizer's state"
+    assert child in look(str(stopped)).report()
+    if engine == "jax":
+        return
+    grown = config(**CHILD | {"seed": 2})
+    task.pretrain(grown, str(tmp_path / "grandchild"), str(stopped), fresh_optimizer=True)
+    lineage = RunDirectory(str(tmp_path / "grandchild")).read_config()["lineage"]
+    assert (lineage["step"], lineage["optimizer"], lineage["lineage"]["step"]) == (4, "fresh", 8)
+    assert state(tmp_path / "grandchild").earlier_updates == 0
+    report = look(str(tmp_path / "grandchild")).report()
+    assert f"began from step 4 of {stopped}, with a fresh optimizer\n  which {child}" in report
+    card = model_card(load_model(str(tmp_path / "grandchild")), 0.0)
+    digest = storage.sha256_of_file(str(tmp_path / "aside/model.safetensors"))
+    assert "- began from step 4 of `stopped`, without its optimizer's state: " in card
+    assert "- began from step 8 of `gone`, with its optimizer's state: " in card and digest in card
+    assert str(tmp_path) not in card.replace(json.dumps(grown.data.store), "")
+
+
+@pytest.mark.parametrize(
+    ("keys", "given", "where"),
+    [
+        ({"model.hidden_size": 48, "model.num_attention_heads": 3}, "@8", "model.hidden_size: is 48, but 32 in"),
+        ({"model.architecture": "modernbert"}, "@8", "model.intermediate_size"),
+        ({"model.init_from": "elsewhere"}, "@8", "model.init_from: is elsewhere, but not in"),
+        (
+            {"data.seq_len": 64},
+            "@8",
+            "data.seq_len: 64 is above the 32 positions that a RobertaForMaskedLM has learned",
+        ),
+        ({"optimizer.kind": "muon"}, "@8", "optimizer.kind: is muon, and the optimizer's state in"),
+        ({}, "@5", "has no checkpoint of step 5. Fix: take one of its steps: 4, 8, 12"),
+        ({}, "/config.yaml", "is not there. Fix: give the folder"),
+    ],
+    ids=["shape", "architecture", "base", "learned positions", "optimizer", "step", "no run"],
+)
+def test_what_does_not_fit_the_parent_is_refused(
+    keys: dict[str, Any], given: str, where: str, config: Config, parent: Path, tmp_path: Path
+) -> None:
+    for start in (task.pretrain, dry_run):
+        with pytest.raises(InputError, match=re.escape(where)):
+            start(config(**CHILD | keys), str(tmp_path / "run"), f"{parent}{given}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fresh_optimizer_needs_a_run_to_begin_from(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--fresh-optimizer goes with --from"):
+        task.pretrain(config(), str(tmp_path / "run"), fresh_optimizer=True)
+
+
+def test_a_run_with_rotary_positions_gets_longer_rows(config: Config, tmp_path: Path) -> None:
+    keys = CHILD | {"model.architecture": "modernbert"}
+    task.pretrain(config(**keys), str(tmp_path / "short"))
+    task.pretrain(config(**keys | {"data.seq_len": 64}), str(tmp_path / "long"), str(tmp_path / "short"))
+    found = load_model(str(tmp_path / "long"))
+    assert (found.config.max_seq_len, found.step) == (64, 4)
+    assert load_model(str(tmp_path / "short")).config.max_seq_len == 32
+
+
+def test_a_run_is_a_model_to_begin_with(config: Config, parent: Path, tmp_path: Path) -> None:
+    """`model.init_from` takes the weights of its newest checkpoint, and is not needed once the run has one."""
+    shutil.copytree(parent, tmp_path / "parent")
+    own = config(**{"model": {"init_from": str(tmp_path / "parent")}, "schedule.steps": 4, "schedule.warmup_steps": 0})
+    with pytest.raises(StoppedEarly):
+        task.pretrain(own, str(tmp_path / "run"), stop_request=StopRequest(stop_after_steps=2))
+    shutil.rmtree(tmp_path / "parent")
+    task.pretrain(own, str(tmp_path / "run"))
+    lineage = RunDirectory(str(tmp_path / "run")).read_config()["lineage"]
+    assert (lineage["step"], lineage["optimizer"]) == (12, "fresh")
+    first = next(line["valid_loss"] for line in metrics(tmp_path / "run"))
+    assert first == next(line["valid_loss"] for line in metrics(parent) if line["step"] == 12 and "valid_loss" in line)
+
+
+def test_the_same_rows_again_are_worth_a_warning(config: Config, parent: Path) -> None:
+    ready = prepare_child(config(**CHILD | {"seed": 0}), "new", None, f"{parent}@8", fresh_optimizer=False)
+    (again,) = [line for line in ready.warnings() if "in the same order as" in line]
+    assert "--set seed=1" in again
+    other = prepare_child(config(**CHILD), "new", None, f"{parent}@8", fresh_optimizer=False)
+    assert not [line for line in other.warnings() if "in the same order as" in line]
+
+
+# ---- until it no longer improves, and by epochs ----------------------------------------------------------------------
+
+WORSE = {"schedule.kind": "constant", "optimizer.learning_rate": 0.3, "schedule.steps": 60}
+WORSE |= {"evaluation.every_steps": 2, "checkpoint.keep": 1, "evaluation.max_rows": 4}
+
+
+def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_path: Path) -> None:
+    own, run, stopped = config(**WORSE, **{"evaluation.patience": 2}), tmp_path / "run", tmp_path / "stopped"
+    task.pretrain(own, str(run))
+    losses = [(line["step"], line["valid_loss"]) for line in metrics(run) if line["step"] and "valid_loss" in line]
+    best, last = min(losses, key=lambda one: one[1])[0], losses[-1][0]
+    assert last == best + 4 < 60, losses
+    assert checkpoint.whole_steps(str(run / "checkpoints")) == [best, last]
+    assert load_model(str(run)).step == best
+    status = RunDirectory(str(run)).read_status()
+    assert status and (status.phase, status.step) == ("done", last)
+    assert status.message == f"no longer improving: the best evaluation is that of step {best}"
+
+    stopped_after(last - 1, own, stopped)
+    RunDirectory(str(stopped)).append_metrics({"step": last, "valid_loss": 0.0})  # killed before the save of its best
+    assert load_model(str(stopped)).step == best
+    task.pretrain(own, str(stopped))
+    require_same(state(run), state(stopped))
+    assert metrics(run) == metrics(stopped)
+
+    task.pretrain(config(**WORSE, **{"evaluation.patience": 3}), str(run))  # it goes on
+    assert checkpoint.whole_steps(str(run / "checkpoints"))[-1] > last
+    plain = config(**WORSE | {"schedule.steps": last})
+    task.pretrain(plain, str(tmp_path / "plain"))
+    require_same(state(tmp_path / "plain"), state(stopped))  # patience changes no bit
+    assert load_model(str(tmp_path / "plain")).step == last
+
+
+def test_patience_needs_held_out_text(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    source = Sources([str(corpus)], layout="sentences")
+    nothing = prepare(source, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.0)).location
+    with pytest.raises(ConfigError, match="evaluation.patience: needs held-out text"):
+        prepare_run(small_config(nothing, **{"evaluation.patience": 1, "evaluation.every_steps": 2}))
+
+
+def test_epochs_are_recorded_as_steps_and_a_run_of_them_grows(config: Config, tmp_path: Path) -> None:
+    keys = {"checkpoint.copy_to": f"file://{tmp_path}/copies", "evaluation.max_rows": 4}
+    one = config(schedule={"epochs": 0.1, "kind": "constant"}, **keys)
+    steps = prepare_run(one).config.steps
+    task.pretrain(one, str(tmp_path / "run"))
+    record = RunDirectory(str(tmp_path / "run")).read_config()
+    assert (record["config"]["schedule.steps"], record["config"]["schedule.epochs"]) == (steps, None)
+    shutil.rmtree(tmp_path / "run")  # another machine, which has only the copies
+    two = config(schedule={"epochs": 0.2, "kind": "constant"}, **keys)
+    task.pretrain(two, str(tmp_path / "run"))
+    straight = config(schedule={"steps": prepare_run(two).config.steps, "kind": "constant"})
+    task.pretrain(straight, str(tmp_path / "straight"))
+    require_same(state(tmp_path / "run"), state(tmp_path / "straight"))
+    assert RunDirectory(str(tmp_path / "run")).read_config()["changes"][0]["step"] == steps
+
+
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_layers_with_rates_of_their_own_go_on_exactly(engine: str, config: Config, tmp_path: Path) -> None:
+    own = config(**{"engine.kind": engine, "optimizer.layer_decay": 0.5, "schedule.steps": 6})
+    stopped_after(3, own, tmp_path / "stopped")
+    for name in ("stopped", "straight"):
+        task.pretrain(own, str(tmp_path / name))
+    require_same(state(tmp_path / "stopped"), state(tmp_path / "straight"))
+    even = config(**{"engine.kind": engine, "schedule.steps": 6})
+    task.pretrain(even, str(tmp_path / "even"))
+    name = "roberta.embeddings.word_embeddings.weight"
+    start = initial_parameters(prepare_run(even).model, 0)[name]
+    moved = [np.abs(state(tmp_path / run).parameters[name] - start).mean() for run in ("straight", "even")]
+    assert moved[0] == pytest.approx(0.5**3 * moved[1], rel=0.2)  # two layers, and one more below them

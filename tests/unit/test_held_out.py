@@ -1,0 +1,167 @@
+"""Held-out sets of a run: stores of their own, by name, and stores made from given files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import documents
+
+from maskwright.cli.main import run
+from maskwright.core.config import RunConfig, build_config
+from maskwright.core.errors import ConfigError, InputError, StoreError
+from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.store import TokenStore
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks import pretrain as task
+from maskwright.tasks.export import model_card
+from maskwright.tasks.models import load_model
+from maskwright.tasks.preflight import prepare_run
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import load_tokenizer, train_tokenizer
+from maskwright.training import checkpoint
+
+Config = Callable[..., RunConfig]
+
+
+def text(path: Path, count: int, seed: int, more: str = "") -> str:
+    stories = "\n\n".join("\n".join(lines) for lines in documents(count, seed))
+    path.write_text(f"{stories}\n\n{more}".strip() + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def other_set(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """All of its text is held out."""
+    folder = tmp_path_factory.mktemp("held-out")
+    source = Sources([text(folder / "other.txt", 30, seed=9)], layout="sentences")
+    return prepare(source, tokenizer, str(folder / "other"), PrepareOptions(valid_fraction=1.0)).location
+
+
+def measured(run: Path) -> list[dict[str, Any]]:
+    lines = RunDirectory(str(run)).read_metrics()
+    return [{key: value for key, value in line.items() if key != "time"} for line in lines if "valid_loss" in line]
+
+
+def other_sets_are_reported_by_name_and_change_nothing_else(
+    config: Config, store: TokenStore, other_set: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"schedule.steps": 4, "logging.tensorboard": True}
+    task.pretrain(config(**keys), str(tmp_path / "plain"))
+    stores = {"other-text": other_set, "own": store.location}
+    capsys.readouterr()
+    task.pretrain(config(**keys, **{"data.validation": stores}), str(tmp_path / "named"))
+    said = capsys.readouterr().err
+    assert "step 4: held-out loss of other-text " in said and "step 4: held-out loss of own " in said
+    task.pretrain(config(**keys, **{"data.validation": other_set}), str(tmp_path / "one"))
+    plain, named, one = (measured(tmp_path / name) for name in ("plain", "named", "one"))
+    for default, several, single in zip(plain, named, one, strict=True):
+        assert (several["valid_own_loss"], several["valid_own_accuracy"]) == (
+            default["valid_loss"],
+            default["valid_accuracy"],
+        )
+        assert several["valid_loss"] == several["valid_other-text_loss"] == single["valid_loss"]
+        assert set(single) == set(default) == {"step", "valid_loss", "valid_accuracy"}
+    weights = [
+        checkpoint.load(str(tmp_path / name / "checkpoints/step-00000004"))[0].parameters
+        for name in ("plain", "named", "one")
+    ]
+    for name, value in weights[0].items():
+        assert np.array_equal(value, weights[1][name]) and np.array_equal(value, weights[2][name])
+    (events,) = (tmp_path / "named/events").iterdir()
+    assert b"valid_other-text_loss" in events.read_bytes()
+    card = model_card(load_model(str(tmp_path / "named")), 0.0)
+    assert "- held-out loss of other-text " in card and "- held-out loss of own " in card
+    record = RunDirectory(str(tmp_path / "named")).read_config()
+    assert record["validation"] == {"other-text": TokenStore(other_set).fingerprint, "own": store.fingerprint}
+    assert record["digest"] == RunDirectory(str(tmp_path / "plain")).read_config()["digest"]
+
+    task.pretrain(config(**keys, **{"data.validation": other_set}), str(tmp_path / "named"))  # resumable
+    (change,) = RunDirectory(str(tmp_path / "named")).read_config()["changes"]
+    assert change["keys"][0].startswith("data.validation: ") and change["keys"][1].startswith("held-out text: ")
+
+
+def test_what_is_no_held_out_set_is_refused(config: Config, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    source = Sources([str(corpus)], layout="sentences")
+    nothing = prepare(source, tokenizer, str(tmp_path / "nothing"), PrepareOptions(valid_fraction=0.0)).location
+    with pytest.raises(StoreError, match="holds no documents out"):
+        prepare_run(config(**{"data.validation": nothing}))
+    train_tokenizer(source, str(tmp_path / "tokenizer"), vocab_size=300)
+    other = prepare(source, str(tmp_path / "tokenizer"), str(tmp_path / "other"), PrepareOptions(valid_fraction=1.0))
+    with pytest.raises(StoreError, match="was made with another tokenizer"):
+        prepare_run(config(**{"data.validation": {"a": other.location}}))
+    for wrong in ({}, {"a b": "s"}, {"a": 1}, ["s"], 3, {1: "s"}):
+        with pytest.raises(ConfigError, match="names no token stores"):
+            build_config({"data": {"store": "s", "validation": wrong}, "schedule": {"steps": 9}}, "x")
+
+
+def texts(store: TokenStore, side: Any) -> list[str]:
+    split, words = store.split(side), load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
+    starts = np.concatenate([[0], split.document_ends[:-1]])
+    spans = zip(starts, split.document_ends - starts, strict=True)
+    return [words.decode(split.gather(np.array([a]), np.array([n])).tolist()).strip() for a, n in spans]
+
+
+@pytest.mark.parametrize("keep_duplicates", [False, True])
+def test_files_are_held_out_in_full_and_never_trained_on(keep_duplicates: bool, tokenizer: str, tmp_path: Path) -> None:
+    shared = "Shared story.\nNobody saw the garden."
+    train = text(tmp_path / "train.txt", 40, 1, f"{shared}\n\nTwice.\n\nTwice.")
+    valid = text(tmp_path / "valid.txt", 5, 2, shared)
+    options = PrepareOptions(valid_fraction=0.0, keep_duplicates=keep_duplicates)
+    sources = [Sources([name], layout="sentences") for name in (train, valid)]
+    made = prepare(sources[0], tokenizer, str(tmp_path / "store"), options, held_out=sources[1])
+    made.verify()
+    assert len(texts(made, "valid")) == 6 and "Shared story. Nobody saw the garden." in texts(made, "valid")
+    assert not set(texts(made, "valid")) & set(texts(made, "train"))
+    assert texts(made, "train").count("Twice.") == (2 if keep_duplicates else 1)
+    assert made.origin("valid", 0) == f"{valid}:1" and made.origin("train", 0) == f"{train}:1"
+    assert made.manifest["options"]["valid_files"] == 1
+    again = [Sources([name], layout="sentences") for name in (train, valid)]
+    assert prepare(again[0], tokenizer, str(tmp_path / "store"), options, held_out=again[1]).location == made.location
+    with pytest.raises(InputError, match="already holds a store made from other text or options"):
+        prepare(Sources([train], layout="sentences"), tokenizer, str(tmp_path / "store"), options)
+
+
+def test_a_preparation_with_held_out_files_goes_on_after_a_stop(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import maskwright.data.prepare as module
+
+    monkeypatch.setattr(module, "ENCODE_CHARACTERS", 3_000)
+    files = text(tmp_path / "train.txt", 60, 1), text(tmp_path / "valid.txt", 20, 2)
+    options = PrepareOptions(valid_fraction=0.0, shard_tokens=3_000)
+
+    def make(folder: str) -> TokenStore:
+        sources, held_out = (Sources([name], layout="sentences") for name in files)
+        return prepare(sources, tokenizer, str(tmp_path / folder), options, held_out=held_out)
+
+    whole = make("whole")
+    with monkeypatch.context() as patch:
+        commit = module._Preparation._commit
+
+        def cut(self: Any) -> None:
+            commit(self)
+            if self.blocks == 2:
+                raise KeyboardInterrupt
+
+        patch.setattr(module._Preparation, "_commit", cut)
+        with pytest.raises(KeyboardInterrupt):
+            make("cut")
+    assert whole.fingerprint == make("cut").fingerprint
+    assert len(whole.shards) > 3
+
+
+def test_the_command_holds_files_out(tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, valid = text(tmp_path / "train.txt", 20, 1), text(tmp_path / "valid.txt", 5, 2)
+    words, no = ["data", "prepare", train, "--tokenizer", tokenizer, "--to"], str(tmp_path / "no")
+    assert run([*words, str(tmp_path / "store"), "--valid-files", valid]) == 0
+    splits = TokenStore(str(tmp_path / "store")).manifest["splits"]
+    assert {name: split["documents"] for name, split in splits.items()} == {"train": 20, "valid": 5}
+    capsys.readouterr()
+    assert run([*words, no, "--valid-files", valid, "--valid-fraction", "0.1"]) == 2
+    assert "both say what is held out" in capsys.readouterr().err
+    assert run([*words, no, "--valid-files", train]) == 2
+    assert "is among the files to train on and in --valid-files" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""Learning rates over a run beside those of transformers, epochs, and digests that stay what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import get_scheduler
+
+from maskwright.core import config as c
+from maskwright.core.config import RunConfig, build_config
+from maskwright.core.errors import ConfigError
+from maskwright.core.finetuning import build_finetune_config
+from maskwright.core.settings import flat
+from maskwright.tasks.preflight import prepare_run
+
+PEAK, STEPS = 3e-3, 300
+Config = Callable[..., RunConfig]
+
+
+def theirs(name: str, warmup_steps: int, **options: Any) -> np.ndarray:
+    """transformers' rates of every step and one more. While it warms up, its first rate is 0 and ours is its second."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
+    made = get_scheduler(name, optimizer, warmup_steps, STEPS, scheduler_specific_kwargs=options)
+    rates = []
+    for _ in range(STEPS + 1):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        made.step()
+    rates = np.array(rates)
+    return np.concatenate([rates[1 : warmup_steps + 1], rates[warmup_steps:-1]])
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 40])
+@pytest.mark.parametrize(
+    ("keys", "name", "options"),
+    [
+        ({"kind": "linear"}, "linear", {}),
+        ({"kind": "cosine"}, "cosine", {}),
+        ({"kind": "constant"}, "constant_with_warmup", {}),
+        ({"kind": "inverse_sqrt"}, "inverse_sqrt", {}),
+        ({"kind": "polynomial"}, "polynomial", {"lr_end": 0.0}),
+        (
+            {"kind": "polynomial", "power": 2.5, "final_lr_share": 0.1},
+            "polynomial",
+            {"power": 2.5, "lr_end": 0.1 * PEAK},
+        ),
+    ],
+    ids=["linear", "cosine", "constant", "inverse_sqrt", "polynomial", "polynomial of 2.5"],
+)
+def test_rates_are_those_of_transformers(
+    keys: dict[str, Any], name: str, options: dict[str, Any], warmup_steps: int
+) -> None:
+    schedule = {"steps": STEPS, "warmup_steps": warmup_steps, **keys}
+    run = build_config({"data": {"store": "s"}, "schedule": schedule, "optimizer": {"learning_rate": PEAK}}, "x")
+    ours = np.array([run.learning_rate_at(step) for step in range(STEPS)])
+    assert ours == pytest.approx(theirs(name, warmup_steps, **options)[:STEPS], rel=1e-12, abs=1e-15)
+    given = {"data": {"train": "t"}, "model": {"init_from": "m"}, "optimizer": {"learning_rate": PEAK}}
+    tuned = build_finetune_config({**given, "schedule": schedule}, "x").resolved(100)
+    assert [tuned.learning_rate_at(step) for step in range(STEPS)] == ours.tolist()
+
+
+def test_wsds_decay_may_be_the_whole_run() -> None:
+    whole = {"kind": "wsd", "steps": 50, "warmup_steps": 5, "decay_steps": 10}
+    long = build_config({"data": {"store": "s"}, "schedule": whole}, "x")
+    decay = {**whole, "steps": 10, "warmup_steps": 0}
+    branch = build_config({"data": {"store": "s"}, "schedule": decay}, "x")
+    assert [branch.learning_rate_at(step) for step in range(10)] == [long.learning_rate_at(40 + k) for k in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "why"),
+    [
+        ({"kind": "constant", "final_lr_share": 0.1}, "kind constant has no final_lr_share"),
+        ({"kind": "linear", "power": 2.0}, "kind linear has no power. Fix: take kind: polynomial"),
+        ({"kind": "polynomial", "decay_steps": 2}, "kind polynomial has no decay_steps"),
+        ({"epochs": 2.0}, "schedule has steps and epochs"),
+        ({"epochs": 0.0, "steps": None}, "schedule.epochs is 0.0"),
+        ({"steps": None}, "key schedule.steps is missing"),
+    ],
+)
+def test_schedules_that_there_are_not(schedule: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        build_config({"data": {"store": "s"}, "schedule": {"steps": 9, **schedule}}, "x")
+    assert why in str(refused.value)
+
+
+def test_epochs_become_steps(config: Config) -> None:
+    given = config(schedule={"epochs": 2.5, "warmup_steps": 3})
+    ready = prepare_run(given)
+    rows = ready.loader.rows.plan.rows
+    assert ready.config.steps == -(-5 * rows // (2 * 8)) and ready.config.schedule.epochs is None
+    assert ready.loader.epoch(ready.config.steps) == pytest.approx(2.5, abs=8 / rows)
+    assert ready.config == config(schedule={"steps": ready.config.steps, "warmup_steps": 3})
+    assert ready.loader.config is ready.config
+    with pytest.raises(ConfigError, match=r"schedule.epochs: warm-up and decay leave no other step"):
+        prepare_run(config(schedule={"epochs": 0.1, "warmup_steps": 300}))
+
+
+def test_digests_stay_what_they_were() -> None:
+    """Of runs that were recorded before the keys in `LATER` were there."""
+    plain = {"data": {"store": "s"}, "schedule": {"steps": 100}}
+    assert build_config(plain, "x").digest().startswith("3beec3a064682149")
+    wsd = {"steps": 100, "kind": "wsd", "decay_steps": 9}
+    assert (
+        build_config({**plain, "schedule": wsd, "optimizer": {"kind": "muon"}}, "x")
+        .digest()
+        .startswith("4d69891b40b6b")
+    )
+    tuned = {"data": {"train": "t"}, "model": {"init_from": "m"}, "optimizer": {"layer_decay": 0.9}}
+    assert build_finetune_config(tuned, "x").digest().startswith("c0c48296324a3c57")
+    assert build_config({**plain, "optimizer": {"layer_decay": 0.9}}, "x").digest() != build_config(plain, "x").digest()
+    held_out = {**plain, "data": {"store": "s", "validation": {"a": "b"}}}
+    assert build_config(held_out, "x").digest() == build_config(plain, "x").digest()
+
+
+def test_a_record_without_the_newer_keys_is_the_same_run() -> None:
+    from maskwright.core.changes import refuse_changes
+
+    now = flat(build_config({"data": {"store": "s"}, "schedule": {"steps": 100}}, "x"))
+    newer = {"data.validation", "evaluation.patience", *c.LATER}
+    before = {key: value for key, value in now.items() if key not in newer}
+    assert newer <= set(now) and refuse_changes(before, now, "run") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"optimizer": {"layer_decay": 0.9, "kind": "muon"}}, "optimizer.layer_decay needs optimizer.kind: adamw"),
+        (
+            {"optimizer": {"layer_decay": 0.9}, "engine": {"sharding": "fsdp", "reproducibility": "fast"}},
+            "optimizer.layer_decay needs engine.sharding: data with torch",
+        ),
+        ({"evaluation": {"patience": 2}}, "evaluation.patience needs evaluation.every_steps"),
+    ],
+)
+def test_keys_that_need_others(values: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        build_config({"data": {"store": "s"}, "schedule": {"steps": 9}, **values}, "x")
