@@ -194,7 +194,9 @@ class _Handler(BaseHTTPRequestHandler):
         url = f"{self.hub.url}/{name}"
         if name in self.hub.repositories:
             return self._answer(409, {"error": "You already created this model repo", "url": url})
-        self.hub.repositories[name] = Repository(private=asked.get("visibility") == "private" or bool(asked.get("private")))
+        self.hub.repositories[name] = Repository(
+            private=asked.get("visibility") == "private" or bool(asked.get("private"))
+        )
         self.hub.repositories[name].commit({".gitattributes": b""})
         self._answer(200, {"url": url})
 
