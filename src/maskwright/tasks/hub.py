@@ -1,5 +1,5 @@
-"""Models of the Hugging Face Hub: what `hf://OWNER/NAME@REVISION` names comes into the hub's own cache on this machine,
-and an export goes there.
+"""Models of the Hugging Face Hub: what `hf://OWNER/NAME@REVISION` names comes into the Hub's own cache on this machine,
+and `export --push` sends a model there.
 
 Only safetensors, `config.json` and tokenizer files are ever downloaded: never code, never pickled weights. The token
 for private models is the one of `HF_TOKEN` or of `hf auth login`, which `huggingface_hub` finds by itself.
@@ -39,7 +39,7 @@ def pinned(location: str, base: dict[str, Any] | None = None) -> str:
 
 
 def local(location: str, *, weights: bool = True) -> str:
-    """The folder of `location` on this machine: the snapshot in the hub's cache for one of the Hub, which is downloaded
+    """The folder of `location` on this machine: the snapshot in the Hub's cache for one of the Hub, which is downloaded
     where it is not there yet; any other location as it is. `weights`: False for the tokenizer alone.
 
     Raises `InputError` or `ModelError` if it cannot be had."""
@@ -208,9 +208,7 @@ def push(folder: str, name: str, *, public: bool) -> str:
         url = str(api.create_repo(name, private=not public, exist_ok=True))
         adding = [hf.CommitOperationAdd(os.path.relpath(path, folder).replace(os.sep, "/"), path) for path in files]
         commit = api.create_commit(name, adding, commit_message="Upload a model that maskwright exported")
-    except (
-        Exception
-    ) as error:  # huggingface_hub lets errors of its HTTP library through, and has ValueErrors of its own
+    except Exception as error:  # also ValueError, for a card that the Hub refuses
         fix = f"the verified model stays in {folder}; check the token ({LOG_IN}) and that it may write there, then "
         fix += f"hf upload {name} {folder} ." + ("" if public else " --private")
         raise MaskwrightError(f"cannot be pushed: {_reason(error)}", where=name, fix=fix) from None
