@@ -58,6 +58,7 @@ HEAVY = {
     "onnx": set(),
     "onnxruntime": {"tasks/onnx_export.py"},
     "transformers": {"tasks/export.py", "model/torch/compare.py"},
+    "huggingface_hub": {"tasks/hub.py"},
     "tokenizers": {"text/tokenizer.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
     "pyarrow": {"text/compression.py", "text/sources.py", "labels/tables.py", "labels/write.py"},

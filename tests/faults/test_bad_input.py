@@ -179,7 +179,7 @@ def test_a_good_folder_is_continued_and_the_card_says_so(
     assert cli("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out").code == 0
     assert cli("export", tmp_path / "out", "--to", tmp_path / "exported").code == 0
     card = (tmp_path / "exported" / "README.md").read_text()
-    assert '\nbase_model: "model"\n' in card and f"base weights model.safetensors, sha256 `{sha256}`" in card
+    assert "base_model" not in card and f"base weights model.safetensors, sha256 `{sha256}`" in card
     assert "(2 layers x 32, 2 heads, feed-forward 64, " in card and "continued from model with" in card
     assert "model.size" not in card and "model.hidden_size" not in card and "schedule.steps" in card
     assert str(tmp_path) not in card
@@ -188,6 +188,7 @@ def test_a_good_folder_is_continued_and_the_card_says_so(
 @pytest.mark.parametrize(
     ("folder", "name"),
     [
+        ("hf://FacebookAI/roberta-base@main", "FacebookAI/roberta-base"),
         ("/a/roberta-base/", "roberta-base"),
         ("/hub/models--FacebookAI--roberta-base/snapshots/e2", "FacebookAI/roberta-base"),
     ],

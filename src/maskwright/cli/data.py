@@ -75,16 +75,22 @@ def tokenizer_train(
 
 @tokenizer_app.command("inspect")
 def tokenizer_inspect(
-    tokenizer: Annotated[str, typer.Argument(metavar="TOKENIZER", help="Tokenizer folder.")],
+    tokenizer: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."
+        ),
+    ],
     src: SourceFiles,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     as_json: AsJson = False,
 ) -> None:
     """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
+    from maskwright.tasks.hub import local
     from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
 
-    result = inspect_tokenizer(tokenizer, open_sources(src, layout, text_column))
+    result = inspect_tokenizer(local(tokenizer, weights=False), open_sources(src, layout, text_column))
     print_result(inspection_report(result), asdict(result), as_json)
 
 
@@ -94,7 +100,9 @@ def tokenizer_inspect(
 @data_app.command("prepare")
 def data_prepare(
     src: SourceFiles,
-    tokenizer: Annotated[str, typer.Option(metavar="PATH", help="Tokenizer folder.")],
+    tokenizer: Annotated[
+        str, typer.Option(metavar="PATH", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.")
+    ],
     to: To,
     valid_fraction: Annotated[
         float | None,
@@ -131,6 +139,7 @@ def data_prepare(
 ) -> None:
     """Encode documents into a token store. The same command continues after a stop."""
     from maskwright.data.prepare import PrepareOptions, prepare, report
+    from maskwright.tasks.hub import local
 
     if valid_files and valid_fraction is not None:
         raise InputError("--valid-fraction and --valid-files both say what is held out", fix="give one of them")
@@ -140,7 +149,7 @@ def data_prepare(
     if valid_files:
         same = sources.layout if sources.has_plain_text else layout
         held_out = open_sources(valid_files, same, text_column, on_bad_input)
-    ready = prepare(sources, tokenizer, to, options, encoder, held_out=held_out)
+    ready = prepare(sources, local(tokenizer, weights=False), to, options, encoder, held_out=held_out)
     print_result(report(ready), ready.manifest, as_json)
 
 

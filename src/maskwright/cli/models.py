@@ -277,7 +277,9 @@ def evaluate(
 
 @app.command("export")
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory or Hugging Face folder.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Run directory, Hugging Face folder, or hf://OWNER/NAME@REVISION.")
+    ],
     to: To,
     onnx: Annotated[
         bool,
@@ -287,15 +289,31 @@ def export(
             "speed are measured.",
         ),
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME", help="Also upload the proven folder to the Hugging Face Hub, as a private repository."
+        ),
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="Make a new repository of --push public.")] = False,
 ) -> None:
     """Write a Hugging Face folder and prove its logits equal in transformers."""
+    from maskwright.core.errors import InputError
     from maskwright.core.extras import require
     from maskwright.tasks import export as task
+    from maskwright.tasks import hub
     from maskwright.tasks.models import load_model
+
+    if push is not None:
+        hub.require_push(push)
+    elif public:
+        raise InputError("--public goes with --push OWNER/NAME", fix="give both, or neither")
 
     for package in ("onnx", "onnxruntime") if onnx else ():
         require(package, "--onnx")
     task.announce(task.export(load_model(run), to, onnx=onnx), to)
+    if push is not None:
+        hub.push(to, push, public=public)
 
 
 @app.command("fill")

@@ -75,7 +75,9 @@ OnBadInput = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Run directory or Hugging Face folder.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Run directory, Hugging Face folder, or hf://OWNER/NAME@REVISION.")
+]
 Config = Annotated[
     str, typer.Argument(metavar="CONFIG", help="YAML of the run, or the name of a recipe, such as small.")
 ]

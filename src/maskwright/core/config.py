@@ -130,8 +130,8 @@ class Shape(Section):
 
 class Model(Shape):
     init_from: str | None = None
-    """Hugging Face folder to continue from (safetensors), or a run directory, of which the weights of the newest
-    checkpoint are taken. Its shape replaces the keys above."""
+    """Hugging Face folder to continue from, hf://OWNER/NAME@REVISION, or a run directory, of which the weights of the
+    newest checkpoint are taken. Its shape replaces the keys above."""
     new_head: bool = False
     """Only with init_from: whether the masked-LM head begins from random weights, for a folder that has another head or
     none."""

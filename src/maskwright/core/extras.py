@@ -12,6 +12,7 @@ EXTRAS = {
     **dict.fromkeys(TRAIN, "train"),
     **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),
     **dict.fromkeys(("gigatoken", "awkward"), "fast"),
+    "huggingface_hub": "train",  # which comes with transformers
     **{extra: extra for extra in ("jax", "ray", "onnx")},
     "onnxruntime": "onnx",
     "libtpu": "tpu",

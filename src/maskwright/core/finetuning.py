@@ -165,12 +165,13 @@ def default_row(task: Task) -> int:
 
 class StartingModel(Shape):
     init_from: str | None = None
-    """Where the encoder comes from: a run of ours, or a Hugging Face folder (safetensors), fine-tuned or not. Its shape
-    and its tokenizer come along. When not set, the keys above give a shape, and all weights are random."""
+    """Where the encoder comes from: a run of ours, a Hugging Face folder (safetensors), or hf://OWNER/NAME@REVISION,
+    fine-tuned or not. Its shape and its tokenizer come along. When not set, the keys above give a shape, and all
+    weights are random."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """random: only the shape and the tokenizer of init_from are taken. It shows what not to pretrain gives."""
     tokenizer: str | None = None
-    """Only without init_from: folder with tokenizer.json."""
+    """Only without init_from: folder with tokenizer.json, or hf://OWNER/NAME@REVISION."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """As in pretraining. When not set, as the model was published: 0.1 in RoBERTa, 0 in ModernBERT."""
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None

@@ -21,6 +21,7 @@ from maskwright.core.child import Finetuning, SideBySide, last_words
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
 from maskwright.core.finetuning import LATER, FinetuneConfig, read_finetune_config
+from maskwright.core.hub import is_hub
 from maskwright.core.settings import flat
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
@@ -29,6 +30,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.examples import chosen_metric
 from maskwright.tasks.finetune import PreparedFinetuning, prepare_finetuning
+from maskwright.tasks.hub import pinned
 from maskwright.tasks.models import RESULTS, load_model
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training.tensor_file import write_tensors
@@ -154,8 +156,11 @@ def read_starts(given: Sequence[str], base: str | None) -> tuple[Start, ...]:
         name, separator, places = text.partition("=")
         if not separator or "/" in name:
             name, places = os.path.basename(os.path.abspath(text)), text
+            name = name.partition("@")[0] if is_hub(text) else name
         locations = places.split(",") if separator and places != text else [places]
-        starts.append(Start(name, tuple(os.path.abspath(place) for place in locations)))
+        starts.append(
+            Start(name, tuple(pinned(place) if is_hub(place) else os.path.abspath(place) for place in locations))
+        )
     if not starts:
         raise InputError("random alone is nothing to compare", where="MODEL", fix="name at least one model")
     if len(named) < len(given) or base == RANDOM:
@@ -183,7 +188,8 @@ def _refuse_twice(starts: Sequence[Start], given: Sequence[str]) -> None:
         if not start.name.strip() or start.name.startswith("."):
             raise InputError(f"{start.name!r} is no name", where="MODEL", fix="write NAME=PATH")
     places: set[str] = set()
-    for place in (os.path.realpath(place) for start in starts if not start.random for place in start.locations):
+    for place in (place for start in starts if not start.random for place in start.locations):
+        place = place if is_hub(place) else os.path.realpath(place)
         if place in places:
             fix = "name each once: runs with the same weights and seeds are the same, bit by bit"
             raise InputError("is named twice", where=place, fix=fix)

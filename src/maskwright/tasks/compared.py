@@ -9,6 +9,7 @@ from typing import Any, cast
 from maskwright.core import storage
 from maskwright.core.child import SideBySide, run_side_by_side
 from maskwright.core.errors import InputError
+from maskwright.core.hub import is_hub
 from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.metrics import KINDS, NO_LABEL, span_kinds, spans_of, truth
 from maskwright.run.directory import RunDirectory
@@ -127,7 +128,11 @@ def _arm(comparison: Comparison, start: Start, names: tuple[str, ...]) -> verdic
 
 def cost(location: str) -> tuple[float | None, int | None]:
     """(seconds of computing, tokens) of a pretraining run by its log; None for a folder, which has none."""
-    lines = [line for line in RunDirectory(location).read_metrics() if line.get("tokens_per_second")]
+    lines = (
+        []
+        if is_hub(location)
+        else [line for line in RunDirectory(location).read_metrics() if line.get("tokens_per_second")]
+    )
     if not lines:
         return None, None
     ends = [0, *(line["tokens"] for line in lines)]

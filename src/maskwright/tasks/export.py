@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.core import storage
+from maskwright.core import hub, storage
 from maskwright.core.config import Model
 from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import InputError, VerificationError
@@ -183,15 +183,23 @@ def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list
 def model_card(model: TrainedModel, difference: float) -> str:
     """README.md from the run's own record: what was trained on which text, and how it was checked."""
     shape, base = model.config, _base_name(_base(model.run))
+    on_hub = base if base and "/" in base else hub.full_name(base)
     lines = [
         "---",
-        *([f"base_model: {json.dumps(base)}"] if base else []),
+        "# language: en",
+        "# license: apache-2.0",
+        *([f"base_model: {json.dumps(on_hub)}"] if on_hub else []),
         "library_name: transformers",
         f"pipeline_tag: {PIPELINES[shape.task]}",
         f"tags: [{shape.architecture}, {shape.task.replace('_', '-')}, maskwright]",
         "---",
         "",
-        f"# {os.path.basename(os.path.abspath(model.location))}",
+        f"# {_base_name(model.location)}",
+        "",
+        "> **To fill in before others see this**: the two lines at the top of this file that begin with `#`, the "
+        "language of the text (`language: de`, or `language: [de, fr]`) and the licence (`license: mit`; see "
+        "https://huggingface.co/docs/hub/repositories-licenses). The base model and the text may limit the choice. "
+        "Then delete this line.",
         "",
         f"A {FAMILIES[shape.architecture].title} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
         f"{shape.num_attention_heads} heads, feed-forward {shape.intermediate_size:,}, "
@@ -216,10 +224,12 @@ def _base(run: dict[str, Any] | None) -> str | None:
 
 
 def _base_name(folder: str | None) -> str | None:
-    """OWNER/NAME of a folder in a hub cache (models--OWNER--NAME/snapshots/…), else the folder's own name: its path is
-    nobody else's business."""
+    """OWNER/NAME of a model on the Hub or of a folder in its cache (models--OWNER--NAME/snapshots/…), else the folder's
+    own name: its path is nobody else's business."""
     if folder is None:
         return None
+    if hub.is_hub(folder):
+        return hub.read_address(folder).name
     parts = os.path.abspath(folder).split(os.sep)
     cached = next((part for part in reversed(parts) if part.startswith("models--")), None)
     return cached.removeprefix("models--").replace("--", "/", 1) if cached else parts[-1]
@@ -228,6 +238,8 @@ def _base_name(folder: str | None) -> str | None:
 def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
     source = "labelled data" if model.task else "token store"
     lines = [f"- {source} fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
+    base = run.get("base", {}).get("location", "")
+    lines += [f"- base model `{base}`"] if hub.is_hub(base) else []
     lines += _base_weights(run)
     for one in ancestors(run.get("lineage")):
         how = "without" if one["optimizer"] == "fresh" else "with"

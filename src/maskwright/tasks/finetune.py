@@ -30,6 +30,7 @@ from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.examples import Finetuning, Split, chosen_metric, judged
+from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import RESULTS, TrainedModel, load_model, special_ids
 from maskwright.tasks.room import state_bytes
 from maskwright.tasks.train import train_run
@@ -64,6 +65,8 @@ class PreparedFinetuning:
     train: Examples
     start: TrainedModel | None
     """None for a random model, and for a run that is continued."""
+    base: str | None
+    """`model.init_from`, with the commit that a model of the Hub had when the run began."""
     tokenizer_folder: str
     max_seq_len: int
     """Of the rows."""
@@ -104,7 +107,8 @@ class PreparedFinetuning:
         random = initial_parameters(self.model, self.config.seed)
         if self.config.model.init_from is None or self.config.model.weights == "random":
             return TrainState(0, random)
-        start = self.start or _start(self.config)  # a run that is continued may have been killed before its first save
+        # A run that is continued may have been killed before its first save.
+        start = self.start or _start(self.config, self.base)
         found, same = start.parameters, start.labels == self.dataset.labels
         for name, value in random.items():
             last = name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")
@@ -214,16 +218,19 @@ def prepare_finetuning(
 
     `before`: the record of a run that is continued; what it once began from is then no longer needed.
     """
+    init_from = config.model.init_from
+    base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
     own, start, longest = config.model, None, config.data.max_seq_len or default_row(config.task)
     if before is not None:
         model, tokenizer = recorded_config(before["model"], directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
-            tokenizer = _start(config).tokenizer_folder if own.init_from else own.tokenizer or ""
+            tokenizer = _start(config, base).tokenizer_folder if base else local(own.tokenizer or "", weights=False)
     elif own.init_from is not None:
-        start = _start(config)
+        start = _start(config, base)
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
-        shape, tokenizer = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields}), own.tokenizer or ""
+        tokenizer = local(own.tokenizer or "", weights=False)
+        shape = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields})
         vocabulary = read_vocabulary(tokenizer)
         encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
     dataset = read_dataset(config.data, config.task, config.seed)
@@ -246,7 +253,7 @@ def prepare_finetuning(
         class_weights=class_weights(config, dataset, encoded),
     )
     train = Examples(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
-    return PreparedFinetuning(resolved, model, dataset, train, start, tokenizer, longest)
+    return PreparedFinetuning(resolved, model, dataset, train, start, base, tokenizer, longest)
 
 
 def dry_run(config: FinetuneConfig, location: str) -> PreparedFinetuning:
@@ -264,8 +271,8 @@ def dry_run(config: FinetuneConfig, location: str) -> PreparedFinetuning:
     return ready
 
 
-def _start(config: FinetuneConfig) -> TrainedModel:
-    start = load_model(config.model.init_from or "", bare=True)
+def _start(config: FinetuneConfig, base: str | None) -> TrainedModel:
+    start = load_model(base or "", bare=True)
     kind, wanted = start.config.task, config.task.kind
     alike = kind in ("masked_lm", wanted) or (kind in SEQUENCE_TASKS and wanted in SEQUENCE_TASKS)
     if not alike:

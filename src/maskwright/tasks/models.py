@@ -11,12 +11,14 @@ from pydantic import ValidationError
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.finetuning import Task, default_row
+from maskwright.core.hub import how_to_get, is_hub
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, recorded_config
 from maskwright.model.hf.config import LABELLED, class_name, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.tasks.hub import local, pinned
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.best import Best
@@ -59,8 +61,13 @@ class TrainedModel:
 
 
 def load_model(location: str, *, bare: bool = False) -> TrainedModel:
-    """Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model. `bare`: an encoder without a
-    head will do; its `parameters` then have none."""
+    """`location`: of a run, a model folder, or a model on the Hub (`hf://OWNER/NAME@REVISION`). `bare`: an encoder
+    without a head will do; its `parameters` then have none.
+
+    Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model."""
+    if is_hub(location):
+        location = pinned(location)
+        return replace(load_model(local(location), bare=bare), location=location)
     directory = RunDirectory(location)
     if directory.exists():
         record = directory.read_config()
@@ -77,7 +84,7 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         longest = record["config"].get("data.max_seq_len") or min(default_row(task), config.max_seq_len)
         return replace(found, task=task, max_seq_len=longest, may_be_none=record.get("may_be_none"))
     if not os.path.isdir(location):
-        raise InputError("is not a folder", where=location, fix="give a run directory or a Hugging Face folder")
+        raise InputError("is not a folder", where=location, fix=how_to_get(location))
     config, parameters = read_model_folder(location, bare=bare)
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:

@@ -12,6 +12,7 @@ from maskwright.core.changes import refuse_changes
 from maskwright.core.config import RunConfig
 from maskwright.core.console import human_bytes, human_count, say, warn
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
+from maskwright.core.hub import is_hub
 from maskwright.core.settings import flat
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
@@ -28,6 +29,7 @@ from maskwright.run.lineage import Lineage
 from maskwright.run.lineage import describe as describe_lineage
 from maskwright.tasks import lineage as lineages
 from maskwright.tasks.changes import require_before_decay
+from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import special_ids, with_ids
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import state_bytes
@@ -51,6 +53,8 @@ class Pretraining:
     """The checkpoint of another run that this one began from."""
     validation: Mapping[str, TokenStore] = field(default_factory=dict)
     """The stores of data.validation by name; none where the run is judged by what its own store holds out."""
+    base: str | None = None
+    """`model.init_from`, with the commit that a model of the Hub had when the run began."""
     label_smoothing, looked_up = 0.0, None
 
     @property
@@ -76,20 +80,21 @@ class Pretraining:
 
     def starting_state(self) -> TrainState:
         """That of another run, read from `model.init_from`, or random. Raises `ModelError` or `CheckpointError`."""
-        folder = self.config.model.init_from
         if self.lineage is not None:
             return lineages.starting_state(self.lineage)
-        if folder is None:
+        if self.base is None:
             return TrainState(0, initial_parameters(self.model, self.config.seed))
-        parameters = starting_weights(self.config, self.model)
-        say(f"continuing from {folder}")
+        parameters = starting_weights(self.config, self.model, self.base)
+        say(f"continuing from {self.base}")
         return TrainState(0, parameters)
 
     def base_weights(self) -> dict[str, Any]:
-        folder = self.config.model.init_from
         if self.lineage is not None:
             return {"lineage": self.lineage}
-        return {} if folder is None else {"base_weights": weight_digests(folder)}
+        if self.base is None:
+            return {}
+        commit = {"base": {"location": self.base}} if is_hub(self.base) else {}
+        return {"base_weights": weight_digests(local(self.base)), **commit}
 
     def objective(self) -> MaskedLM:
         return MaskedLM(self.loader, self._validation(), self.model.vocab_size, self.config.evaluation.patience)
@@ -160,7 +165,10 @@ def prepare_run(
     """
     store = TokenStore(config.data.store)
     vocabulary = store.vocabulary
-    model, lineage = _model(config, store, before, parent)
+    init_from, base = config.model.init_from, None
+    if init_from is not None and parent is None and "lineage" not in (before or {}):
+        base = pinned(init_from, (before or {}).get("base"))
+    model, lineage = _model(config, store, before, parent, base or "")
     model = with_ids(model, vocabulary, store.tokenizer_folder)
     loader = Loader(config, store)
     loader.config = config = config.resolved(loader.rows.plan.rows)
@@ -168,7 +176,7 @@ def prepare_run(
     if config.evaluation.patience is not None and not (held_out or store.split("valid").documents):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
-    return Pretraining(config, model, store, loader, lineage, held_out)
+    return Pretraining(config, model, store, loader, lineage, held_out, base)
 
 
 def _validation_stores(config: RunConfig, store: TokenStore) -> dict[str, TokenStore]:
@@ -182,7 +190,7 @@ def _validation_stores(config: RunConfig, store: TokenStore) -> dict[str, TokenS
 
 
 def _model(
-    config: RunConfig, store: TokenStore, before: dict[str, Any] | None, parent: Parent | None
+    config: RunConfig, store: TokenStore, before: dict[str, Any] | None, parent: Parent | None, base: str
 ) -> tuple[ModelConfig, Lineage | None]:
     init_from, words = config.model.init_from, store.vocabulary
     if before is not None and ("lineage" in before or init_from == before["config"].get("model.init_from") is not None):
@@ -195,8 +203,8 @@ def _model(
         if config.model.new_head:
             fix = "leave it out, or continue from the run's export"
             raise ConfigError(f"is for a model folder, and {init_from} is a run", where="model.new_head", fix=fix)
-        return _continued(config, store), lineages.find_parent(init_from, fresh_optimizer=True)[0]
-    return _continued(config, store), None
+        return _continued(config, store, base), lineages.find_parent(init_from, fresh_optimizer=True)[0]
+    return _continued(config, store, base), None
 
 
 def dry_run(
@@ -214,22 +222,21 @@ def dry_run(
         require_before_decay(before["config"], flat(ready.config), directory, directory.newest_step())
         return ready
     directory.require_fresh()
-    if ready.lineage is not None or config.model.init_from is not None:
+    if ready.lineage is not None or ready.base is not None:
         ready.starting_state()
     return ready
 
 
-def starting_weights(config: RunConfig, model: ModelConfig) -> Parameters:
-    """Those of the folder that the run continues, with a head of its own if it says so."""
-    folder = config.model.init_from or ""
+def starting_weights(config: RunConfig, model: ModelConfig, base: str) -> Parameters:
+    """Those of the model that the run continues, with a head of its own if it says so."""
+    folder = local(base)
     if not config.model.new_head:
         return read_hf_parameters(folder, model)
     return initial_parameters(model, config.seed) | read_encoder(folder, model)
 
 
-def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
-    folder = config.model.init_from or ""
-    model = continued_model(config, folder)
+def _continued(config: RunConfig, store: TokenStore, base: str) -> ModelConfig:
+    folder, model = local(base), continued_model(config, base)
     folder = RunDirectory(folder).path("tokenizer") if lineages.is_run(folder) else folder
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         store.require_tokenizer(read_vocabulary(folder), folder)
@@ -242,7 +249,7 @@ def _continued(config: RunConfig, store: TokenStore) -> ModelConfig:
 def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, or of the run there, with this run's dropout."""
     run = RunDirectory(folder) if lineages.is_run(folder) else None
-    model = recorded_config(run.read_config()["model"], run.config) if run else read_hf_config(folder)
+    model = recorded_config(run.read_config()["model"], run.config) if run else read_hf_config(local(folder))
     if config.model.new_head:
         model = replace(model, task="masked_lm", num_labels=0, classifier_dropout_prob=0.0)
     if model.task != "masked_lm":

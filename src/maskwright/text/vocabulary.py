@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
+from maskwright.core.hub import how_to_get
 from maskwright.text.special_tokens import CONFIG_FILES, SAVE_AGAIN, special_tokens
 
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe"]
@@ -56,6 +57,8 @@ class Vocabulary:
 def tokenizer_file(location: str) -> str:
     """`tokenizer.json` of a folder, or the file itself. Raises `TokenizerError` when there is none."""
     path = os.path.join(location, "tokenizer.json") if os.path.isdir(location) else location
+    if not os.path.exists(location):
+        raise TokenizerError("no such folder", where=location, fix=how_to_get(location))
     if not os.path.isfile(path):
         fix = f"{TRAIN_ONE}, or have `transformers` write it: {SAVE_AGAIN}"
         raise TokenizerError("has no tokenizer.json", where=location, fix=fix)

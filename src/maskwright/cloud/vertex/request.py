@@ -23,6 +23,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.folder import Folder
+from maskwright.core.hub import is_hub
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.storage import is_url
 from maskwright.launch import cluster
@@ -225,7 +226,7 @@ def check_paths(place: Vertex, config: RunConfig | FinetuneConfig, run: str) -> 
         fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from where it continues"
         raise InputError(f"{run} would be lost with its machine", where="--run", fix=fix)
     for key, path in config.locations.items():
-        if not path:
+        if not path or (key.startswith("model.") and is_hub(path)):
             continue
         if path.startswith("gs://"):
             fix = f"--set {key}={BUCKETS}/{path.removeprefix('gs://')}, where Vertex AI mounts the bucket"

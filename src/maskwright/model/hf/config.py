@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
+from maskwright.core.hub import how_to_get
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.families import FAMILIES, Family
 
@@ -28,8 +28,6 @@ PIPELINES = {
 """Names of the pipelines of `transformers`, by which the hub sorts models."""
 LABELLED = ("single_label_classification", "multi_label_classification", "token_classification")
 """Tasks whose outputs have names."""
-OWNERS = {"roberta-base": "FacebookAI", "roberta-large": "FacebookAI", "distilroberta-base": "distilbert"}
-"""Owners on the Hub of the models that many call by their old short names."""
 LARGEST_DIMENSION = 2**26
 HEAD_FIELDS = ("task", "num_labels", "classifier_dropout_prob")
 ROPE_FIELDS = ("rope_theta", "local_rope_theta")
@@ -93,7 +91,7 @@ def read_hf_config(folder: str) -> ModelConfig:
         if os.path.exists(os.path.join(folder, "config.resolved.json")):
             raise ModelError("is a run directory", where=folder, fix=f"maskwright export {folder} --to FOLDER first")
         if not os.path.isdir(folder):
-            raise ModelError("no such folder", where=folder, fix=_how_to_get(folder))
+            raise ModelError("no such folder", where=folder, fix=how_to_get(folder))
         near = storage.near(folder, "config.resolved.json")
         fix = f"did you mean {near}?" if near else "give a folder with config.json and model.safetensors"
         raise ModelError("has no config.json, and is not a run directory", where=folder, fix=fix)
@@ -199,19 +197,6 @@ def read_use(folder: str, config: ModelConfig) -> dict[str, int]:
     given = found if isinstance(found, dict) else {}
     least = {"max_seq_len": 8, "doc_stride": 0, "max_answer_len": 1, "handle_impossible_answer": 0}
     return {key: int(given[key]) for key, low in least.items() if isinstance(given.get(key), int) and given[key] >= low}
-
-
-def _how_to_get(name: str) -> str:
-    """What is no folder is often a model's name on the Hugging Face Hub."""
-    owner, _, short = name.rpartition("/")
-    name = short if owner == "models" and short in OWNERS else name
-    here = name != short and (owner == "models" or os.path.isdir(owner))
-    if here or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
-        return "correct the path"
-    full = name if "/" in name else f"{OWNERS.get(name, 'OWNER')}/{name}"
-    folder = f"models/{name.rpartition('/')[2]}"
-    get = f"hf download {full} --local-dir {folder}"
-    return f"correct the path; or get a model of the Hugging Face Hub, {get}, and give {folder}"
 
 
 def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:

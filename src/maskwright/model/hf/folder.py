@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
+from maskwright.core.hub import how_to_get
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.config import class_name, read_hf_config
 from maskwright.model.hf.names import Parameters, Piece, pieces
@@ -166,7 +167,7 @@ def _listed(folder: str, index: str) -> list[str]:
 def read_model_folder(folder: str, *, bare: bool = False) -> tuple[ModelConfig, Parameters]:
     """Config and parameters of a Hugging Face folder. `bare`: one without a head will do. Raises `ModelError`."""
     if not os.path.isdir(folder):
-        raise InputError("is not a folder", where=folder, fix="give a run directory or a Hugging Face folder")
+        raise InputError("is not a folder", where=folder, fix=how_to_get(folder))
     config = read_hf_config(folder)
     if bare and config.task == "masked_lm" and not any(name.startswith(MASKED_LM_HEADS) for name in _tensors(folder)):
         return config, read_encoder(folder, config)

@@ -1,0 +1,76 @@
+"""Names of models on the Hugging Face Hub. Nothing here reaches the network; `tasks/hub.py` does."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from maskwright.core.errors import InputError
+
+PREFIX = "hf://"
+NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
+OWNERS = {
+    **dict.fromkeys(("roberta-base", "roberta-large", "xlm-roberta-base", "xlm-roberta-large"), "FacebookAI"),
+    **dict.fromkeys(
+        (f"bert-{size}-{case}" for size in ("base", "large") for case in ("uncased", "cased")), "google-bert"
+    ),
+    **dict.fromkeys(("bert-base-multilingual-cased", "bert-base-multilingual-uncased"), "google-bert"),
+    **dict.fromkeys(("bert-base-chinese", "bert-base-german-cased"), "google-bert"),
+    **dict.fromkeys(("distilroberta-base", "distilbert-base-uncased", "distilbert-base-cased"), "distilbert"),
+    "distilbert-base-multilingual-cased": "distilbert",
+    **dict.fromkeys(("camembert-base", "camembert-large"), "almanach"),
+    **dict.fromkeys(("ModernBERT-base", "ModernBERT-large"), "answerdotai"),
+    **dict.fromkeys(("mmBERT-small", "mmBERT-base"), "jhu-clsp"),
+    **dict.fromkeys((f"ettin-encoder-{size}" for size in ("17m", "32m", "68m", "150m", "400m", "1b")), "jhu-clsp"),
+}
+"""Owners on the Hub of the models that many call by their short names."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """`hf://OWNER/NAME`, or `hf://OWNER/NAME@REVISION`."""
+
+    name: str
+    revision: str | None = None
+    """A branch, a tag or a commit; None for the newest commit of `main`."""
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.name}" + (f"@{self.revision}" if self.revision else "")
+
+    @property
+    def is_commit(self) -> bool:
+        return re.fullmatch(r"[0-9a-f]{40}", self.revision or "") is not None
+
+
+def is_hub(location: str | None) -> bool:
+    return location is not None and location.startswith(PREFIX)
+
+
+def read_address(location: str) -> Address:
+    """Raises `InputError` unless it is the address of a model."""
+    found = re.fullmatch(rf"{PREFIX}({NAME})(?:@([\w][\w./-]*))?", location)
+    if found is None or ".." in location:
+        short = location.removeprefix(PREFIX).partition("@")[0]
+        known = f", here {PREFIX}{full_name(short)}" if short in OWNERS else ""
+        fix = f"write {PREFIX}OWNER/NAME or {PREFIX}OWNER/NAME@REVISION{known}"
+        raise InputError("is not the address of a model on the Hugging Face Hub", where=location, fix=fix)
+    return Address(*found.groups())
+
+
+def full_name(short: str | None) -> str | None:
+    """OWNER/NAME of a model that many call `short`; None for others."""
+    return f"{OWNERS[short]}/{short}" if short in OWNERS else None
+
+
+def how_to_get(name: str) -> str:
+    """The advice for a folder that is not there: what is none is often a model's name on the Hub."""
+    owner, _, short = name.rpartition("/")
+    name = short if owner == "models" and short in OWNERS else name
+    here = name != short and (owner == "models" or os.path.isdir(owner))
+    if here or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
+        return "correct the path"
+    full = name if "/" in name else full_name(name) or f"OWNER/{name}"
+    folder = f"models/{name.rpartition('/')[2]}"
+    get = f"hf download {full} --local-dir {folder}"
+    return f"correct the path; or get a model of the Hugging Face Hub, {get}, and give {folder}"

@@ -1,0 +1,216 @@
+"""Models of the Hugging Face Hub: what `hf://OWNER/NAME@REVISION` names comes into the Hub's own cache on this machine,
+and `export --push` sends a model there.
+
+Only safetensors, `config.json` and tokenizer files are ever downloaded: never code, never pickled weights. The token
+for private models is the one of `HF_TOKEN` or of `hf auth login`, which `huggingface_hub` finds by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.console import note, say
+from maskwright.core.errors import InputError, MaskwrightError, ModelError
+from maskwright.core.extras import require
+from maskwright.core.hub import NAME, Address, is_hub, read_address
+from maskwright.model.hf.config import read_hf_config
+from maskwright.model.hf.folder import PICKLED
+from maskwright.text.tokenizer import FILES
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TOKENIZER = ("tokenizer.json", *FILES)
+LOG_IN = "`hf auth login`, or set HF_TOKEN in the environment"
+
+
+def pinned(location: str, base: dict[str, Any] | None = None) -> str:
+    """`location` with the commit that it stands for, where it is one of the Hub; any other one as it is.
+
+    `base`: what a run that is continued recorded of its base. Its commit is taken, whatever is newest now."""
+    if not is_hub(location):
+        return location
+    address, recorded = read_address(location), (base or {}).get("location")
+    if isinstance(recorded, str) and is_hub(recorded) and read_address(recorded).name == address.name:
+        return recorded
+    return str(Address(address.name, os.path.basename(local(location))))
+
+
+def local(location: str, *, weights: bool = True) -> str:
+    """The folder of `location` on this machine: the snapshot in the Hub's cache for one of the Hub, which is downloaded
+    where it is not there yet; any other location as it is. `weights`: False for the tokenizer alone.
+
+    Raises `InputError` or `ModelError` if it cannot be had."""
+    if not is_hub(location):
+        return location
+    require("huggingface_hub", location)
+    import huggingface_hub as hf
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    address = read_address(location)
+    if address.is_commit and (cached := _cached(address, weights)):
+        return cached
+    try:
+        info = hf.HfApi().model_info(address.name, revision=address.revision)
+    except Exception as error:  # huggingface_hub lets errors of its HTTP library through
+        kept = _cached(address, weights) if _unanswered(error) else None
+        if kept is None:
+            raise _cannot_be_had(address, error) from None
+        why = "HF_HUB_OFFLINE is set" if isinstance(error, OfflineModeIsEnabled) else "the Hub does not answer"
+        note(f"{why}: {address} is commit {os.path.basename(kept)} of the cache on this machine")
+        return kept
+    names = [sibling.rfilename for sibling in info.siblings or []]
+    return _download(Address(address.name, info.sha), address, names, weights)
+
+
+def _download(commit: Address, asked: Address, names: Sequence[str], weights: bool) -> str:
+    """`config.json` first, by which models with code of their own are refused, and the weights last: where they are,
+    all else is."""
+    import huggingface_hub as hf
+
+    def get(name: str, revision: str | None = commit.revision) -> str:
+        try:
+            return hf.HfApi().hf_hub_download(commit.name, name, revision=revision)
+        except Exception as error:  # as above
+            raise _cannot_be_had(asked, error) from None
+
+    if "config.json" not in names and weights:
+        raise ModelError("has no config.json", where=str(asked), fix="name a model that transformers can read")
+    if "config.json" in names:
+        get("config.json", asked.revision)  # so that the cache knows the branch or tag without network
+        folder = os.path.dirname(get("config.json"))
+    if weights:
+        read_hf_config(folder)
+        wanted = WEIGHTS if WEIGHTS in names else INDEX
+        if wanted not in names:
+            raise _without_safetensors(asked, names)
+        say(f"{asked} is commit {commit.revision}")
+    for name in TOKENIZER:
+        if name in names:
+            folder = os.path.dirname(get(name))
+    if not weights:
+        if "tokenizer.json" not in names:
+            fix = "take a model that has one, or save the tokenizer with transformers and give its folder"
+            raise InputError("has no tokenizer.json", where=str(asked), fix=fix)
+        return folder
+    for name in _parts(get(INDEX)) if wanted == INDEX else [WEIGHTS]:
+        if name not in names:
+            raise ModelError(f"its index names {name}, which it does not have", where=str(asked), fix="tell its owner")
+        get(name)
+    return folder
+
+
+def _parts(index: str) -> list[str]:
+    """Files that an index names. `folder.py` judges it thoroughly; here only what can be asked for is."""
+    content = storage.read_json(index)
+    listed = content.get("weight_map") if isinstance(content, dict) else None
+    found = {name for name in listed.values() if isinstance(name, str)} if isinstance(listed, dict) else set()
+    return sorted(name for name in found if name.endswith(".safetensors") and os.path.basename(name) == name)
+
+
+def _cached(address: Address, weights: bool) -> str | None:
+    """The snapshot in the cache, if all that is needed of it is there."""
+    import huggingface_hub as hf
+
+    first = "config.json" if weights else "tokenizer.json"
+    path = hf.try_to_load_from_cache(address.name, first, revision=address.revision)
+    if not isinstance(path, str):
+        return None
+    folder = os.path.dirname(path)
+    held = [os.path.join(folder, name) for name in ("tokenizer.json", WEIGHTS, INDEX)]
+    has_tokenizer, has_weights, has_index = map(os.path.isfile, held)
+    if has_index and not has_weights:
+        parts = _parts(held[2])
+        has_weights = bool(parts) and all(os.path.isfile(os.path.join(folder, name)) for name in parts)
+    return folder if has_tokenizer and (has_weights or not weights) else None
+
+
+def _without_safetensors(asked: Address, names: Sequence[str]) -> ModelError:
+    pickled = [name for name in names if name.endswith(PICKLED) and name.startswith(("pytorch_model", "model"))]
+    if not pickled:
+        return ModelError(f"has no {WEIGHTS}", where=str(asked), fix="name a model that has its weights as safetensors")
+    return ModelError(
+        f"has only pickled weights ({pickled[0]}), which can run code when opened and are never downloaded",
+        where=str(asked),
+        fix="look for a revision with safetensors, often @refs/pr/1; or convert it, see docs/pickled-weights.md",
+    )
+
+
+def _cannot_be_had(asked: Address, error: Exception) -> InputError:
+    from huggingface_hub import constants, errors
+
+    where, page = str(asked), f"{constants.ENDPOINT}/{asked.name}"
+    copied = f"on a machine with network: hf download {asked.name} --local-dir models/{asked.name.partition('/')[2]}"
+    copied += ", then copy the folder here and give it"
+    if isinstance(error, errors.GatedRepoError):
+        return InputError("is gated: its owner lets in who asks", where=where, fix=f"ask on {page}, then {LOG_IN}")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        fix = f"correct the name; if it is private: {LOG_IN}"
+        return InputError("the Hub has no such model, or it is private", where=where, fix=fix)
+    if isinstance(error, errors.RevisionNotFoundError):
+        fix = f"take a branch, tag or commit of {page}/commits, or leave @{asked.revision} out"
+        return InputError(f"has no revision {asked.revision}", where=where, fix=fix)
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        what = "HF_HUB_OFFLINE is set, and the cache on this machine does not have all of it"
+        return InputError(what, where=where, fix=f"unset it; or, {copied}")
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
+        what = f"cannot be kept in {constants.HF_HUB_CACHE}: {error.strerror}"
+        return InputError(what, where=where, fix="free disk space or permit writing, or set HF_HOME to another folder")
+    if not _unanswered(error):
+        return InputError(f"the Hub refuses it: {_reason(error)}", where=where, fix=f"check the token: {LOG_IN}")
+    return InputError(f"the Hub does not answer: {_reason(error)}", where=where, fix=f"check the network; or, {copied}")
+
+
+def _unanswered(error: Exception) -> bool:
+    """Whether there was no answer, or one by which the Hub says that it has none now."""
+    response = getattr(error, "response", None)
+    return response is None or response.status_code == 429 or response.status_code >= 500
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in the words of the server or of the HTTP library, without the token."""
+    from huggingface_hub import get_token
+
+    response = getattr(error, "response", None)
+    cause = error if response is not None else error.__cause__ or error
+    code = getattr(getattr(cause, "response", None), "status_code", None)
+    said = " ".join((getattr(cause, "server_message", None) or str(cause) or type(cause).__name__).split()).rstrip(".")
+    token = get_token()
+    return (f"{code} " if code else "") + (said.replace(token, "***") if token else said)
+
+
+# ---- pushing ---------------------------------------------------------------------------------------------------------
+
+
+def require_push(name: str) -> None:
+    """Raises `InputError` where `push` could not even begin: before an export, which takes longer."""
+    if re.fullmatch(NAME, name) is None:
+        raise InputError(f"{name!r:.80} is not OWNER/NAME", where="--push", fix="such as --push my-team/my-encoder")
+    require("huggingface_hub", "--push")
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        raise InputError("HF_HUB_OFFLINE is set", where="--push", fix="unset it, or leave --push out")
+    if get_token() is None:
+        raise InputError("there is no token to write with", where="--push", fix=f"first {LOG_IN}")
+
+
+def push(folder: str, name: str, *, public: bool) -> str:
+    """Uploads a verified folder in one commit, into a new private (or `public`) repository or one that is there, whose
+    visibility stays. Returns its address. Raises `MaskwrightError`; the folder stays."""
+    import huggingface_hub as hf
+
+    files = [os.path.join(place, file) for place, _, found in os.walk(folder) for file in sorted(found)]
+    try:
+        api = hf.HfApi()
+        url = str(api.create_repo(name, private=not public, exist_ok=True))
+        adding = [hf.CommitOperationAdd(os.path.relpath(path, folder).replace(os.sep, "/"), path) for path in files]
+        commit = api.create_commit(name, adding, commit_message="Upload a model that maskwright exported")
+    except Exception as error:  # also ValueError, for a card that the Hub refuses
+        fix = f"the verified model stays in {folder}; check the token ({LOG_IN}) and that it may write there, then "
+        fix += f"hf upload {name} {folder} ." + ("" if public else " --private")
+        raise MaskwrightError(f"cannot be pushed: {_reason(error)}", where=name, fix=fix) from None
+    say(f"{url}: commit {commit.oid}")
+    return url

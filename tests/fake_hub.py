@@ -1,0 +1,228 @@
+"""A Hugging Face Hub of its own on loopback, as far as `huggingface_hub` uses it for models: repositories with branches
+and commits, private and gated ones, files with the headers that a download reads, the check of a card's metadata, and
+commits with files of git and of LFS."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+TOKEN = "hf_only-this-one-may-do-it"
+
+
+@dataclass
+class Repository:
+    private: bool = False
+    gated: bool = False
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    """Files of each commit, by its digest; the last one is the newest."""
+    branches: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, files: dict[str, bytes]) -> str:
+        """On `main`."""
+        digest = hashlib.sha1(repr((len(self.commits), sorted(files.items()))).encode()).hexdigest()
+        self.commits[digest] = files
+        self.branches["main"] = digest
+        return digest
+
+    def find(self, revision: str) -> str | None:
+        return revision if revision in self.commits else self.branches.get(revision)
+
+
+class FakeHub:
+    def __init__(self) -> None:
+        self.repositories: dict[str, Repository] = {}
+        self.objects: dict[str, bytes] = {}
+        """Large files by sha256."""
+        self.requests: list[str] = []
+        """METHOD PATH of each."""
+        self.broken: list[str] = []
+        """Beginnings of METHOD PATH that are answered with 500."""
+        self.url = ""
+
+    def add(self, name: str, folder: str | Path, **keys: Any) -> str:
+        """Commits the files of a folder, to a repository that may be new. Returns the commit."""
+        repository = self.repositories.setdefault(name, Repository())
+        vars(repository).update(keys)
+        return repository.commit({path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()})
+
+    def downloaded(self) -> set[str]:
+        """Names of the files whose content was asked for."""
+        return {line.rpartition("/")[2] for line in self.requests if line.startswith("GET ") and "/resolve/" in line}
+
+
+@contextmanager
+def fake_hub() -> Iterator[FakeHub]:
+    hub = FakeHub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Refused(Exception):
+    """(status, X-Error-Code, X-Error-Message)"""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: FakeHub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def _answer(self, code: int, value: object = None, headers: dict[str, str] | None = None) -> None:
+        content = value if isinstance(value, bytes) else json.dumps(value or {}).encode()
+        self.send_response(code)
+        for key, text in ({"Content-Length": str(len(content))} | (headers or {})).items():
+            self.send_header(key, text)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _serve(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = unquote(urlsplit(self.path).path)
+        line = f"{self.command} {path}"
+        self.hub.requests.append(line)
+        try:
+            if self.headers.get("Authorization") not in (None, f"Bearer {TOKEN}"):
+                raise _Refused(401, "", "Invalid credentials in Authorization header")
+            if any(line.startswith(beginning) for beginning in self.hub.broken):
+                raise _Refused(500, "", "the disk is full")
+            self._route(path.strip("/").split("/"))
+        except _Refused as refused:
+            code, kind, message = refused.args
+            headers = {"X-Error-Code": kind, "X-Error-Message": message}
+            self._answer(code, {"error": message}, {key: text for key, text in headers.items() if text})
+
+    do_GET = do_HEAD = do_POST = do_PUT = _serve
+
+    def _may_write(self) -> None:
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            raise _Refused(401, "", "Invalid credentials in Authorization header")
+
+    def _repository(self, name: str) -> Repository:
+        found = self.hub.repositories.get(name)
+        allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        if found is None or (found.private and not allowed):
+            # As the Hub does, which does not tell strangers what exists.
+            raise _Refused(404 if allowed else 401, "RepoNotFound", "Repository not found")
+        return found
+
+    def _revision(self, repository: Repository, revision: str) -> str:
+        found = repository.find(revision)
+        if found is None:
+            raise _Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return found
+
+    def _route(self, parts: list[str]) -> None:
+        match parts:
+            case ["api", "validate-yaml"]:
+                self._validate(json.loads(self.body)["content"])
+            case ["api", "repos", "create"]:
+                self._create(json.loads(self.body))
+            case ["api", "models", owner, name, *rest]:
+                self._model(f"{owner}/{name}", rest)
+            case ["lfs", digest]:
+                assert hashlib.sha256(self.body).hexdigest() == digest
+                self.hub.objects[digest] = self.body
+                self._answer(200)
+            case [_, name, "info", "lfs", "objects", "batch"] if name.endswith(".git"):
+                self._may_write()
+                wanted = json.loads(self.body)["objects"]
+                for one in wanted:
+                    one["actions"] = {"upload": {"href": f"{self.hub.url}/lfs/{one['oid']}"}}
+                self._answer(200, {"transfer": "basic", "objects": wanted})
+            case [owner, name, "resolve", *rest]:
+                self._resolve(f"{owner}/{name}", rest)
+            case _:
+                raise _Refused(404, "", f"no such page: {self.path}")
+
+    def _model(self, name: str, rest: list[str]) -> None:
+        if rest[:1] == ["preupload"]:
+            self._may_write()
+            self._repository(name)
+            files = [
+                {"path": one["path"], "uploadMode": self._mode(one["path"]), "shouldIgnore": False}
+                for one in json.loads(self.body)["files"]
+            ]
+            return self._answer(200, {"files": files})
+        if rest[:1] == ["commit"]:
+            return self._commit(name)
+        repository = self._repository(name)
+        commit = self._revision(repository, "/".join(rest[1:]) or "main")
+        siblings = [{"rfilename": file} for file in repository.commits[commit]]
+        self._answer(200, {"id": name, "sha": commit, "private": repository.private, "siblings": siblings})
+
+    def _mode(self, path: str) -> str:
+        return "lfs" if path.endswith((".safetensors", ".onnx", ".bin")) else "regular"
+
+    def _resolve(self, name: str, rest: list[str]) -> None:
+        repository = self._repository(name)
+        file, revision = rest[-1], "/".join(rest[:-1])
+        commit = self._revision(repository, revision)
+        if repository.gated and self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            raise _Refused(403, "GatedRepo", "Access to this model is restricted")
+        content = repository.commits[commit].get(file)
+        if content is None:
+            raise _Refused(404, "EntryNotFound", "Entry not found")
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
+        if self._mode(file) == "lfs":
+            headers |= {"X-Linked-ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
+            headers |= {"X-Linked-Size": str(len(content))}
+        self._answer(200, content, headers)
+
+    def _create(self, asked: dict[str, Any]) -> None:
+        self._may_write()
+        name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+        url = f"{self.hub.url}/{name}"
+        if name in self.hub.repositories:
+            return self._answer(409, {"error": "You already created this model repo", "url": url})
+        self.hub.repositories[name] = Repository(
+            private=asked.get("visibility") == "private" or bool(asked.get("private"))
+        )
+        self.hub.repositories[name].commit({".gitattributes": b""})
+        self._answer(200, {"url": url})
+
+    def _validate(self, card: str) -> None:
+        """Like the Hub, refuses values of the wrong kind and warns where there is no metadata."""
+        found = yaml.safe_load(card.split("---")[1]) if card.startswith("---") else None
+        if not isinstance(found, dict):
+            return self._answer(200, {"warnings": [{"message": "empty or missing yaml metadata in repo card"}]})
+        texts = ("license", "library_name", "pipeline_tag", "base_model")
+        wrong = [f'"{key}" must be a string' for key in texts if key in found and not isinstance(found[key], str)]
+        if "language" in found and not found["language"]:
+            wrong.append('"language" must be a code')
+        if wrong:
+            return self._answer(400, {"errors": [{"message": message} for message in wrong]})
+        self._answer(200, {"errors": [], "warnings": []})
+
+    def _commit(self, name: str) -> None:
+        self._may_write()
+        repository = self._repository(name)
+        files = dict(repository.commits[repository.branches["main"]])
+        for line in map(json.loads, self.body.splitlines()):
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.hub.objects[value["oid"]]
+        oid = repository.commit(files)
+        url = f"{self.hub.url}/{name}/commit/{oid}"
+        self._answer(200, {"success": True, "commitOid": oid, "commitUrl": url})

@@ -1,0 +1,281 @@
+"""Models by their address on the Hugging Face Hub: what is downloaded, what is recorded, and what users are told when
+it cannot be had. The client is `huggingface_hub` itself; the Hub is a stand-in on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from fake_hub import TOKEN, FakeHub, fake_hub
+from finetuned import foxes
+from huggingface_hub import constants
+from in_process import SHAPE, Cli, ConfigFile
+from safetensors.numpy import save_file
+
+from maskwright.core.errors import InputError
+from maskwright.core.hub import OWNERS, how_to_get
+from maskwright.model.initial import initial_parameters
+from maskwright.tasks.compare import read_starts
+from maskwright.tasks.models import load_model
+
+PAGE = "{endpoint}/{repo_id}/resolve/{revision}/{filename}"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    """Empty, as is the cache on this machine; nobody is logged in."""
+    with fake_hub() as made:
+        set_endpoint(monkeypatch, made.url)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its storage is no part of the stand-in
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield made
+
+
+def set_endpoint(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """What HF_ENDPOINT does where it is set before huggingface_hub is imported."""
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", PAGE.replace("{endpoint}", url))
+
+
+def clutter(folder: Path) -> None:
+    """What others have beside a model, and nobody needs."""
+    for name in ("modeling_base.py", "pytorch_model.bin", "optimizer.pt", "README.md", "tf_model.h5"):
+        (folder / name).write_text("not for us")
+
+
+def test_a_run_begins_at_a_commit_and_stays_with_it(
+    hub: FakeHub, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
+) -> None:
+    clutter(folder)
+    commit, out = hub.add("team/base", folder), tmp_path / "out"
+    address = f"hf://team/base@{commit}"
+    weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    config = config_file(model={"init_from": "hf://team/base"})
+    first = cli("pretrain", config, "--run", out, "--stop-after-steps", 1)
+    assert first.code == 75, first.err
+    assert f"hf://team/base is commit {commit}" in first.err and f"continuing from {address}" in first.err
+    assert hub.downloaded() == {"config.json", "tokenizer.json", "model.safetensors"}
+    record = json.loads((out / "config.resolved.json").read_text())
+    assert record["config"]["model.init_from"] == "hf://team/base"
+    assert record["base"] == {"location": address} and record["base_weights"] == {"model.safetensors": weights}
+
+    save_file(initial_parameters(SHAPE, 1), str(folder / "model.safetensors"), {"format": "pt"})
+    assert hub.add("team/base", folder) != commit
+    shutil.rmtree(out / "checkpoints")
+    (out / "status.json").unlink()
+    asked = len(hub.requests)
+    again = cli("pretrain", config, "--run", out, "--stop-after-steps", 1)
+    assert again.code == 75 and f"continuing from {address}" in again.err, again.err
+    shutil.rmtree(tmp_path / "cache")
+    assert cli("pretrain", config, "--run", out).code == 0
+    assert len(hub.requests) == asked
+    assert json.loads((out / "config.resolved.json").read_text()) == record
+
+    assert cli("export", out, "--to", tmp_path / "exported").code == 0
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert '\nbase_model: "team/base"\n' in card and f"- base model `{address}`\n" in card
+    assert "continued from team/base with" in card and weights in card and "To fill in before others see this" in card
+
+
+def test_every_command_on_models_takes_an_address(
+    hub: FakeHub, cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And offline what is in the cache, saying which commit that is."""
+    commit = hub.add("team/base", folder)
+    pinned = f"hf://team/base@{commit}"
+    tuned = cli(
+        *("finetune", foxes(tmp_path), "--run", tmp_path / "tuned", "--set", "model.init_from=hf://team/base"),
+        *("--set", "schedule.steps=1"),
+    )
+    assert tuned.code == 0 and f"starting from {pinned}" in tuned.err, tuned.err
+    assert json.loads((tmp_path / "tuned" / "config.resolved.json").read_text())["base"]["location"] == pinned
+    with pytest.raises(InputError, match=f"^{pinned}: is named twice"):
+        read_starts(["hf://team/base", "other=hf://team/base@main"], None)
+    starts = read_starts(["hf://team/base@main", "random"], None)
+    assert (starts[0].name, starts[0].locations) == ("base", (pinned,))
+    asked = len(hub.requests)
+    assert cli("export", pinned, "--to", tmp_path / "copy").code == 0
+    assert len(hub.requests) == asked
+    assert "\n# team/base\n" in (tmp_path / "copy" / "README.md").read_text()
+
+    set_endpoint(monkeypatch, "http://127.0.0.1:9")
+    filled = cli("fill", "hf://team/base", "The <mask> saw a bridge.")
+    assert filled.code == 0 and f"the Hub does not answer: hf://team/base is commit {commit} of the cache" in filled.err
+    missing = cli("fill", "hf://team/other", "The <mask>.")
+    assert (missing.code, "the Hub does not answer" in missing.error) == (2, True)
+    assert "hf download team/other --local-dir models/other, then copy the folder here" in missing.error
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (tmp_path / "cache" / "models--team--base" / "snapshots" / commit / "model.safetensors").unlink()
+    gone = cli("fill", "hf://team/base", "The <mask>.")
+    assert (gone.code, "HF_HUB_OFFLINE is set, and the cache on this machine does not" in gone.error) == (2, True)
+
+
+def test_parts_of_weights_and_the_tokenizer_alone(hub: FakeHub, folder: Path, corpus: Path, tmp_path: Path) -> None:
+    """In a process of its own, as HF_ENDPOINT, HF_HOME and HF_TOKEN reach one."""
+    names = list(parameters := initial_parameters(SHAPE, 0))
+    (folder / "model.safetensors").unlink()
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, own in parts.items():
+        save_file({name: parameters[name] for name in own}, str(folder / file), {"format": "pt"})
+    index = {"weight_map": {name: file for file, own in parts.items() for name in own}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    commit = hub.add("team/base", folder, private=True)
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
+    command = [sys.executable, "-m", "maskwright", "data", "prepare", str(corpus), "--layout", "sentences"]
+    command += ["--tokenizer", "hf://team/base", "--to", str(tmp_path / "store")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert hub.downloaded() == {"config.json", "tokenizer.json"}
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    assert not kept and TOKEN not in ended.stdout + ended.stderr
+
+    hub.repositories["team/base"].private = False
+    found = load_model("hf://team/base")
+    assert found.location == f"hf://team/base@{commit}"
+    assert all((found.parameters[name] == parameters[name]).all() for name in names)
+    del hub.repositories["team/base"].commits[commit]["model-00002-of-00002.safetensors"]
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(InputError, match="its index names model-00002-of-00002.safetensors, which it does not have"):
+        load_model("hf://team/base")
+
+
+def code_of_its_own(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForMaskedLM": "modeling_base.Base"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("address", "spoil", "keys", "words", "downloaded"),
+    [
+        (
+            "team/base",
+            code_of_its_own,
+            {},
+            "its model is code of its own (auto_map), which is never run",
+            {"config.json"},
+        ),
+        ("team/base", pickled, {}, "has only pickled weights (pytorch_model.bin), which can run code", {"config.json"}),
+        ("team/base", None, {"private": True}, "has no such model, or it is private. Fix: correct the name", set()),
+        ("team/other", None, {}, "the Hub has no such model, or it is private", set()),
+        ("team/base@v9", None, {}, "hf://team/base@v9: has no revision v9. Fix: take a branch, tag or commit", set()),
+        ("team/base", None, {"gated": True}, "is gated: its owner lets in who asks. Fix: ask on http", set()),
+        ("roberta-base", None, {}, "is not the address of a model on the Hugging Face Hub. Fix: write", set()),
+        ("roberta-base", None, {}, "here hf://FacebookAI/roberta-base", set()),
+        ("datasets/team/texts", None, {}, "is not the address of a model", set()),
+        ("team/../base", None, {}, "is not the address of a model", set()),
+    ],
+)
+def test_what_cannot_be_had_is_said_in_one_line(
+    hub: FakeHub,
+    cli: Cli,
+    folder: Path,
+    config_file: ConfigFile,
+    tmp_path: Path,
+    address: str,
+    spoil: Callable[[Path], None] | None,
+    keys: dict[str, bool],
+    words: str,
+    downloaded: set[str],
+) -> None:
+    clutter(folder)
+    if spoil is not None:
+        (folder / "pytorch_model.bin").unlink()
+        spoil(folder)
+    hub.add("team/base", folder, **keys)
+    result = cli("pretrain", config_file(model={"init_from": f"hf://{address}"}), "--run", tmp_path / "out")
+    assert (result.code, words in result.error) == (2, True), result.err
+    assert hub.downloaded() == downloaded
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_token_is_not_shown(
+    hub: FakeHub, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = "hf_a-wrong-one-of-somebody"
+    path = tmp_path / "token"
+    path.write_text(secret)  # as `hf auth login` leaves it: no variable that could be searched for holds it
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(path))
+    assert huggingface_hub.get_token() == secret
+    hub.add("team/base", folder)
+    words = "401 Invalid credentials in Authorization header. Fix: "
+    for command, code in (
+        (["fill", "hf://team/base", "<mask>"], 2),
+        (["export", folder, "--to", tmp_path / "out", "--push", "team/new"], 1),
+    ):
+        result = cli(*command)
+        assert (result.code, words in result.err, secret in result.err + result.out) == (code, True, False), result.err
+
+
+def test_a_full_disk_and_a_hub_that_is_down(
+    hub: FakeHub, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub.add("team/base", folder)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file" / "cache"))
+    result = cli("fill", "hf://team/base", "<mask>")
+    assert (result.code, "/file/cache: Not a directory. Fix: free disk space" in result.error) == (2, True), result.err
+    hub.broken.append("GET /api/models/team/base")
+    result = cli("fill", "hf://team/base", "<mask>")
+    assert (result.code, "the Hub does not answer: 500 the disk is full" in result.error) == (2, True), result.err
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # how huggingface_hub calls its HTTP library
+def test_an_export_is_pushed_once_it_is_proven(
+    hub: FakeHub, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    unknown = cli("export", folder, "--to", out, "--push", "team/new")
+    assert (unknown.code, "there is no token to write with" in unknown.error) == (2, True)
+    assert cli("export", folder, "--to", out, "--push", "new").code == 2
+    assert cli("export", folder, "--to", out, "--public").code == 2
+    assert not out.exists() and not hub.requests
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+
+    hub.broken.append("POST /api/models/team/new/commit")
+    failed = cli("export", folder, "--to", out, "--push", "team/new")
+    assert failed.code == 1, failed.err
+    assert "team/new: cannot be pushed: 500 the disk is full. Fix: the verified model stays in" in failed.err
+    assert f"hf upload team/new {out} . --private" in failed.err and (out / "model.safetensors").exists()
+    hub.broken.clear()
+
+    shutil.rmtree(out)
+    pushed = cli("export", folder, "--to", out, "--push", "team/new")
+    assert pushed.code == 0 and f"{hub.url}/team/new: commit " in pushed.err, pushed.err
+    repository = hub.repositories["team/new"]
+    assert repository.private and len(repository.commits) == 2
+    newest = repository.commits[repository.branches["main"]]
+    assert {name: newest[name] for name in os.listdir(out)} == {path.name: path.read_bytes() for path in out.iterdir()}
+    assert any(line.startswith("PUT /lfs/") for line in hub.requests) and "POST /api/validate-yaml" in hub.requests
+    os.rename(out, tmp_path / "first")
+    assert cli("export", tmp_path / "first", "--to", out, "--push", "team/new").code == 0
+    assert len(repository.commits) == 3
+    assert cli("export", folder, "--to", tmp_path / "more", "--push", "team/open", "--public").code == 0
+    assert not hub.repositories["team/open"].private
+    assert load_model("hf://team/new").config == load_model(str(out)).config
+
+
+def test_where_a_model_is_missing_the_line_that_fetches_it_is_said(cli: Cli) -> None:
+    for name, owner in OWNERS.items():
+        assert f"hf download {owner}/{name} --local-dir models/{name}, and give models/{name}" in how_to_get(name)
+    for command in (
+        ["fill", "models/bert-base-uncased", "a [MASK]"],
+        ["export", "models/bert-base-uncased", "--to", "out"],
+        ["data", "prepare", "README.md", "--tokenizer", "models/bert-base-uncased", "--to", "out"],
+    ):
+        result = cli(*command)
+        assert (result.code, "hf download google-bert/bert-base-uncased" in result.error) == (2, True), result.err
