@@ -16,15 +16,16 @@ from conftest import small_config
 
 from maskwright.core.config import Engine, RunConfig
 from maskwright.core.errors import ModelError, StoppedEarly
-from maskwright.core.finetuning import build_finetune_config
+from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.labels.example import Example
 from maskwright.model.hf.families import FAMILIES
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks.embed import vectors
 from maskwright.tasks.evaluate import evaluate
 from maskwright.tasks.export import export
 from maskwright.tasks.fill import fill
-from maskwright.tasks.finetune import finetune
+from maskwright.tasks.finetune import finetune, prepare_finetuning
 from maskwright.tasks.models import load_model
 from maskwright.tasks.predict import ask, engine_for
 from maskwright.tasks.preflight import prepare_run
@@ -127,6 +128,19 @@ def test_a_public_encoder_is_continued_and_comes_back(
     pairs_are_told_alike(str(folder), tmp_path)
 
 
+def pairs_config(base: str, train: Path) -> FinetuneConfig:
+    values = {
+        "data": {"train": str(train), "text": "text", "text_pair": "text_pair", "label": "label"},
+        "model": {"init_from": base},
+        "optimizer": {"learning_rate": 3e-3},
+        "schedule": {"steps": 3},
+        "batch": {"examples": 8},
+        "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
+        "logging": {"tensorboard": False},
+    }
+    return build_finetune_config(values, "pairs.yaml")
+
+
 def pairs_are_told_alike(base: str, folder: Path) -> None:
     """A head for pairs of texts is fine-tuned; its logits, of packed rows, are those of transformers for a pair a row.
 
@@ -137,16 +151,7 @@ def pairs_are_told_alike(base: str, folder: Path) -> None:
         for n in range(32):
             a, b = pairs[n % 6]
             file.write(json.dumps({"text": a, "text_pair": f"Story {n}. {b}", "label": "ab"[n % 2]}) + "\n")
-    values = {
-        "data": {"train": str(train), "text": "text", "text_pair": "text_pair", "label": "label"},
-        "model": {"init_from": base},
-        "optimizer": {"learning_rate": 3e-3},
-        "schedule": {"steps": 3},
-        "batch": {"examples": 8},
-        "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
-        "logging": {"tensorboard": False},
-    }
-    finetune(build_finetune_config(values, "pairs.yaml"), str(folder / "pairs"))
+    finetune(pairs_config(base, train), str(folder / "pairs"))
     model = load_model(str(folder / "pairs"))
     export(model, str(folder / "judge"), onnx=importlib.util.find_spec("onnxruntime") is not None)
     examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(pairs)]
@@ -177,5 +182,9 @@ def test_an_encoder_without_a_head_is_fine_tuned_and_embeds(
             said = encoder(**words(one.text, return_tensors="pt")).last_hidden_state[0].mean(0)
         assert np.abs(said.numpy() - vector).max() < 1e-5
     pairs_are_told_alike(str(tmp_path / "bare"), tmp_path)
+    if architecture == "bert":  # the pooler is of the encoder there
+        config = pairs_config(str(tmp_path / "bare"), tmp_path / "train.jsonl")
+        start = prepare_finetuning(config, RunDirectory("nowhere")).starting_state().parameters
+        assert np.array_equal(start["bert.pooler.dense.weight"], encoder.pooler.dense.weight.detach().numpy())
     with pytest.raises(ModelError, match="is a bare encoder"):
         load_model(str(tmp_path / "bare"))

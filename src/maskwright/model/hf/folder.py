@@ -165,10 +165,19 @@ def _listed(folder: str, index: str) -> list[str]:
 
 
 def read_model_folder(folder: str, *, bare: bool = False) -> tuple[ModelConfig, Parameters]:
-    """Config and parameters of a Hugging Face folder. `bare`: one without a head will do. Raises `ModelError`."""
+    """Config and parameters of a Hugging Face folder. Raises `ModelError`.
+
+    `bare`: an encoder without a head will do, and BERT's pooler is read too where there is one: it is the first matrix
+    of BERT's classifiers."""
     if not os.path.isdir(folder):
         raise InputError("is not a folder", where=folder, fix=how_to_get(folder))
     config = read_hf_config(folder)
-    if bare and config.task == "masked_lm" and not any(name.startswith(MASKED_LM_HEADS) for name in _tensors(folder)):
-        return config, read_encoder(folder, config)
-    return config, read_hf_parameters(folder, config)
+    if not bare or config.task != "masked_lm":
+        return config, read_hf_parameters(folder, config)
+    tensors = _tensors(folder)
+    whole = any(name.startswith(MASKED_LM_HEADS) for name in tensors)
+    parameters = read_hf_parameters(folder, config) if whole else read_encoder(folder, config)
+    if config.architecture == "bert":
+        pooler = {name: tensor.read() for name, tensor in tensors.items() if "pooler.dense." in name}
+        parameters |= _finite({f"bert.{name.removeprefix('bert.')}": value for name, value in pooler.items()}, folder)
+    return config, parameters
