@@ -193,9 +193,10 @@ class Engine(Section):
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
     """data: each device holds the whole model. fsdp: each device holds a part of every weight, gradient and moment, and
     gathers a layer when it is computed. With torch, fsdp needs adamw and reproducibility: fast."""
-    dtype: Literal["auto", "bf16", "fp32"] = "auto"
+    dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Precision of the multiplications; weights and optimizer state are kept in fp32. auto takes bf16 where the
-    hardware is faster at it."""
+    hardware is faster at it, with torch fp16 on a GPU that has no bf16 (T4, V100), else fp32. fp16, which scales the
+    loss, is only for torch."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Only for torch: torch.compile of the layers. auto compiles on a CUDA device, in runs long enough to win back the
     compiler's time."""

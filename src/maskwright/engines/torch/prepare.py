@@ -43,13 +43,33 @@ def choose_device(wanted: str) -> str:
 
 
 def choose_dtype(wanted: str, device: str) -> torch.dtype:
-    """`auto` takes bf16 if the hardware multiplies it faster. Its feature flags decide, so the choice never varies."""
+    """`auto` takes bf16 if the hardware multiplies it faster, else fp16 on a GPU that does, else fp32. The hardware's
+    feature flags decide, so the choice never varies."""
     if wanted == "auto":
-        if device == "cuda":
-            wanted = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-        else:
-            wanted = "bf16" if hardware.cpu_multiplies_bf16_faster() else "fp32"
-    return torch.bfloat16 if wanted == "bf16" else torch.float32
+        wanted = "bf16" if has_bf16(device) else "fp16" if has_fast_fp16(device) else "fp32"
+    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[wanted]
+
+
+def has_bf16(device: str) -> bool:
+    """On CUDA: from compute capability 8.0 on."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return hardware.cpu_multiplies_bf16_faster()
+
+
+def has_fast_fp16(device: str) -> bool:
+    """From compute capability 7.0 on (V100), GPUs have units for it; most older ones multiply it slower than fp32. A
+    CPU never counts: it would be slower than fp32 on nearly all of them."""
+    return device == "cuda" and torch.cuda.get_device_capability() >= (7, 0)
+
+
+def what_dtype_costs(dtype: torch.dtype, device: str) -> str:
+    """What to say of the precision beside its name."""
+    if dtype is torch.float16:
+        return " with loss scaling" + ("" if has_bf16(device) else " (no bf16 here)")
+    if dtype is torch.float32 and not has_bf16(device):
+        return " (this CPU has no bf16 products)" if device == "cpu" else " (no bf16 and no fast fp16 here)"
+    return ""
 
 
 def choose_compile(wanted: str, device: str, run_flops: float) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -79,6 +81,31 @@ class Peers:
         except RuntimeError:
             return
         dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over all ranks for one step."""
+
+    weight: float
+    """Weight of the predictions."""
+    vote: int
+    """The highest one."""
+    urgent: bool
+    """Whether any rank must give the step up."""
+
+
+class Exchange:
+    """The one exchange between ranks in an update, however often its gradient is computed again."""
+
+    def __init__(self, ask: Callable[[bool], Sums]) -> None:
+        self._ask = ask
+        self._sums: Sums | None = None
+
+    def sums(self, *, urgent: bool = False) -> Sums:
+        if self._sums is None:
+            self._sums = self._ask(urgent)
+        return self._sums
 
 
 def connect(engine: run.Engine, device: str) -> Processes:
