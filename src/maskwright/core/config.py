@@ -184,9 +184,9 @@ class Engine(Section):
     kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
     """Framework that computes: torch on CPU and CUDA, jax on TPU, CPU and CUDA. A run may change it on the way; the
     numbers then continue within rounding."""
-    device: Annotated[Literal["auto", "cpu", "cuda", "tpu"], Resumable] = "auto"
-    """auto takes a TPU (jax) or a CUDA device when there is one, and says so. It is an error to ask for a device that
-    is absent."""
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps", "tpu"], Resumable] = "auto"
+    """auto takes a TPU (jax), a CUDA device or an Apple GPU (torch's mps, never tried) when there is one, and says so.
+    It is an error to ask for a device that is absent."""
     devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
     """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
     (`--processes`). jax: all devices by default, one on a CPU (more are simulated, for tests)."""

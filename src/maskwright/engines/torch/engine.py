@@ -1,4 +1,4 @@
-"""The torch engine: one CPU or CUDA device for each process.
+"""The torch engine: one CPU, CUDA device or Apple GPU for each process.
 
 This file has the micro-batches of an update, its health and memory; `weights.py` has what it changes, and `prepare.py`
 what it computes on.
@@ -98,8 +98,9 @@ class TorchEngine:
         self.rows_at_once: int | None = None
         self._checkpointing = engine.activation_checkpointing
         self._step = 0
-        self._first_bad = torch.tensor(2**62, device=self.device)
-        self.loss_scale = LossScale(micro_batch_losses, self.device) if self.dtype is torch.float16 else None
+        self._numbers_on = "cpu" if self.device == "mps" else self.device  # Metal has no float64
+        self._first_bad = torch.tensor(2**62, device=self._numbers_on)
+        self.loss_scale = LossScale(micro_batch_losses, self._numbers_on) if self.dtype is torch.float16 else None
         self.model, self.weights = prepare(
             model,
             optimizer,
@@ -117,7 +118,7 @@ class TorchEngine:
         self.description = self._describe(engine, compiled)
 
     def _describe(self, engine: run.Engine, compiled: bool) -> str:
-        name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
+        name = torch.cuda.get_device_name() if self.device == "cuda" else f"{self.device}, {self.threads} threads"
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
         costs = what_dtype_costs(self.dtype, self.device)
         several = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
@@ -134,8 +135,7 @@ class TorchEngine:
 
             def once() -> None:
                 a @ b
-                if self.device != "cpu":
-                    torch.cuda.synchronize()
+                getattr(torch, self.device).synchronize()
 
             return once
 
@@ -186,11 +186,11 @@ class TorchEngine:
             return None
         sums = exchange.sums()
         with (self.waiting or nullcontext)():
-            loss_sum = self._gathered(torch.stack(losses)).sum(dtype=torch.float64)
+            loss_sum = self._gathered(torch.stack(losses)).to(self._numbers_on).sum(dtype=torch.float64)
             weight: Tensor | float = max(sums.weight, 1.0)
             if self.loss_scale:
                 weight = self.loss_scale.factor * weight
-            norm = self.weights.finish() / weight
+            norm = self.weights.finish().to(self._numbers_on) / weight
         good = self._judge(loss_sum, norm)
         longest = self.optimizer_config.max_grad_norm
         # torch.nn.utils.clip_grad_norm_'s rule, and the one division by the weight and the loss scale
@@ -262,8 +262,8 @@ class TorchEngine:
                 "export of this one",
             ) from None
         self.rows_at_once = rows // 2
-        if self.device == "cuda":
-            torch.cuda.empty_cache()
+        if self.device != "cpu":
+            getattr(torch, self.device).empty_cache()
         warn(fewer_at_once(rows, self.rows_at_once, T))
 
     def _parts(self, batch: Batch) -> list[Batch]:
@@ -319,7 +319,7 @@ class TorchEngine:
             tensor = torch.from_numpy(array)
             if self.device == "cuda":  # from ordinary memory, a copy waits for the device
                 tensor = tensor.pin_memory()
-            return tensor.to(self.device, non_blocking=True)
+            return tensor.to(self.device, non_blocking=self.device == "cuda")
 
         segments: Tensor | CuSeqlens = put(batch.segment_ids)
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
@@ -402,7 +402,7 @@ class TorchEngine:
 
     @property
     def report(self) -> dict[str, object]:
-        if self.device == "cpu":
+        if self.device != "cuda":
             return {}
         return {"memory_bytes": {"peak": torch.cuda.max_memory_allocated(), "there": torch.cuda.mem_get_info()[1]}}
 

@@ -22,7 +22,7 @@ def look_up(table_VD: Tensor, ids: Tensor) -> Tensor:
     times, as `<mask>`'s is, loses most of what is added to it (27 % of the full gradient, measured). On CUDA, torch
     sums in fp32 by itself.
     """
-    if table_VD.device.type == "cpu" and table_VD.dtype is not torch.float32 and torch.is_grad_enabled():
+    if table_VD.device.type != "cuda" and table_VD.dtype is not torch.float32 and torch.is_grad_enabled():
         return _LookUp.apply(table_VD, ids)
     return F.embedding(ids, table_VD)
 
