@@ -167,6 +167,8 @@ def prepare(
     `TorchEngine`.
 
     Raises `ConfigError` if the parts do not go together."""
+    if device == "cpu" and dtype is torch.float16:
+        warn("a CPU takes many times as long in fp16 as in fp32, so it is only for tests and for runs begun on a GPU")
     if device == "mps":
         warn(
             "engine.device mps has never been tried: compare the first losses with engine.device: cpu, and do not "
