@@ -322,8 +322,16 @@ def test_fp16_skips_the_same_updates_at_any_number_of_processes(machine: Machine
     assert code == 0, said
     assert said.count("step 0: the gradient overflowed fp16") == 1
     assert compare(machine.directory("alone"), machine.directory("two"))[2] == []
-    skipped = [line["skipped_updates"] for line in machine.directory("two").read_metrics() if "loss" in line]
+    keys |= {"engine.sharding": "fsdp", "engine.reproducibility": "fast"}
+    code, said = machine.ended(machine.start("sharded", 2, command=words(machine.folder, OVERFLOWS), **keys))
+    assert code == 0, said
+    lines, sharded = (
+        [line for line in machine.directory(name).read_metrics() if "loss" in line] for name in ("two", "sharded")
+    )
+    skipped = [line["skipped_updates"] for line in lines]
     assert 0 < skipped[0] < skipped[-1] < 12
+    assert [line["skipped_updates"] for line in sharded] == skipped
+    assert [line["loss"] for line in sharded] == pytest.approx([line["loss"] for line in lines], abs=0.01)
 
 
 @pytest.mark.parametrize("patch", [DIES_BEFORE_THE_GROUP, DIES_AT_THE_FIRST_MEETING])
