@@ -306,6 +306,34 @@ def words(folder: Path, patch: str) -> list[str]:
     return [sys.executable, "-c", SUPERVISOR.format(member=member)]
 
 
+OVERFLOWS = """
+from maskwright.engines.torch import loss_scale
+loss_scale.FIRST_SCALE, loss_scale.DOUBLED_AFTER_UPDATES = 2.0**21, 2
+"""
+
+
+def test_fp16_skips_the_same_updates_at_any_number_of_processes(machine: Machine) -> None:
+    """Its gradients overflow at first, and again whenever the scale has grown."""
+    keys = {**EIGHT, "engine.dtype": "fp16", "evaluation.every_steps": None}
+    one = [sys.executable, "-c", OVERFLOWS + "from maskwright.cli.main import main; main()"]
+    code, said = machine.ended(machine.start("alone", None, command=one, **keys))
+    assert code == 0, said
+    code, said = machine.ended(machine.start("two", 2, command=words(machine.folder, OVERFLOWS), **keys))
+    assert code == 0, said
+    assert said.count("step 0: the gradient overflowed fp16") == 1
+    assert compare(machine.directory("alone"), machine.directory("two"))[2] == []
+    keys |= {"engine.sharding": "fsdp", "engine.reproducibility": "fast"}
+    code, said = machine.ended(machine.start("sharded", 2, command=words(machine.folder, OVERFLOWS), **keys))
+    assert code == 0, said
+    lines, sharded = (
+        [line for line in machine.directory(name).read_metrics() if "loss" in line] for name in ("two", "sharded")
+    )
+    skipped = [line["skipped_updates"] for line in lines]
+    assert 0 < skipped[0] < skipped[-1] < 12
+    assert [line["skipped_updates"] for line in sharded] == skipped
+    assert [line["loss"] for line in sharded] == pytest.approx([line["loss"] for line in lines], abs=0.01)
+
+
 @pytest.mark.parametrize("patch", [DIES_BEFORE_THE_GROUP, DIES_AT_THE_FIRST_MEETING])
 def test_a_process_killed_while_they_find_each_other_is_started_again(machine: Machine, patch: str) -> None:
     command = words(machine.folder, patch)

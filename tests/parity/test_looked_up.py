@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from finetuned import shape
 
 from maskwright.core import config as run
@@ -71,3 +72,34 @@ def test_only_the_embeddings_that_are_looked_up_need_training(kind: str, options
         assert named.keys() == found.moments[moment].keys()
         for name, value in named.items():
             np.testing.assert_allclose(found.moments[moment][name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_in_fp16_a_skipped_update_decays_nothing_and_resumes_exactly() -> None:
+    config = shape("roberta", "single_label_classification")
+    optimizer, generator = FinetuningOptimizer(weight_decay=0.1), np.random.default_rng(0)
+    given = [batch(generator.choice(SEEN, (4, 12))) for _ in range(6)]
+
+    def made(state: TrainState) -> TorchEngine:
+        options = run.Engine(device="cpu", dtype="fp16")
+        engine = TorchEngine(config, optimizer, options, 0, micro_batch_losses=4, label_smoothing=0.1, looked_up=SEEN)
+        engine.write(state)
+        return engine
+
+    engine = made(TrainState(0, initial_parameters(config, 0)))
+    engine.step([given[0]], 1e-2)
+    before, finish = engine.read().parameters, engine.weights.finish
+    engine.weights.finish = lambda: finish() * torch.inf  # type: ignore[method-assign]
+    engine.step([given[1]], 1e-2)
+    engine.weights.finish = finish  # type: ignore[method-assign]
+    skipped = engine.read()
+    assert all(np.array_equal(array, skipped.parameters[name]) for name, array in before.items())
+    assert skipped.loss_scale == {"loss_scale": 2.0**15, "good_updates_in_a_row": 0, "skipped_updates": 1}
+    again = made(skipped)
+    for one in (engine, again):
+        for number in range(2, 6):
+            one.step([given[number]], 1e-2)
+    ends = [one.read() for one in (engine, again)]
+    assert ends[0].loss_scale == ends[1].loss_scale
+    for name, array in ends[0].parameters.items():
+        assert np.array_equal(array, ends[1].parameters[name]) and np.isfinite(array).all(), name
+    assert not np.array_equal(ends[0].parameters[TABLES["roberta"]], skipped.parameters[TABLES["roberta"]])

@@ -115,7 +115,7 @@ Address = Annotated[
         help="Address of the Ray head; RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265 when not given.",
     ),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device to compute on.")]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device to compute on.")]
 
 
 def all_overrides(

@@ -184,18 +184,19 @@ class Engine(Section):
     kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
     """Framework that computes: torch on CPU and CUDA, jax on TPU, CPU and CUDA. A run may change it on the way; the
     numbers then continue within rounding."""
-    device: Annotated[Literal["auto", "cpu", "cuda", "tpu"], Resumable] = "auto"
-    """auto takes a TPU (jax) or a CUDA device when there is one, and says so. It is an error to ask for a device that
-    is absent."""
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps", "tpu"], Resumable] = "auto"
+    """auto takes a TPU (jax), a CUDA device or an Apple GPU (torch's mps, never tried) when there is one, and says so.
+    It is an error to ask for a device that is absent."""
     devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
     """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
     (`--processes`). jax: all devices by default, one on a CPU (more are simulated, for tests)."""
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
     """data: each device holds the whole model. fsdp: each device holds a part of every weight, gradient and moment, and
     gathers a layer when it is computed. With torch, fsdp needs adamw and reproducibility: fast."""
-    dtype: Literal["auto", "bf16", "fp32"] = "auto"
+    dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Precision of the multiplications; weights and optimizer state are kept in fp32. auto takes bf16 where the
-    hardware is faster at it."""
+    hardware is faster at it, with torch fp16 on a GPU that has no bf16 (T4, V100), else fp32. fp16, which scales the
+    loss, is only for torch."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Only for torch: torch.compile of the layers. auto compiles on a CUDA device, in runs long enough to win back the
     compiler's time."""

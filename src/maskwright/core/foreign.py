@@ -70,7 +70,7 @@ _KEYS = {
     "nproc_per_node gpus num_gpus n_gpu num_processes": (
         "`maskwright pretrain --processes N` starts a process for each GPU; see also engine.devices"
     ),
-    "fp16": "engine.dtype is bf16 or fp32; there is no fp16",
+    "fp16": "engine.dtype=fp16",
     "report_to wandb wandb_project mlflow": "there is only logging.tensorboard, and RUN/metrics.jsonl for other tools",
     "push_to_hub hub_model_id": "`maskwright export RUN --to FOLDER`, then `hf upload OWNER/NAME FOLDER`",
     "gradient_checkpointing activation_checkpointing": (

@@ -25,9 +25,14 @@ def cpu_multiplies_bf16_faster() -> bool:
     return bool({*flags} & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
+def usable_cpus() -> list[int]:
+    """CPUs that this process may run on. macOS keeps none from a process."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+
+
 def usable_cores() -> int:
     """Cores that this process may run on: a container's or scheduler's share, not the whole machine."""
-    cores = len(os.sched_getaffinity(0))
+    cores = len(usable_cpus())
     return min(cores, _cgroup_cores() or cores)
 
 
@@ -38,10 +43,10 @@ def spread_over_cores(topology: str = "/sys/devices/system/cpu", *, number: int 
     Where cores run two threads each, this process is confined to the first of each, so that no two of ours share one:
     they would share its multipliers. Must come before the threads start.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = usable_cpus()
     cores = physical_cores(allowed, topology)
     share = cores[number * len(cores) // count : (number + 1) * len(cores) // count] or cores
-    if len(share) < len(allowed):
+    if len(share) < len(allowed) and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share)
     return max(1, min(len(cores), _cgroup_cores() or len(cores)) // count)
 

@@ -15,6 +15,8 @@ from maskwright.data.batch import Batch
 from maskwright.engines.processes import Processes
 from maskwright.model.hf.names import Parameters
 
+ScaleState = dict[str, float]
+"""`loss_scale`, `good_updates_in_a_row` and `skipped_updates` of a run in fp16."""
 LabelScores = tuple[NDArray[np.float32], NDArray[np.bool_]]
 """Log-probability of each label, and whether no token is likelier."""
 
@@ -66,6 +68,14 @@ class TrainState:
     """The optimizer's, by kind (`exp_avg`), in the same form."""
     earlier_updates: int = 0
     """Updates of other runs that the moments remember: AdamW's bias correction counts them too."""
+    loss_scale: ScaleState | None = None
+    """Only in fp16."""
+
+    @property
+    def remembered_updates(self) -> int:
+        """All updates that the moments remember: those that fp16 skipped are steps, but no updates."""
+        skipped = self.loss_scale["skipped_updates"] if self.loss_scale else 0
+        return self.step + self.earlier_updates - int(skipped)
 
 
 class Engine(Protocol):
@@ -74,7 +84,7 @@ class Engine(Protocol):
 
     device: str
     dtype_name: str
-    """Precision of the multiplications: `bfloat16` or `float32`."""
+    """Precision of the multiplications: `bfloat16`, `float16` or `float32`."""
 
     processes: Processes
 
@@ -114,12 +124,17 @@ class Engine(Protocol):
         several ranks does not give up alone. Every rank learns the highest `vote`.
 
         When the loss or the gradient is not finite, nothing changes, now or in later steps: `HealthError` is raised
-        here, or by `check` if the device runs ahead of the host.
+        here, or by `check` if the device runs ahead of the host. In fp16, a gradient that is not finite leaves out this
+        update alone, as long as the loss scale can be lowered.
         """
         ...
 
     def check(self) -> None:
         """Waits for the device. Raises `HealthError` if a step was not finite."""
+        ...
+
+    def scaling(self) -> ScaleState:
+        """For a log line; empty without loss scaling. Waits for the device."""
         ...
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
@@ -167,7 +182,9 @@ class Engine(Protocol):
 def is_out_of_memory(error: Exception) -> bool:
     """In torch, CUDA's error has a type of its own; torch's CPU allocator and XLA give only a text."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or any(sign in str(error) for sign in ("can't allocate memory", "RESOURCE_EXHAUSTED"))
+    return named or any(
+        sign in str(error) for sign in ("can't allocate memory", "RESOURCE_EXHAUSTED", "MPS backend out of memory")
+    )
 
 
 def not_finite(step: int) -> HealthError:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import config as run
+from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
 from maskwright.engines.base import Engine
 from maskwright.engines.processes import Alone, Processes
@@ -22,20 +23,28 @@ def make_engine(
     seed: int,
     *,
     run_flops: float = 0.0,
+    micro_batch_losses: float = 1.0,
     label_smoothing: float = 0.0,
     looked_up: NDArray[np.int64] | None = None,
 ) -> Engine:
-    """`run_flops`, `looked_up`: see `TorchEngine`. `label_smoothing`: share of each class's target that all classes
-    get, in training only. Raises `ConfigError` where a device or a framework is absent."""
+    """`run_flops`, `micro_batch_losses`, `looked_up`: see `TorchEngine`. `label_smoothing`: share of each class's
+    target that all classes get, in training only. Raises `ConfigError` where a device or a framework is absent."""
     if engine.kind == "jax":
         require("jax", "engine.kind")
+        require_jax_dtype(engine)
         from maskwright.engines.jax.engine import JaxEngine
 
         return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing)
     from maskwright.engines.torch.engine import TorchEngine
 
-    more: dict[str, Any] = {"run_flops": run_flops, "label_smoothing": label_smoothing, "looked_up": looked_up}
-    return TorchEngine(model, optimizer, engine, seed, **more)
+    more: dict[str, Any] = {"run_flops": run_flops, "micro_batch_losses": micro_batch_losses}
+    return TorchEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing, looked_up=looked_up, **more)
+
+
+def require_jax_dtype(engine: run.Engine) -> None:
+    if engine.dtype == "fp16":
+        what, fix = "jax has no loss scaling, which fp16 needs", "take bf16 or fp32, or engine.kind: torch"
+        raise ConfigError(what, where="engine.dtype", fix=fix)
 
 
 def find_processes(engine: run.Engine) -> Processes:

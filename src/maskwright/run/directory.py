@@ -115,7 +115,7 @@ class RunDirectory:
         for key, kind in RECORD.items():
             if not isinstance(record.get(key), kind):
                 raise InputError(f"lacks `{key}`", where=self.config, fix=fix)
-        if record["dtype"] not in ("bfloat16", "float32"):
+        if record["dtype"] not in ("bfloat16", "float16", "float32"):
             raise InputError(f"dtype is {record['dtype'][:20]!r}", where=self.config, fix=fix)
         return record
 

@@ -99,6 +99,10 @@ class PreparedFinetuning:
         tokens, pairs = self.train.work(0)
         return (self.config.steps) * training_flops(self.model, tokens, pairs, 0.0)
 
+    @property
+    def micro_batch_losses(self) -> float:
+        return self.train.per_step / self.train.virtual_workers
+
     def verify(self) -> None:
         """The examples are in memory."""
 

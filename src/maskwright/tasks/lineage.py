@@ -85,7 +85,7 @@ def starting_state(lineage: Lineage) -> TrainState:
         raise CheckpointError("is not the one that this run began from", where=folder, fix="give --run a new folder")
     if lineage["optimizer"] == "fresh":
         return TrainState(0, state.parameters)
-    return TrainState(0, state.parameters, state.moments, state.earlier_updates + state.step)
+    return TrainState(0, state.parameters, state.moments, state.remembered_updates)
 
 
 def require_same_parent(given: str, before: dict[str, Any], where: str, *, fresh_optimizer: bool) -> None:

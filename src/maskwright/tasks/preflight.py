@@ -74,6 +74,10 @@ class Pretraining:
     def flops(self) -> float:
         return run_flops(self.config, self.model)
 
+    @property
+    def micro_batch_losses(self) -> float:
+        return self.config.batch.micro_batch_rows * self.loader.slots
+
     def verify(self) -> None:
         for store in (self.store, *self.validation.values()):
             store.verify()

@@ -41,6 +41,11 @@ class Prepared(Protocol):
         ...
 
     @property
+    def micro_batch_losses(self) -> float:
+        """See `TorchEngine`."""
+        ...
+
+    @property
     def label_smoothing(self) -> float: ...
 
     @property

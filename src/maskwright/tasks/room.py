@@ -33,7 +33,7 @@ def engine_config(config: RunConfig | FinetuneConfig, before: dict[str, Any] | N
     `threads`: see `exact_threads`."""
     decided: dict[str, Any] = {} if threads is None else {"threads": threads}
     if before is not None and config.engine.dtype == "auto":
-        decided["dtype"] = {"bfloat16": "bf16", "float32": "fp32"}[before["dtype"]]
+        decided["dtype"] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[before["dtype"]]
     return config.engine.model_copy(update=decided)
 
 

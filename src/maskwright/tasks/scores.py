@@ -96,6 +96,7 @@ def judge(model: TrainedModel, source: str | None, device: str = "auto") -> Scor
     if reading.skipped:
         warn(f"{len(reading.skipped):,} records are left out, the first at {reading.skipped[0].where}")
     check_labels("given", examples, model.labels, task)
+    # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
     as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
     said, cut = ask(engine_for(model, device, as_trained), model, examples, row_length(model, task, data))
     table = confusion_matrix(task, model.labels, examples, said)

@@ -57,6 +57,7 @@ def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | 
             decided,
             config.seed,
             run_flops=ready.flops,
+            micro_batch_losses=ready.micro_batch_losses,
             label_smoothing=ready.label_smoothing,
             looked_up=ready.looked_up,
         )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import extras
+from maskwright.core import extras, hardware
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
 from maskwright.text.tokenizer import load_tokenizer
@@ -66,7 +65,7 @@ class TokenizersEncoder:
             self._tokenizer.model._resize_cache(CACHED_WORDS)
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
-        size = TEXTS_PER_THREAD * len(os.sched_getaffinity(0))
+        size = TEXTS_PER_THREAD * len(hardware.usable_cpus())
         parts = [self._encode(texts[first : first + size]) for first in range(0, max(len(texts), 1), size)]
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([counts for _, counts in parts])
 

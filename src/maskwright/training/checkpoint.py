@@ -113,7 +113,8 @@ def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
         FILES[1]: write_tensors(optimizer, moments),
     }
     earlier = {"earlier_updates": state.earlier_updates} if state.earlier_updates else {}
-    storage.write_json(rest, {"format": FORMAT, "step": state.step, **earlier, **record})
+    scale = {"loss_scale": state.loss_scale} if state.loss_scale else {}
+    storage.write_json(rest, {"format": FORMAT, "step": state.step, **earlier, **scale, **record})
     sha256[FILES[2]] = storage.sha256_of_file(rest)
     storage.sync_folder(target)
     storage.sync_folder(os.path.dirname(target))
@@ -217,4 +218,4 @@ def _load(path: str, manifest: dict[str, Any]) -> tuple[TrainState, dict[str, An
         kind, name = key.split("/", 1)
         moments.setdefault(kind, {})[name] = array
     parameters, earlier = load_file(os.path.join(path, FILES[0])), record.get("earlier_updates", 0)
-    return TrainState(record["step"], parameters, moments, earlier), record
+    return TrainState(record["step"], parameters, moments, earlier, record.get("loss_scale")), record

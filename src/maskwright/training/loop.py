@@ -190,13 +190,14 @@ def _watch_empty(job: Job) -> None:
 def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -> bool:
     """Writes a line of metrics. Whether its loss is a spike that the run goes back from."""
     tokens_per_second, flops = job.speed.take()
-    loss = job.counters.take_loss()
+    loss, norm = job.counters.take_loss(), float(stats.grad_norm)
     _watch_empty(job)
     record = {
         "step": job.step,
         "loss": loss,
         "learning_rate": job.config.learning_rate_at(job.step - 1),
-        "grad_norm": float(stats.grad_norm),
+        "grad_norm": norm if math.isfinite(norm) else None,  # fp16 may have skipped this very update
+        **job.engine.scaling(),
         **job.objective.logged(job.step - 1),
         "epoch": round(job.objective.epoch(job.rollbacks.data_step(job.step - 1) + 1), 6),
         "tokens": job.counters.tokens,
@@ -209,11 +210,11 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
     if time.monotonic() - job.reported >= REPORT_EVERY_SECONDS:
         job.reported = time.monotonic()
         write_report(job)
-    bar.note = f"loss {record['loss']:.3f}  {tokens_per_second:,.0f} tokens/s"
+    bar.note = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
     if job.engine.device != "cpu":  # what a CPU can do depends on its neighbours of the moment
         bar.note += f"  {record['matmul_share']:.0%} of measured matmul"
     _measure_again(job)
-    return job.watch.look(job.step, record["loss"]) and job.config.health.on_spike == "rollback"
+    return job.watch.look(job.step, loss) and job.config.health.on_spike == "rollback"
 
 
 def _measure_again(job: Job) -> None:

@@ -29,6 +29,7 @@ from maskwright.data.batch import Batch
 from maskwright.engines.base import (
     EvalStats,
     LabelScores,
+    ScaleState,
     StepStats,
     TrainState,
     fewer_at_once,
@@ -245,6 +246,9 @@ class JaxEngine:
         warn(fewer_at_once(rows, self.rows_at_once, T))
 
     # ---- state -----------------------------------------------------------------------------------------------
+
+    def scaling(self) -> ScaleState:
+        return {}
 
     def read(self) -> TrainState:
         kept = self._state["moments"] if self._step + self._earlier_updates else {}

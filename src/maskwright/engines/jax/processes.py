@@ -101,6 +101,8 @@ def choose_device(wanted: str) -> Platform:
     cuda = there and importlib.util.find_spec("jax_plugins") is not None
     if wanted == "auto" and there and not cuda:
         warn('there is an NVIDIA device, but this JAX cannot use it: install "jax[cuda12]"; going on with the CPU')
+    if wanted == "mps":
+        raise ConfigError("jax does not know Apple's GPUs", where="engine.device", fix="say engine.kind: torch")
     if wanted == "cuda" and not cuda:
         raise ConfigError(
             "cuda was asked for, but there is no NVIDIA device that this JAX can use",

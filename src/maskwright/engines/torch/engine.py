@@ -1,4 +1,4 @@
-"""The torch engine: one CPU or CUDA device for each process.
+"""The torch engine: one CPU, CUDA device or Apple GPU for each process.
 
 This file has the micro-batches of an update, its health and memory; `weights.py` has what it changes, and `prepare.py`
 what it computes on.
@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import TypeVar
 
 import numpy as np
@@ -30,6 +30,7 @@ from maskwright.engines.base import (
     DROPOUT_PURPOSE,
     EvalStats,
     LabelScores,
+    ScaleState,
     StepStats,
     TrainState,
     fewer_at_once,
@@ -39,6 +40,7 @@ from maskwright.engines.base import (
 )
 from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.looked_up import LookedUp
+from maskwright.engines.torch.loss_scale import LossScale, scale_too_small
 from maskwright.engines.torch.prepare import (
     choose_compile,
     choose_device,
@@ -47,8 +49,9 @@ from maskwright.engines.torch.prepare import (
     prepare,
     use_exact_sums,
     use_threads,
+    what_dtype_costs,
 )
-from maskwright.engines.torch.processes import Peers, connect, gather_into
+from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect, gather_into
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, takes_cu_seqlens
@@ -57,36 +60,11 @@ from maskwright.model.torch.heads import loss_sum
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Sums over all ranks for one step."""
-
-    weight: float
-    """Weight of the predictions."""
-    vote: int
-    """The highest one."""
-    urgent: bool
-    """Whether any rank must give the step up."""
-
-
-class Exchange:
-    """The one exchange between ranks in an update, however often its gradient is computed again."""
-
-    def __init__(self, engine: TorchEngine, weight: float, vote: int) -> None:
-        self._engine, self._weight, self._vote = engine, weight, vote
-        self._sums: Sums | None = None
-
-    def sums(self, *, urgent: bool = False) -> Sums:
-        if self._sums is None:
-            with (self._engine.waiting or nullcontext)():
-                self._sums = self._engine.exchange(self._weight, self._vote, urgent=urgent)
-        return self._sums
-
-
 class TorchEngine:
     """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run drops the same.
 
-    `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides. `looked_up`: the tokens of all training
+    `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides. `micro_batch_losses`: see
+    `LossScale`. `looked_up`: the tokens of all training
     texts in ascending order, for a model whose embeddings are not its output too; None for any token.
     """
 
@@ -98,6 +76,7 @@ class TorchEngine:
         seed: int,
         *,
         run_flops: float = 0.0,
+        micro_batch_losses: float = 1.0,
         label_smoothing: float = 0.0,
         looked_up: NDArray[np.int64] | None = None,
     ) -> None:
@@ -119,7 +98,9 @@ class TorchEngine:
         self.rows_at_once: int | None = None
         self._checkpointing = engine.activation_checkpointing
         self._step = 0
-        self._first_bad = torch.tensor(2**62, device=self.device)
+        self._numbers_on = "cpu" if self.device == "mps" else self.device  # Metal has no float64
+        self._first_bad = torch.tensor(2**62, device=self._numbers_on)
+        self.loss_scale = LossScale(micro_batch_losses, self._numbers_on) if self.dtype is torch.float16 else None
         self.model, self.weights = prepare(
             model,
             optimizer,
@@ -137,11 +118,12 @@ class TorchEngine:
         self.description = self._describe(engine, compiled)
 
     def _describe(self, engine: run.Engine, compiled: bool) -> str:
-        name = torch.cuda.get_device_name() if self.device == "cuda" else f"cpu, {self.threads} threads"
+        name = torch.cuda.get_device_name() if self.device == "cuda" else f"{self.device}, {self.threads} threads"
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
+        costs = what_dtype_costs(self.dtype, self.device)
         several = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
         layers = "compiled" if compiled else "not compiled"
-        return f"torch {torch.__version__} on {name}, {self.dtype_name}, layers {layers}{several}"
+        return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{several}"
 
     def local_virtual_workers(self, virtual_workers: int) -> list[int]:
         each = shared_out(virtual_workers, self.dp_degree, "processes")
@@ -153,8 +135,7 @@ class TorchEngine:
 
             def once() -> None:
                 a @ b
-                if self.device != "cpu":
-                    torch.cuda.synchronize()
+                getattr(torch, self.device).synchronize()
 
             return once
 
@@ -193,20 +174,29 @@ class TorchEngine:
         give_up: Callable[[], bool] = lambda: False,
         vote: int = 0,
     ) -> StepStats | None:
-        exchange = Exchange(self, sum(batch.predicted for batch in batches), vote)
+        own = sum(batch.predicted for batch in batches)
+
+        def ask(urgent: bool) -> Sums:
+            with (self.waiting or nullcontext)():
+                return self.exchange(own, vote, urgent=urgent)
+
+        exchange = Exchange(ask)
         losses = self._fitting(batches[0], lambda: self._gradient(batches, give_up, exchange))
         if len(losses) < len(batches):
             return None
         sums = exchange.sums()
         with (self.waiting or nullcontext)():
-            loss_sum = self._gathered(torch.stack(losses)).sum(dtype=torch.float64)
-            weight = max(sums.weight, 1.0)
-            norm = self.weights.finish() / weight
+            loss_sum = self._gathered(torch.stack(losses)).to(self._numbers_on).sum(dtype=torch.float64)
+            weight: Tensor | float = max(sums.weight, 1.0)
+            if self.loss_scale:
+                weight = self.loss_scale.factor * weight
+            norm = self.weights.finish().to(self._numbers_on) / weight
         good = self._judge(loss_sum, norm)
         longest = self.optimizer_config.max_grad_norm
-        # torch.nn.utils.clip_grad_norm_'s rule, and the one division by the weight
+        # torch.nn.utils.clip_grad_norm_'s rule, and the one division by the weight and the loss scale
         scale = torch.clamp((longest or math.inf) / (norm + 1e-6), max=1.0) / weight
-        self.weights.update(scale, learning_rate, good)
+        if self.runs_ahead or good is None or good:
+            self.weights.update(scale, learning_rate, good if self.runs_ahead else None)
         self._step += 1
         return StepStats(loss_sum, sums.weight, norm, sums.vote)
 
@@ -272,8 +262,8 @@ class TorchEngine:
                 "export of this one",
             ) from None
         self.rows_at_once = rows // 2
-        if self.device == "cuda":
-            torch.cuda.empty_cache()
+        if self.device != "cpu":
+            getattr(torch, self.device).empty_cache()
         warn(fewer_at_once(rows, self.rows_at_once, T))
 
     def _parts(self, batch: Batch) -> list[Batch]:
@@ -285,17 +275,26 @@ class TorchEngine:
     def _judge(self, loss_sum: Tensor, norm: Tensor) -> Tensor | None:
         """Notes whether loss and gradient are finite. A device that runs ahead gets 1 or 0, which scales this update
         and each later one, so that nothing waits. Elsewhere `HealthError` is raised here."""
-        finite = torch.isfinite(loss_sum) & torch.isfinite(norm)
+        good = torch.isfinite(norm)
+        finite = torch.isfinite(loss_sum) & good
+        if self.loss_scale:
+            self.loss_scale.update(good, self._step)
+            finite = torch.isfinite(loss_sum) & ~self.loss_scale.too_small
         self._first_bad = torch.where(finite, self._first_bad, self._first_bad.clamp(max=self._step))
         if not self.runs_ahead:
             self.check()
-            return None
-        return (self._first_bad > self._step).float()
+            return good if self.loss_scale else None
+        return ((self._first_bad > self._step) & (good if self.loss_scale else True)).float()
 
     def check(self) -> None:
         step = int(self._first_bad)
+        if self.loss_scale and self.processes.rank == 0:
+            self.loss_scale.warn_of_skipped()
         if step <= self._step:
-            raise not_finite(step)
+            raise scale_too_small(step) if self.loss_scale and self.loss_scale.too_small else not_finite(step)
+
+    def scaling(self) -> ScaleState:
+        return self.loss_scale.read() if self.loss_scale else {}
 
     def _accumulate(self, batch: Batch, virtual_worker: int, *, final: bool) -> Tensor:
         """Adds one micro-batch's gradient; returns its loss sum on the device."""
@@ -308,7 +307,7 @@ class TorchEngine:
             last = number == len(parts) - 1
             loss = loss_sum(self.config.task, *self._predict(part), self.label_smoothing)
             self.weights.expect(first=number == 0, last=last, final=final and last)
-            loss.backward()
+            (loss * self.loss_scale.factor if self.loss_scale else loss).backward()
             self.weights.take()
             total = total + loss.detach()
         return total
@@ -320,7 +319,7 @@ class TorchEngine:
             tensor = torch.from_numpy(array)
             if self.device == "cuda":  # from ordinary memory, a copy waits for the device
                 tensor = tensor.pin_memory()
-            return tensor.to(self.device, non_blocking=True)
+            return tensor.to(self.device, non_blocking=self.device == "cuda")
 
         segments: Tensor | CuSeqlens = put(batch.segment_ids)
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
@@ -391,17 +390,19 @@ class TorchEngine:
     # ---- state -----------------------------------------------------------------------------------------------
 
     def read(self) -> TrainState:
-        return self.weights.read(self._step)
+        return replace(self.weights.read(self._step), loss_scale=self.scaling() or None)
 
     def write(self, state: TrainState) -> None:
-        header = [state.step, bool(state.moments), state.earlier_updates]
-        self._step, with_moments, earlier = json.loads(self.processes.broadcast(json.dumps(header).encode()))
-        given = TrainState(self._step, state.parameters, state.moments, earlier)
+        header = json.dumps([state.step, bool(state.moments), state.earlier_updates, state.loss_scale])
+        self._step, with_moments, earlier, scale = json.loads(self.processes.broadcast(header.encode()))
+        given = TrainState(self._step, state.parameters, state.moments, earlier, scale)
+        if self.loss_scale:
+            self.loss_scale.write(scale)
         self.weights.write(given, moments=with_moments)
 
     @property
     def report(self) -> dict[str, object]:
-        if self.device == "cpu":
+        if self.device != "cuda":
             return {}
         return {"memory_bytes": {"peak": torch.cuda.max_memory_allocated(), "there": torch.cuda.mem_get_info()[1]}}
 

@@ -145,7 +145,7 @@ class Sharded:
         self._optimizer, self._earlier_updates = None, state.earlier_updates
         if not moments:
             return
-        optimizer = self._start_optimizer(state.step + state.earlier_updates)
+        optimizer = self._start_optimizer(state.remembered_updates)
         for kind in KINDS:
             parts = {name: optimizer.state[part][kind] for name, part in self._parts.items()}
             self._shard(parts, state.moments.get(kind, {}), 0.0)

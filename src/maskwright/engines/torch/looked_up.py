@@ -120,7 +120,8 @@ class LookedUp:
         if self._processes.world_size > 1:
             dist.broadcast(self._table, 0)
         few = {kind: self._cut(named) for kind, named in state.moments.items()}
-        self._inner.write(TrainState(state.step, self._cut(state.parameters), few), moments=moments)
+        cut = TrainState(state.step, self._cut(state.parameters), few, loss_scale=state.loss_scale)
+        self._inner.write(cut, moments=moments)
 
     def _cut(self, named: Parameters) -> Parameters:
         return named | {self._name: named[self._name][self._ids]} if self._name in named else named

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core import hardware
+from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
 from maskwright.engines.processes import Processes, launch_variables
 from maskwright.engines.torch.looked_up import LookedUp
@@ -28,9 +29,16 @@ they save nothing (docs/experiments.md)."""
 
 
 def choose_device(wanted: str) -> str:
-    """`auto` takes a CUDA device when there is one. Raises `ConfigError` rather than falling back."""
+    """`auto` takes a CUDA device when there is one, or else an Apple GPU. Raises `ConfigError` rather than falling
+    back."""
     if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if wanted == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(
+            "mps was asked for, but torch sees no Apple GPU",
+            where="engine.device",
+            fix="take a Mac with Apple silicon and macOS 14 or later, or say cpu",
+        )
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "cuda was asked for, but torch sees no CUDA device",
@@ -43,13 +51,35 @@ def choose_device(wanted: str) -> str:
 
 
 def choose_dtype(wanted: str, device: str) -> torch.dtype:
-    """`auto` takes bf16 if the hardware multiplies it faster. Its feature flags decide, so the choice never varies."""
+    """`auto` takes bf16 if the hardware multiplies it faster, else fp16 on a GPU that does, else fp32. The hardware's
+    feature flags decide, so the choice never varies."""
     if wanted == "auto":
-        if device == "cuda":
-            wanted = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-        else:
-            wanted = "bf16" if hardware.cpu_multiplies_bf16_faster() else "fp32"
-    return torch.bfloat16 if wanted == "bf16" else torch.float32
+        wanted = "bf16" if has_bf16(device) else "fp16" if has_fast_fp16(device) else "fp32"
+    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[wanted]
+
+
+def has_bf16(device: str) -> bool:
+    """On CUDA, from compute capability 8.0 on. For Apple's GPUs, torch has it from macOS 14 on."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device == "mps":
+        return torch.backends.mps.is_macos_or_newer(14, 0)
+    return hardware.cpu_multiplies_bf16_faster()
+
+
+def has_fast_fp16(device: str) -> bool:
+    """From compute capability 7.0 on (V100), GPUs have units for it; most older ones multiply it slower than fp32. A
+    CPU never counts: it would be slower than fp32 on nearly all of them."""
+    return device == "mps" or (device == "cuda" and torch.cuda.get_device_capability() >= (7, 0))
+
+
+def what_dtype_costs(dtype: torch.dtype, device: str) -> str:
+    """What to say of the precision beside its name."""
+    if dtype is torch.float16:
+        return " with loss scaling" + ("" if has_bf16(device) else " (no bf16 here)")
+    if dtype is torch.float32 and not has_bf16(device):
+        return " (this CPU has no bf16 products)" if device == "cpu" else " (no bf16 and no fast fp16 here)"
+    return ""
 
 
 def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
@@ -57,6 +87,8 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
 
     Raises `ConfigError` if a compiler is needed and absent.
     """
+    if device == "mps" and wanted == "on":
+        raise ConfigError("layers are not compiled for mps", where="engine.compile", fix="say auto or off")
     if device == "cpu" and wanted == "on" and not (os.environ.get("CXX") or shutil.which("g++")):
         raise ConfigError("torch.compile needs a C++ compiler on a CPU", where="engine.compile", fix="install g++")
     return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
@@ -135,6 +167,13 @@ def prepare(
     `TorchEngine`.
 
     Raises `ConfigError` if the parts do not go together."""
+    if device == "cpu" and dtype is torch.float16:
+        warn("a CPU takes many times as long in fp16 as in fp32, so it is only for tests and for runs begun on a GPU")
+    if device == "mps":
+        warn(
+            "engine.device mps has never been tried: compare the first losses with engine.device: cpu, and do not "
+            "expect the same bits"
+        )
     # 1. The layout of the weights: a part of each in every rank, or all of them in flat buffers.
     weights: Weights
     exact = engine.reproducibility == "exact"

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -81,6 +83,31 @@ class Peers:
         dist.destroy_process_group()
 
 
+@dataclass(frozen=True)
+class Sums:
+    """Sums over all ranks for one step."""
+
+    weight: float
+    """Weight of the predictions."""
+    vote: int
+    """The highest one."""
+    urgent: bool
+    """Whether any rank must give the step up."""
+
+
+class Exchange:
+    """The one exchange between ranks in an update, however often its gradient is computed again."""
+
+    def __init__(self, ask: Callable[[bool], Sums]) -> None:
+        self._ask = ask
+        self._sums: Sums | None = None
+
+    def sums(self, *, urgent: bool = False) -> Sums:
+        if self._sums is None:
+            self._sums = self._ask(urgent)
+        return self._sums
+
+
 def connect(engine: run.Engine, device: str) -> Processes:
     """Raises `ConfigError` if a device is absent, `StoppedEarly` if the other ranks cannot be found."""
     launch = launch_variables()
@@ -100,6 +127,9 @@ def connect(engine: run.Engine, device: str) -> Processes:
         torch.cuda.set_device(launch.local_rank)
     if launch is None or launch.world_size == 1:
         return Alone()
+    if device == "mps":
+        fix = "start one process, or say engine.device: cpu"
+        raise ConfigError("torch's processes cannot exchange what lies on mps", where="engine.device", fix=fix)
     if not dist.is_initialized():
         _find(launch, "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
     return Peers()

@@ -1,7 +1,7 @@
 """Weights, gradient and optimizer state of a torch run, replicated in each rank (`fsdp.py` shards them).
 
-Weights and moments are fp32 in flat buffers; the model multiplies in bf16 (a copy made once an update) or fp32. The
-optimizers (`optimizers.py`) are a few large operations on those buffers, whatever the depth.
+Weights and moments are fp32 in flat buffers; the model multiplies in bf16 or fp16 (a copy made once an update), or in
+fp32. The optimizers (`optimizers.py`) are a few large operations on those buffers, whatever the depth.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Replicated:
             self._optimizers = []  # their moments are of updates that no longer count
             return
         for optimizer in self._start_optimizers():
-            for kind, named in optimizer.write(state.step + state.earlier_updates).items():
+            for kind, named in optimizer.write(state.remembered_updates).items():
                 self._write(named, state.moments.get(kind, {}), 0.0)
 
     def _write(self, named: dict[str, Tensor], given: Parameters, padding: float) -> None:

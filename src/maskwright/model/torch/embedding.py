@@ -18,10 +18,11 @@ def unset_table(rows: int, width: int) -> nn.Embedding:
 def look_up(table_VD: Tensor, ids: Tensor) -> Tensor:
     """[V, D], [...] -> [..., D].
 
-    On a CPU, torch sums a bf16 table's gradient in bf16: a row that is looked up a thousand times, as `<mask>`'s is,
-    loses most of what is added to it (27 % of the full gradient, measured). On CUDA, torch sums in fp32 by itself.
+    On a CPU, torch sums a bf16 table's gradient in bf16, and fp16 in fp16: in bf16, a row that is looked up a thousand
+    times, as `<mask>`'s is, loses most of what is added to it (27 % of the full gradient, measured). On CUDA, torch
+    sums in fp32 by itself.
     """
-    if table_VD.device.type == "cpu" and table_VD.dtype is torch.bfloat16 and torch.is_grad_enabled():
+    if table_VD.device.type != "cuda" and table_VD.dtype is not torch.float32 and torch.is_grad_enabled():
         return _LookUp.apply(table_VD, ids)
     return F.embedding(ids, table_VD)
 

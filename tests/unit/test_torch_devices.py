@@ -1,0 +1,125 @@
+"""What torch computes on and in which precision, by what the hardware says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from maskwright.core import config as run
+from maskwright.core import hardware
+from maskwright.core.errors import ConfigError
+from maskwright.engines.choose import make_engine
+from maskwright.engines.torch import processes
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.engines.torch.prepare import choose_compile, choose_device, choose_dtype, what_dtype_costs
+from maskwright.model.config import model_config
+
+AVX2 = "fpu sse4_2 avx avx2 fma f16c"
+SHAPE = model_config(run.Model(size="nano"), 300, 32)
+NO_BF16 = " (this CPU has no bf16 products)"
+
+
+@dataclass
+class Machine:
+    """What torch and Linux are made to say of one."""
+
+    patch: pytest.MonkeyPatch
+
+    def has(self, *, capability: tuple[int, int] | None = None, macos: tuple[int, int] | None = None) -> None:
+        newer = (macos or (0, 0)).__ge__
+        self.patch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+        self.patch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+        self.patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: (capability or (0, 0)) >= (8, 0))
+        self.patch.setattr(torch.backends.mps, "is_available", lambda: macos is not None)
+        self.patch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *version: newer(version))
+
+    def has_cpu(self, flags: str | None) -> None:
+        self.patch.setattr(hardware, "_cpuinfo", lambda *_: flags)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "costs"),
+    [
+        ((9, 0), torch.bfloat16, ""),
+        ((8, 0), torch.bfloat16, ""),
+        ((7, 5), torch.float16, " with loss scaling (no bf16 here)"),  # T4
+        ((7, 0), torch.float16, " with loss scaling (no bf16 here)"),  # V100
+        ((6, 1), torch.float32, " (no bf16 and no fast fp16 here)"),
+    ],
+)
+def test_cuda_takes_what_it_is_fast_at(
+    machine: Machine, capability: tuple[int, int], dtype: torch.dtype, costs: str
+) -> None:
+    machine.has(capability=capability, macos=(14, 0))
+    assert choose_device("auto") == "cuda"
+    assert choose_dtype("auto", "cuda") is dtype
+    assert what_dtype_costs(dtype, "cuda") == costs
+    assert choose_dtype("fp32", "cuda") is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("macos", "dtype", "costs"),
+    [((15, 1), torch.bfloat16, ""), ((13, 3), torch.float16, " with loss scaling (no bf16 here)")],
+)
+def test_an_apple_gpu_comes_after_cuda(
+    machine: Machine, macos: tuple[int, int], dtype: torch.dtype, costs: str
+) -> None:
+    machine.has(macos=macos)
+    assert choose_device("auto") == choose_device("mps") == "mps"
+    assert choose_dtype("auto", "mps") is dtype
+    assert what_dtype_costs(dtype, "mps") == costs
+    assert not choose_compile("auto", "mps", 1e20)
+    with pytest.raises(ConfigError, match="not compiled for mps"):
+        choose_compile("on", "mps", 0.0)
+
+
+def test_processes_do_not_share_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in two.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="cannot exchange what lies on mps"):
+        processes.connect(run.Engine(), "mps")
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype", "costs"),
+    [
+        (AVX2, torch.float32, NO_BF16),
+        (AVX2 + " avx512f avx512_vnni avx512_fp16", torch.float32, NO_BF16),
+        (None, torch.float32, NO_BF16),  # not Linux
+        (AVX2 + " avx512f avx512_bf16", torch.bfloat16, ""),
+        ("fp asimd fphp asimdhp bf16 i8mm", torch.bfloat16, ""),  # Graviton 3
+    ],
+)
+def test_a_cpu_never_takes_fp16_by_itself(machine: Machine, flags: str | None, dtype: torch.dtype, costs: str) -> None:
+    machine.has()
+    machine.has_cpu(flags)
+    assert choose_device("auto") == "cpu"
+    assert choose_dtype("auto", "cpu") is dtype
+    assert what_dtype_costs(dtype, "cpu") == costs
+
+
+def test_the_engine_says_what_auto_took(machine: Machine) -> None:
+    machine.has()
+    machine.has_cpu(AVX2)
+    engine = TorchEngine(SHAPE, run.Optimizer(), run.Engine(threads=1), 0)
+    assert f"on cpu, 1 threads, float32{NO_BF16}, layers not compiled" in engine.description
+
+
+def test_what_is_absent_is_never_replaced(machine: Machine) -> None:
+    machine.has()
+    for device, said in (("mps", "torch sees no Apple GPU"), ("cuda", "torch sees no CUDA device")):
+        with pytest.raises(ConfigError, match=said):
+            choose_device(device)
+    pytest.importorskip("jax", reason="needs the extra jax")
+    with pytest.raises(ConfigError, match="jax has no loss scaling, which fp16 needs"):
+        make_engine(SHAPE, run.Optimizer(), run.Engine(kind="jax", device="cpu", dtype="fp16"), 0)
+    with pytest.raises(ConfigError, match="jax does not know Apple's GPUs"):
+        make_engine(SHAPE, run.Optimizer(), run.Engine(kind="jax", device="mps"), 0)
