@@ -118,6 +118,7 @@ def test_a_public_encoder_is_continued_and_comes_back(
     folder = tmp_path / "exported"
     assert export(load_model(str(tmp_path / "run")), str(folder)) < 1e-5
     again = load_model(str(folder))
+    assert f"-> {losses[-1]:.4f}, masked" in (folder / "README.md").read_text()
     assert again.config.local_layers == (2 if architecture == "modernbert" else 0)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
     assert type(theirs).__name__ == f"{FAMILIES[architecture].class_begins}ForMaskedLM"

@@ -279,7 +279,23 @@ def test_an_encoder_with_another_head_or_none_is_read(kind: str, theirs: str, tm
     with pytest.raises(ModelError, match="model.new_head=true"):
         read_hf_parameters(str(tmp_path / "other"), config)
     if theirs == "AutoModel":
-        assert set(read_model_folder(str(tmp_path / "other"), bare=True)[1]) == named
+        pooler = {f"bert.pooler.dense.{part}" for part in ("weight", "bias")} if kind == "bert" else set()
+        assert set(read_model_folder(str(tmp_path / "other"), bare=True)[1]) == named | pooler
+
+
+def test_ids_that_the_tokenizer_knows_better_may_be_missing_or_odd(tmp_path: Path) -> None:
+    config = SHAPES["modernbert, local"]
+    folder = save_folder(tmp_path, random_parameters(config), config)
+    path = str(tmp_path / "config.json")
+    odd = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": [1, 2], "classifier_pooling": "mean"}
+    storage.write_json(path, storage.read_json(path) | odd)
+    ids = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 2}
+    assert read_hf_config(folder) == replace(config, **ids)
+    named = {"architectures": ["ModernBertForSequenceClassification"]}
+    storage.write_json(path, storage.read_json(path) | named)
+    with pytest.raises(ModelError, match="model.new_head=true"):
+        read_hf_config(folder)
+    assert read_hf_config(folder, head=False) == replace(config, **ids)
 
 
 def test_bert_is_read_with_what_its_first_folders_hold(tmp_path: Path) -> None:
@@ -343,6 +359,8 @@ def test_published_modernberts_are_read_in_both_ways_of_writing_them(tmp_path: P
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "not of the default kind"),
         ({"layer_types": None, "global_attn_every_n_layers": 0}, "which it cannot be"),
         ({"local_attention": -2}, "local_attention is -2"),
+        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, "not of ModernBERT's form"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
     ],
 )
 def test_modernberts_of_other_kinds_are_refused(change: dict, message: str, tmp_path: Path) -> None:

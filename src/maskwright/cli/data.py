@@ -116,8 +116,8 @@ def data_prepare(
         list[str] | None,
         typer.Option(
             metavar="SRC",
-            help="Text to hold out in full instead of a share: files, a folder, a glob or a URL; the option may be "
-            "repeated. A document that it shares with SRC is left out of training.",
+            help="Text to hold out in full instead of a share: a file, a folder, a glob in quotes or a URL; the option "
+            "may be repeated. A document that it shares with SRC is left out of training.",
         ),
     ] = None,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep equal documents.")] = False,

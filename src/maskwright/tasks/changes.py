@@ -23,7 +23,10 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
     if step <= begins:
         return
     kept = [found for found in whole_steps(directory.checkpoints) if found <= begins]
-    fix = f"put schedule.steps back to {values['steps']}; checkpoint.keep_every_steps would keep one in another run"
+    back = f"schedule.steps back to {values['steps']}"
+    if new.get("schedule.epochs"):
+        back = f"schedule.epochs back to what it was, {values['steps']} steps"
+    fix = f"put {back}; checkpoint.keep_every_steps would keep one in another run"
     if kept:
         left = new["schedule.steps"] - kept[-1]
         fix = (

@@ -262,7 +262,8 @@ def _base_weights(record: dict[str, Any]) -> list[str]:
 
 
 def _held_out(model: TrainedModel) -> list[str]:
-    records = [record for record in RunDirectory(model.location).read_metrics() if "valid_loss" in record]
+    every = RunDirectory(model.location).read_metrics()
+    records = [one for one in every if "valid_loss" in one and one["step"] <= (model.step or 0)]
     if not records:
         return []
     first, last = records[0], records[-1]

@@ -13,7 +13,7 @@ from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.finetuning import Task, default_row
 from maskwright.core.hub import how_to_get, is_hub
 from maskwright.engines.base import TrainState
-from maskwright.model.config import ModelConfig, recorded_config
+from maskwright.model.config import ROBERTAS, ModelConfig, recorded_config
 from maskwright.model.hf.config import LABELLED, class_name, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
@@ -106,13 +106,13 @@ def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelConfig:
-    """The model with its tokenizer's first and last token of a row: `config.json` often has none, or others.
+    """The model with its tokenizer's ids for padding and for a row's ends: `config.json` often has none, or others.
 
-    Raises `InputError` if padding is another id for each, since RoBERTas number their positions from it."""
-    if vocabulary.pad != model.pad_token_id:
+    Raises `InputError` if padding is another id for a RoBERTa, which numbers its positions from it."""
+    if model.architecture in ROBERTAS and vocabulary.pad != model.pad_token_id:
         what = f"its tokenizer pads with id {vocabulary.pad}, the model with {model.pad_token_id}"
         raise InputError(what, where=where, fix="take the tokenizer that belongs to the model")
-    return replace(model, bos_token_id=vocabulary.bos, eos_token_id=vocabulary.eos)
+    return replace(model, bos_token_id=vocabulary.bos, pad_token_id=vocabulary.pad, eos_token_id=vocabulary.eos)
 
 
 def load_best(directory: RunDirectory, record: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:

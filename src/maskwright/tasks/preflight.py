@@ -244,6 +244,10 @@ def _continued(config: RunConfig, store: TokenStore, base: str) -> ModelConfig:
     folder = RunDirectory(folder).path("tokenizer") if lineages.is_run(folder) else folder
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         store.require_tokenizer(read_vocabulary(folder), folder)
+    else:
+        warn(
+            f"{folder}: has no tokenizer.json, so nothing shows whether the text was prepared with the model's own one"
+        )
     if store.vocabulary.size > model.vocab_size:
         what = f"its tokenizer has {store.vocabulary.size:,} tokens, the model in {folder} only {model.vocab_size:,}"
         raise StoreError(what, where=store.location, fix="prepare the text with that model's own tokenizer")
@@ -253,9 +257,8 @@ def _continued(config: RunConfig, store: TokenStore, base: str) -> ModelConfig:
 def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, or of the run there, with this run's dropout."""
     run = RunDirectory(folder) if lineages.is_run(folder) else None
-    model = recorded_config(run.read_config()["model"], run.config) if run else read_hf_config(local(folder))
-    if config.model.new_head:
-        model = replace(model, task="masked_lm", num_labels=0, classifier_dropout_prob=0.0)
+    head = not config.model.new_head
+    model = recorded_config(run.read_config()["model"], run.config) if run else read_hf_config(local(folder), head=head)
     if model.task != "masked_lm":
         fix = f"continue from the masked-LM model that it was fine-tuned from{NEW_HEAD}"
         raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=folder, fix=fix)

@@ -9,7 +9,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.core.hub import how_to_get
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
+from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.families import FAMILIES, Family
 
 CLASS_ENDS: dict[str, str] = {
@@ -75,7 +75,7 @@ def _modernbert_values(config: ModelConfig) -> dict[str, Any]:
         "embedding_dropout": config.hidden_dropout_prob,
         "global_attn_every_n_layers": every,
         "layer_types": kinds,
-        "local_attention": config.local_attention or 128,
+        "local_attention": config.local_attention if every > 1 else 128,
         "rope_parameters": {
             "full_attention": {"rope_type": "default", "rope_theta": config.rope_theta},
             "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rope_theta},
@@ -84,8 +84,9 @@ def _modernbert_values(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def read_hf_config(folder: str) -> ModelConfig:
-    """Raises `ModelError` unless this code computes the folder's model exactly."""
+def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
+    """Raises `ModelError` unless this code computes the folder's model exactly. Without `head`, that is the encoder,
+    and the task is masked_lm whatever head the folder has."""
     path = os.path.join(folder, "config.json")
     if not os.path.isfile(path):
         if os.path.exists(os.path.join(folder, "config.resolved.json")):
@@ -110,16 +111,24 @@ def read_hf_config(folder: str) -> ModelConfig:
             raise ModelError(f"{key} is {values[key]!r}, only {needed!r} is supported", where=path, fix=fix)
     if values.get("quantization_config") is not None:
         raise ModelError("has quantised weights", where=path, fix="take the folder that it was made from")
+    if values.get("tie_word_embeddings") is False:
+        fix = "only models whose head shares the embeddings can be read"
+        raise ModelError("tie_word_embeddings is False", where=path, fix=fix)
     given = {name: values[key] for name, key in family.keys.items() if values.get(key) is not None}
     shape = family.defaults | family.fixed | given | (_modernbert_shape(values, path) if kind == "modernbert" else {})
+    # The tokenizer says which ids these are (`with_ids`); config.json has none for some models, or several.
+    size = shape.get("vocab_size") if type(shape.get("vocab_size")) is int else 0
+    for name in ("bos_token_id", "eos_token_id", *(() if kind in ROBERTAS else ("pad_token_id",))):
+        if not _plausible(name, shape.get(name)) or shape[name] >= size:
+            shape[name] = ModelConfig.eos_token_id if name == "eos_token_id" else 0
     for name, key in _read_keys(family).items():
         value = shape.get(name)
         beyond = name.endswith("_token_id") and _plausible(name, value) and value >= shape["vocab_size"]
         if beyond or not _plausible(name, value):
             raise ModelError(f"{key} is {value!r:.40}, which it cannot be", where=path, fix="restore config.json")
-    head = _head(values, path)
+    own = _head(values, path) if head else {}
     try:
-        return ModelConfig(**shape, architecture=kind, **head)
+        return ModelConfig(**shape, architecture=kind, **own)
     except ConfigError as error:
         raise ModelError(error.what, where=path, fix="restore config.json") from None
 
@@ -146,7 +155,7 @@ def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
         task = said
     pooling = values.get("classifier_pooling", "cls")
     if task in SEQUENCE_TASKS and values["model_type"] == "modernbert" and pooling != "cls":
-        fix = "only classifiers of the first token can be read"
+        fix = "only classifiers of the first token can be read; pretrain takes the encoder with model.new_head=true"
         raise ModelError(f"classifier_pooling is {pooling!r:.40}, only 'cls' is supported", where=path, fix=fix)
     if outputs != {"regression": 1, "question_answering": 2}.get(task, outputs):
         raise ModelError(f"has {outputs} outputs for {task}", where=path, fix="restore config.json")
@@ -206,6 +215,9 @@ def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
     if dropouts["embedding_dropout"] != dropouts["mlp_dropout"]:
         raise ModelError(f"has two dropouts: {dropouts}", where=path, fix="set both to one value")
     ropes = values.get("rope_parameters") or {}
+    if isinstance(ropes, dict) and not set(ropes) <= {"full_attention", "sliding_attention"}:
+        fix = 'write {"full_attention": {…}, "sliding_attention": {…}}'
+        raise ModelError("rope_parameters is not of ModernBERT's form", where=path, fix=fix)
     thetas = []
     for kind, old, default in (
         ("full_attention", "global_rope_theta", 160_000.0),
@@ -216,7 +228,8 @@ def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
         if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default" or scaled:
             fix = "only plain rotary positions can be read"
             raise ModelError(f"rope_parameters.{kind} is not of the default kind", where=path, fix=fix)
-        thetas.append(rope.get("rope_theta", values.get(old, default)))
+        found = [one for one in (rope.get("rope_theta"), values.get(old)) if one is not None]
+        thetas.append(found[0] if found else default)
     every = _global_every(values, path)
     return {
         "rope_theta": thetas[0],
