@@ -30,7 +30,7 @@ ROBERTA = ModelConfig(400, 32, 2, 2, 64, 66)
 MODERNBERT = replace(ROBERTA, architecture="modernbert", max_position_embeddings=64)
 SHAPES = {
     "roberta": ROBERTA,
-    "modernbert": replace(MODERNBERT, num_hidden_layers=3, global_attn_every_n_layers=2, local_attention=16),
+    "modernbert": replace(MODERNBERT, global_attn_every_n_layers=2, local_attention=16),
     "bert": replace(ROBERTA, architecture="bert", max_position_embeddings=64, type_vocab_size=2),
     "distilbert": replace(
         ROBERTA, architecture="distilbert", max_position_embeddings=64, type_vocab_size=0, layer_norm_eps=1e-12

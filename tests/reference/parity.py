@@ -161,8 +161,8 @@ def apart(one: Parameters, two: Parameters, *, biases: bool = False) -> float:
     shares = []
     for name, a in one.items():
         scale = np.abs(a).max()
-        if name.endswith("key.bias") and not biases:
-            scale = np.abs(one[name.replace("key", "query")]).max()
+        if name.endswith(("key.bias", "k_lin.bias")) and not biases:
+            scale = np.abs(one[name.replace("key", "query").replace("k_lin", "q_lin")]).max()
             assert np.abs(a).max() < TOLERANCE * scale
         shares.append(float(np.abs(a - two[name]).max() / scale))
     return max(shares)

@@ -96,7 +96,7 @@ def test_other_tokenizers_are_refused_by_name(tokenizer: str, tmp_path: Path) ->
     path.write_text(json.dumps({"model": {"type": "WordLevel", "vocab": {}}}))
     with pytest.raises(TokenizerError, match="is a WordLevel tokenizer"):
         read_vocabulary(str(tmp_path))
-    with pytest.raises(TokenizerError, match=r"has no tokenizer\.json"):
+    with pytest.raises(TokenizerError, match="no such folder"):
         read_vocabulary(str(tmp_path / "nothing"))
 
 

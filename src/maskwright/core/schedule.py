@@ -74,7 +74,7 @@ def require_phases(schedule: Schedule, steps: int) -> None:
         decay = f" --set schedule.decay_steps={max(1, steps // 5)}" if decay_steps else ""
         raise Refused(
             f"warm-up and decay leave no other step of the {steps}: the run would never peak",
-            fix=f"train longer (schedule.{'epochs' if schedule.epochs else 'steps'}), or "
+            fix=f"raise schedule.{'epochs' if schedule.epochs else 'steps'}, or "
             f"--set schedule.warmup_steps={steps // 10}{decay}",
         )
 
