@@ -18,7 +18,7 @@ class Batch:
     input_ids: Int32
     """[M, T], masked; padding has the pad id."""
     position_ids: Int32
-    """[M, T], 0 at the first token of each chunk; without RoBERTa's offset of 2. With token types, a position
+    """[M, T], 0 at the first token of each chunk; without `ModelConfig.position_offset`. With token types, a position
     of type t is t * `ModelConfig.token_type_stride` higher."""
     segment_ids: Int32
     """[M, T], 0 = padding, 1.. = chunk. Attention stays inside one number."""

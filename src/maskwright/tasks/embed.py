@@ -42,7 +42,7 @@ def embed(model: TrainedModel, source: str, output: str, *, given: Given, device
 def vectors(
     model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto"
 ) -> tuple[NDArray[np.float32], int]:
-    """([examples, D], how many were cut): means of the last hidden states, those of `<s>` and `</s>` included."""
+    """([examples, D], how many were cut): means of the last hidden states, those of special tokens included."""
     from maskwright.engines.torch.pooling import mean_pooler
     from maskwright.engines.torch.prepare import choose_device
 

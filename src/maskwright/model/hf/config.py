@@ -9,7 +9,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.core.hub import how_to_get
-from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig
+from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, Architecture, ModelConfig
 from maskwright.model.hf.families import FAMILIES, Family
 
 CLASS_ENDS: dict[str, str] = {
@@ -121,7 +121,7 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
     for name in ("bos_token_id", "eos_token_id", *(() if kind in ROBERTAS else ("pad_token_id",))):
         if not _plausible(name, shape.get(name)) or shape[name] >= size:
             shape[name] = ModelConfig.eos_token_id if name == "eos_token_id" else 0
-    for name, key in _read_keys(family).items():
+    for name, key in _read_keys(kind).items():
         value = shape.get(name)
         beyond = name.endswith("_token_id") and _plausible(name, value) and value >= shape["vocab_size"]
         if beyond or not _plausible(name, value):
@@ -133,10 +133,10 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
         raise ModelError(error.what, where=path, fix="restore config.json") from None
 
 
-def _read_keys(family: Family) -> dict[str, str]:
+def _read_keys(kind: Architecture) -> dict[str, str]:
     """Fields of `ModelConfig` in its order -> keys of config.json; those of the vocabulary first, which others have to
     stay below."""
-    keys = (dict.fromkeys(ROPE_FIELDS, "rope_parameters") if family.title == "ModernBERT" else {}) | family.keys
+    keys = (dict.fromkeys(ROPE_FIELDS, "rope_parameters") if kind == "modernbert" else {}) | FAMILIES[kind].keys
     return {name: keys[name] for name in ModelConfig.__dataclass_fields__ if name in keys}
 
 

@@ -71,7 +71,7 @@ def _as_mask(together: Tensor, dtype: torch.dtype, tokens: int) -> Tensor:
 
 
 SMALLEST_BLOCK = 64
-"""Narrower windows have blocks of so many tokens all the same, so that products stay large enough."""
+"""Tokens in a block, also where the window is narrower, so that products stay large enough."""
 BANDED_FROM_BLOCKS = 6
 """Rows of fewer blocks are computed whole: three blocks of keys are then most of the row. With a window of 64 in bf16,
 forward and backward on one Zen 5 core, blocks take 1.5 times as long as the whole at 256 tokens, 0.86 at 384, 0.55 at

@@ -72,7 +72,7 @@ def their_model(config: ModelConfig, folder: str, attention: str | None = None) 
 
 
 def references(config: ModelConfig, folder: str) -> list[Reference]:
-    """What `transformers` says of rows of several lengths, up to the longest that the model takes."""
+    """What `transformers` says of rows of several lengths (`ROWS`)."""
     theirs, generator = their_model(config, folder, "eager"), np.random.default_rng(0)
     made = []
     for rows, length in ROWS:
