@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say, warn
+from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
@@ -310,10 +310,7 @@ class _Preparation:
             for name in ("train", "valid")
         }
         if (self.options.valid_fraction or self.held_out) and not splits["valid"]["documents"]:
-            warn(
-                f"none of {self.counts.kept:,} documents fell into the held-out split; without one no run on this "
-                "store can be evaluated. Prepare into another folder, with another --valid-fraction or --layout"
-            )
+            raise self._nothing_held_out()
         copy_tokenizer(self.tokenizer_location, os.path.join(self.folder, "tokenizer"))
         manifest = {
             "format": manifests.FORMAT,
@@ -343,6 +340,18 @@ class _Preparation:
         }
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
         os.unlink(os.path.join(self.folder, "prepare.json"))
+
+    def _nothing_held_out(self) -> InputError:
+        kept, guess = self.counts.kept, self.sources.guess
+        if self.held_out:
+            what = f"none of its documents is held out: all {self.counts.duplicates:,} are repeats"
+            return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
+        fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
+        fix += f"{min(0.5, 10 / kept):.2g}, "
+        more = {name: count for name, count in guess.documents.items() if count > kept} if guess else {}
+        fix += "".join(f"or --layout {name} (about {count:,} documents), " for name, count in more.items())
+        what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
+        return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")
 
 
 @dataclass
