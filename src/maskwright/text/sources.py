@@ -133,6 +133,11 @@ class Sources:
 
     # ---- plain text ------------------------------------------------------------------------------------------
 
+    def lines(self, name: str) -> Iterator[tuple[int, str]]:
+        """The numbered lines of one of the files, whatever its kind."""
+        with open_text(name, self._watch) as stream:
+            yield from self._lines(name, stream)
+
     def _lines(self, name: str, stream: BinaryIO) -> Iterator[tuple[int, str]]:
         """Numbered lines without their ends. Raises `SourceError` with file, line and column."""
         for first, lines in self._line_blocks(name, stream):
