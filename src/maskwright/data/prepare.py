@@ -227,6 +227,17 @@ def _placeless(origin: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**record, "location": os.path.basename(record["location"])} for record in origin]
 
 
+LEFT_OUT = {
+    "duplicates": "duplicates",
+    "too_short": "too short",
+    "too_long": "too long",
+    "empty": "empty",
+    "special_tokens": "special tokens left out",
+    "unknown_tokens": "unknown tokens",
+}
+"""What became of other documents than those kept, and of ids, in stores of text and in converted ones."""
+
+
 def report(ready: store.TokenStore) -> str:
     """Describes a store for a person."""
     manifest = ready.manifest
@@ -234,8 +245,8 @@ def report(ready: store.TokenStore) -> str:
     lines = [
         f"{ready.location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {ready.fingerprint[:16]}",
         f"tokenizer: {manifest['tokenizer']['vocab_size']:,} tokens, fingerprint {ready.vocabulary.fingerprint[:16]}",
-        f"documents: {counts['read']:,} read, {counts['kept']:,} kept, {counts['duplicates']:,} duplicates, "
-        f"{counts['too_short']:,} too short, {counts['too_long']:,} too long",
+        f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
+        + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
