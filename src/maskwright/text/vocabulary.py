@@ -82,6 +82,13 @@ def read_tokenizer(location: str) -> tuple[dict[str, Any], Vocabulary]:
     return _read(path, folder, *(number for one in status for number in (one.st_mtime_ns, one.st_size, one.st_ino)))
 
 
+def token_ids(location: str) -> dict[str, int]:
+    """Tokens and ids of a tokenizer, added ones included. Raises `TokenizerError`."""
+    content = read_tokenizer(location)[0]
+    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    return _pieces(content["model"], tokenizer_file(location)) | added
+
+
 @lru_cache(maxsize=2)
 def _read(path: str, folder: str | None, *_changes: int) -> tuple[dict[str, Any], Vocabulary]:
     content = storage.read_json(path)
