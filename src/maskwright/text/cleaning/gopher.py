@@ -1,4 +1,4 @@
-"""The quality and repetition rules of Gopher (Rae et al. 2021, https://arxiv.org/abs/2112.11446, appendix A1.1 and table
+"""Gopher's rules of quality and repetition (Rae et al. 2021, https://arxiv.org/abs/2112.11446, appendix A1.1 and table
 A1), with the paper's thresholds. A word is what white space parts.
 
 `fault` is the rules as they read, 2 MB of text a second. `faults` gives the same for many texts: numpy finds those that

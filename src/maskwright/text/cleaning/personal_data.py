@@ -1,6 +1,6 @@
-"""Addresses and numbers of people, replaced by placeholders. The first two placeholders are FineWeb's (Penedo et al. 2024,
-https://arxiv.org/abs/2406.17557): an address at a domain that is kept for examples, and a public IP address that
-answered nobody. The third is of the numbers that are kept for fiction."""
+"""Addresses and numbers of people, replaced by placeholders. The first two are FineWeb's (Penedo et al. 2024,
+https://arxiv.org/abs/2406.17557): an address at a domain that is kept for examples, and an IP address at which nobody
+answered. The third is of the numbers that are kept for fiction."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import numpy as np
 from maskwright.core import extras, storage
 from maskwright.core.errors import InputError
 from maskwright.text.cleaning import c4, gopher, language, near_duplicates
-from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, read_evaluations
+from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, Evaluations
 from maskwright.text.cleaning.personal_data import PLACEHOLDERS, masked
 from maskwright.text.cleaning.words import UInt64
 from maskwright.text.dedup import text_key
@@ -95,19 +95,11 @@ class Judged:
 
 
 class Cleaner:
-    def __init__(self, options: CleaningOptions) -> None:
+    def __init__(self, options: CleaningOptions, evaluations: Evaluations | None = None) -> None:
+        """`evaluations`: those of the options' files, where there are any."""
         self.options = options
         self._hooks = {name: load_hook(name) for name in options.filters if name not in RULES}
-        self._contamination: Contamination | None = None
-        if options.evaluation_files:
-            evaluations = read_evaluations(options.evaluation_files, options.contamination_words)
-            self._contamination = Contamination(evaluations)
-
-    def changed(self, document: Document, counts: Counter[str]) -> Document:
-        """The document as training gets it. Only for one that stays."""
-        if "c4" in self.options.filters:
-            document = _with_lines(document, c4.lines_kept(_lines(document)))
-        return masked(document, self.options.masked, counts)
+        self._contamination = Contamination(evaluations) if evaluations else None
 
     def judge(self, documents: Sequence[Document]) -> Judged:
         reasons, details = [""] * len(documents), [""] * len(documents)
@@ -155,6 +147,13 @@ class Cleaner:
         else:
             for place in staying:
                 reasons[place] = _reason(name, self._hooks[name](documents[place].text))
+
+
+def changed(document: Document, options: CleaningOptions, counts: Counter[str]) -> Document:
+    """A document that stays, as training gets it. Adds to `counts` what was masked in it, by kind."""
+    if "c4" in options.filters:
+        document = _with_lines(document, c4.lines_kept(_lines(document)))
+    return masked(document, options.masked, counts)
 
 
 def _lines(document: Document) -> Sequence[str]:

@@ -1,8 +1,8 @@
 """The first of two readings: which documents stay. The second is `data prepare`'s own.
 
-Documents are judged in batches, in a few processes. For each document a number is kept that stands for the reason why it
-goes, and for each that stays its keys, a file a column: 8 bytes a key on disk. Afterwards the columns are searched for
-keys that came before, so many at a time that memory stays bounded whatever the size of the text.
+Documents are judged in batches, in a few processes. For each document a number is kept that stands for the reason why
+it goes, and for each that stays its keys, a file a column: 8 bytes a key on disk. Afterwards the columns are searched
+for keys that came before, a part at a time. So memory grows by a few bytes a document alone.
 
 The outcome depends on the documents and their order alone. A survey that was cut goes on after the last noted batch.
 """
@@ -29,13 +29,12 @@ from maskwright.core import storage
 from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.parent import PARENT, end_with_parent
+from maskwright.text.cleaning.contamination import Evaluations, read_evaluations
 from maskwright.text.cleaning.near_duplicates import bands_and_rows
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions, Judged
 from maskwright.text.document import Document
 from maskwright.text.sources import Sources
 
-FOLDER = "cleaning"
-"""Below the folder of a store while it is being made."""
 BATCH_CHARACTERS = 2_000_000
 ALONE_BYTES = 16_000_000
 """Text that one process judges sooner than others are started."""
@@ -72,8 +71,12 @@ class Outcome:
     pairs: list[tuple[int, int, int]]
     """Some of the repeated documents: (code, the document, the one before it that it repeats)."""
 
+    def by_cleaning(self) -> dict[str, int]:
+        """Documents that cleaning leaves out, by reason; most frequent first."""
+        return {name: count for name, count in self.counts().items() if name not in NAMES[:NEAR_DUPLICATE]}
+
     def counts(self) -> dict[str, int]:
-        """Documents by reason, most frequent first."""
+        """Documents that are left out by reason, most frequent first."""
         found = np.bincount(self.codes, minlength=len(self.names))
         return {
             self.names[code]: int(found[code]) for code in np.argsort(-found, kind="stable") if code and found[code]
@@ -119,6 +122,9 @@ class _Survey:
         self.names = list(NAMES)
         self.code_of = {name: code for code, name in enumerate(self.names)}
         self.passed = self.documents = self.held_out_documents = 0
+        self.evaluations: Evaluations | None = None
+        if options.evaluation_files:
+            self.evaluations = read_evaluations(options.evaluation_files, options.contamination_words)
 
     def run(self, workers: int) -> Outcome:
         self._resume()
@@ -156,7 +162,7 @@ class _Survey:
             yield batch
 
     def _judged_here(self) -> Generator[tuple[list[Document], Judged]]:
-        cleaner = Cleaner(self.options)
+        cleaner = Cleaner(self.options, self.evaluations)
         for batch in self._batches():
             yield batch, cleaner.judge(self._limited(batch))
 
@@ -164,7 +170,7 @@ class _Survey:
         """The same by some processes, in the same order."""
         spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of the encoder's threads
         waiting: deque[tuple[list[Document], Future[Judged]]] = deque()
-        pool = ProcessPoolExecutor(workers, spawn, _start, (self.options, os.getpid()))
+        pool = ProcessPoolExecutor(workers, spawn, _start, (self.options, self.evaluations, os.getpid()))
         try:
             for batch in self._batches():
                 waiting.append((batch, pool.submit(_judge, self._limited(batch))))
@@ -299,12 +305,12 @@ def _in_part(keys: NDArray[np.uint64], among: NDArray[np.bool_], part: int, part
 _cleaner: list[Cleaner] = []
 
 
-def _start(options: CleaningOptions, parent: int) -> None:
+def _start(options: CleaningOptions, evaluations: Evaluations | None, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the parent
     if sys.platform == "linux":  # elsewhere a parent that is killed leaves them to wait
         os.environ[PARENT] = str(parent)
         end_with_parent()
-    _cleaner.append(Cleaner(options))
+    _cleaner.append(Cleaner(options, evaluations))
 
 
 def _judge(documents: list[Document]) -> Judged:
