@@ -42,6 +42,10 @@ Width = Annotated[int, Field(ge=1, le=65_536)]
 class Data(Section):
     store: Annotated[str, Resumable]
     """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
+    format: Literal["store", "pregenerated"] = "store"
+    """What `store` is. store: a token store. pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright
+    data pregenerate` or by pytorch-transformers' script. The masks are those in the files; packing and masking.* are
+    not used."""
     validation: Annotated[str | dict[str, str] | None, Resumable] = None
     """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:
     store}, each of which is reported by its name. The first counts as the run's held-out loss."""
@@ -307,9 +311,9 @@ class RunConfig(Section):
         assert self.schedule.steps is not None, "epochs are resolved once the store is known"
         return self.schedule.steps
 
-    def resolved(self, rows: int) -> RunConfig:
-        """With the steps that schedule.epochs make of so many training rows. Raises `ConfigError` if warm-up and decay
-        are longer."""
+    def resolved(self, rows: float) -> RunConfig:
+        """With the steps that schedule.epochs make of so many training rows in each. Raises `ConfigError` if warm-up
+        and decay are longer."""
         schedule = self.schedule
         if schedule.epochs is None:
             return self
@@ -350,8 +354,13 @@ class RunConfig(Section):
 
 
 LATER_SHAPE = {"model.global_attn_every_n_layers": 1, "model.local_attention": 128}
-LATER = {"optimizer.layer_decay": 1.0, "schedule.epochs": None, "schedule.power": None, "model.new_head": False}
-LATER |= LATER_SHAPE
+LATER: dict[str, Any] = {
+    "optimizer.layer_decay": 1.0,
+    "schedule.epochs": None,
+    "schedule.power": None,
+    "data.format": "store",
+}
+LATER |= LATER_SHAPE | {"model.new_head": False}
 """Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
 
 

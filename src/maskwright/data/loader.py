@@ -127,6 +127,13 @@ class Loader:
                 fix="prepare more text, or lower batch.micro_batch_rows, batch.virtual_workers or data.seq_len",
             )
 
+    def masking_rate(self, step: int) -> float:
+        """Share of tokens that are predicted."""
+        return self.config.masking_at(step).rate
+
+    def mean_epoch_rows(self, epochs: float) -> float:
+        return self.rows.plan.rows
+
     def epoch(self, step: int) -> float:
         return step * self.config.rows_per_step / self.rows.plan.rows
 

@@ -82,6 +82,16 @@ def read_tokenizer(location: str) -> tuple[dict[str, Any], Vocabulary]:
     return _read(path, folder, *(number for one in status for number in (one.st_mtime_ns, one.st_size, one.st_ino)))
 
 
+def token_strings(location: str) -> list[str]:
+    """The token of each id, as the tokenizer's files spell it; empty for an id without one."""
+    content, vocabulary = read_tokenizer(location)
+    found = [""] * vocabulary.size
+    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    for token, index in (_pieces(content["model"], location) | added).items():
+        found[index] = token
+    return found
+
+
 @lru_cache(maxsize=2)
 def _read(path: str, folder: str | None, *_changes: int) -> tuple[dict[str, Any], Vocabulary]:
     content = storage.read_json(path)
