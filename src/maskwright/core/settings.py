@@ -200,6 +200,9 @@ def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
         value = getattr(config, name)
         if isinstance(value, BaseModel):
             result |= flat(value, f"{prefix}{name}.")
+        elif isinstance(value, dict):
+            of_models = {key: one.model_dump() if isinstance(one, BaseModel) else one for key, one in value.items()}
+            result[prefix + name] = of_models
         else:
             result[prefix + name] = value
     return result

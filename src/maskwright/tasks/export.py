@@ -250,7 +250,7 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
         )
         lines += _base_weights(one)
     lines += _scores(model) if model.task else _held_out(model)
-    left_out = {"data.store", "model.init_from"}
+    left_out = {"data.store", "data.mixture", "model.init_from"}
     if run["config"].get("model.init_from"):
         left_out |= SHAPE_KEYS
     values = {key: value for key, value in run["config"].items() if value is not None and key not in left_out}
