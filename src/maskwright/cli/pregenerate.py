@@ -16,61 +16,65 @@ def _named(name: str, *more: str, **described: Any) -> Any:
     return typer.Option(f"--{name}", f"--{name.replace('_', '-')}", *more, **described)
 
 
+TrainCorpus = Annotated[
+    str | None, _named("train_corpus", metavar="GLOB", help="Text: a file, a folder, a glob in quotes or a URL.")
+]
+BertModel = Annotated[
+    str,
+    _named("bert_model", metavar="PATH", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."),
+]
+OutputDir = Annotated[
+    str, _named("output_dir", "--output", metavar="DIR", help="Folder to write.", callback=storage.require_local)
+]
+Repair = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Put right the masks in a folder of the original script, instead of text."),
+]
+Epochs = Annotated[
+    int, _named("epochs_to_generate", metavar="N", help="Epochs to write, each a pass over all text with new masks.")
+]
+MaxSeqLen = Annotated[int, _named("max_seq_len", metavar="N", help="Longest example in tokens, special ones included.")]
+ShortSeqProb = Annotated[
+    float, _named("short_seq_prob", metavar="SHARE", help="Share of documents that are cut to a shorter length.")
+]
+MaskedLmProb = Annotated[
+    float, _named("masked_lm_prob", metavar="SHARE", help="Share of an example's tokens to predict.")
+]
+MaxPredictions = Annotated[int, _named("max_predictions_per_seq", metavar="N", help="Most predictions in an example.")]
+WholeWords = Annotated[bool, _named("do_whole_word_mask", help="Mask whole words, as the tokenizer spells them.")]
+NextSentences = Annotated[
+    bool,
+    _named(
+        "do_next_sent_prediction",
+        help="Make pairs of segments, half of them of two documents. Training here predicts only masked tokens.",
+    ),
+]
+Workers = Annotated[int, _named("num_workers", metavar="N", help="Processes; any number writes the same files.", min=1)]
+ReduceMemory = Annotated[bool, _named("reduce_memory", help="Always so: memory is bounded, whatever the text's size.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.")]
+Format = Annotated[
+    Literal["json", "binary"],
+    typer.Option("--format", help="json: the original's files. binary: arrays, an eighth of the size."),
+]
+
+
 @data_app.command("pregenerate")
 def data_pregenerate(
-    bert_model: Annotated[
-        str,
-        _named(
-            "bert_model", metavar="PATH", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."
-        ),
-    ],
-    output_dir: Annotated[
-        str, _named("output_dir", "--output", metavar="DIR", help="Folder to write.", callback=storage.require_local)
-    ],
-    train_corpus: Annotated[
-        str | None, _named("train_corpus", metavar="GLOB", help="Text: a file, a folder, a glob in quotes or a URL.")
-    ] = None,
-    repair: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Put right the masks in a folder of the original script, instead of text."),
-    ] = None,
-    epochs_to_generate: Annotated[
-        int,
-        _named("epochs_to_generate", metavar="N", help="Epochs to write, each a pass over all text with new masks."),
-    ] = 3,
-    max_seq_len: Annotated[
-        int, _named("max_seq_len", metavar="N", help="Longest example in tokens, special ones included.")
-    ] = 128,
-    short_seq_prob: Annotated[
-        float, _named("short_seq_prob", metavar="SHARE", help="Share of documents that are cut to a shorter length.")
-    ] = 0.1,
-    masked_lm_prob: Annotated[
-        float, _named("masked_lm_prob", metavar="SHARE", help="Share of an example's tokens to predict.")
-    ] = 0.15,
-    max_predictions_per_seq: Annotated[
-        int, _named("max_predictions_per_seq", metavar="N", help="Most predictions in an example.")
-    ] = 20,
-    do_whole_word_mask: Annotated[
-        bool, _named("do_whole_word_mask", help="Mask whole words, as the tokenizer spells them.")
-    ] = False,
-    do_next_sent_prediction: Annotated[
-        bool,
-        _named(
-            "do_next_sent_prediction",
-            help="Make pairs of segments, half of them of two documents. Training here predicts only masked tokens.",
-        ),
-    ] = False,
-    num_workers: Annotated[
-        int, _named("num_workers", metavar="N", help="Processes; any number writes the same files.", min=1)
-    ] = 1,
-    reduce_memory: Annotated[
-        bool, _named("reduce_memory", help="Always so: memory is bounded, whatever the text's size.")
-    ] = False,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 0,
-    format_: Annotated[
-        Literal["json", "binary"],
-        typer.Option("--format", help="json: the original's files. binary: arrays, a fourth of the size."),
-    ] = "json",
+    bert_model: BertModel,
+    output_dir: OutputDir,
+    train_corpus: TrainCorpus = None,
+    repair: Repair = None,
+    epochs_to_generate: Epochs = 3,
+    max_seq_len: MaxSeqLen = 128,
+    short_seq_prob: ShortSeqProb = 0.1,
+    masked_lm_prob: MaskedLmProb = 0.15,
+    max_predictions_per_seq: MaxPredictions = 20,
+    do_whole_word_mask: WholeWords = False,
+    do_next_sent_prediction: NextSentences = False,
+    num_workers: Workers = 1,
+    reduce_memory: ReduceMemory = False,
+    seed: Seed = 0,
+    format_: Format = "json",
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",

@@ -320,14 +320,8 @@ class RunConfig(Section):
 
 
 LATER_SHAPE = {"model.global_attn_every_n_layers": 1, "model.local_attention": 128}
-LATER: dict[str, Any] = {
-    "optimizer.layer_decay": 1.0,
-    "schedule.epochs": None,
-    "schedule.power": None,
-    "data.format": "store",
-    "data.mixture_alpha": None,
-}
-LATER |= LATER_SHAPE | {"model.new_head": False}
+LATER: dict[str, Any] = {"optimizer.layer_decay": 1.0, "schedule.epochs": None, "schedule.power": None}
+LATER |= LATER_SHAPE | {"model.new_head": False, "data.format": "store", "data.mixture_alpha": None}
 """Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
 
 

@@ -82,12 +82,17 @@ def read_tokenizer(location: str) -> tuple[dict[str, Any], Vocabulary]:
     return _read(path, folder, *(number for one in status for number in (one.st_mtime_ns, one.st_size, one.st_ino)))
 
 
+def token_ids(location: str) -> dict[str, int]:
+    """Tokens and ids of a tokenizer, added ones included. Raises `TokenizerError`."""
+    content = read_tokenizer(location)[0]
+    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    return _pieces(content["model"], tokenizer_file(location)) | added
+
+
 def token_strings(location: str) -> list[str]:
     """The token of each id, as the tokenizer's files spell it; empty for an id without one."""
-    content, vocabulary = read_tokenizer(location)
-    found = [""] * vocabulary.size
-    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
-    for token, index in (_pieces(content["model"], location) | added).items():
+    found = [""] * read_vocabulary(location).size
+    for token, index in token_ids(location).items():
         found[index] = token
     return found
 

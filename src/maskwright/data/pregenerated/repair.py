@@ -67,7 +67,8 @@ def _repaired(
         )
         number += len(some.lengths)
         made = _masked_anew(some, keys, reader) if whole_words else _put_right(some, unknown, keys, reader)
-        left.count(made, unknown & (originals(made) == made.tokens))
+        unknown[some.places] = False  # the others stay
+        left.count(made, unknown)
         yield len(made.lengths), spelling.lines(made) if written == "json" else made
 
 
