@@ -103,7 +103,7 @@ class Data(Section):
                 raise Refused("mixture_alpha is only for data.mixture", fix="leave it out")
             return self
         if self.store is not None or self.format != "store":
-            raise Refused("mixture takes the place of store and format", fix="leave them out, or leave mixture out")
+            raise Refused("mixture takes the place of store and format", fix="leave them out, as in --set data.store=null")
         require_weights(self.mixture, self.mixture_alpha)
         return self
 

@@ -178,7 +178,7 @@ def _number(value: float) -> str:
 def keys_of(section: type[BaseModel], prefix: str = "") -> dict[str, Key]:
     """Every key below a section by its dotted name, in the order of the source."""
     found: dict[str, Key] = {}
-    for name, field in section.model_fields.items():
+    for name in section.model_fields:
         key = Key(section, name)
         if key.inner is None or key.holds_many:
             found[prefix + name] = key
