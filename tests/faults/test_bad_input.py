@@ -86,7 +86,12 @@ def test_literal_special_tokens_are_reported_and_stay_text(cli: Cli, tokenizer: 
     audited = cli("text", "audit", tmp_path / "a.txt", "--json")
     finding = json.loads(audited.out)["findings"]["documents with literal special tokens"]
     assert (finding["count"], "keeps them as text" in finding["prepare"]) == (40, True)
-    prepared = cli("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer, "--to", tmp_path / "out")
+    command = ("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer, "--to", tmp_path / "out")
+    refused = cli(*command)
+    assert (refused.code, (tmp_path / "out").exists()) == (2, False)
+    assert "none of 40 documents fell into the held-out share of 0.01. Fix: give more documents" in refused.error
+    assert "--valid-fraction such as 0.25" in refused.error and "--valid-fraction 0 to hold none out" in refused.error
+    prepared = cli(*command, "--valid-fraction", "0")
     assert prepared.code == 0
     counts = TokenStore(str(tmp_path / "out")).split("train").counts(400)
     assert counts[[0, 1, 2, 3, 399]].sum() == 0

@@ -3,6 +3,7 @@ import torch
 
 from maskwright.model.torch.attention import (
     PLAIN_UP_TO_TOKENS,
+    BySegment,
     CuSeqlens,
     attention,
     cu_seqlens_of,
@@ -39,14 +40,24 @@ def segments_of(kind: str, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["whole", "segments"])
 @pytest.mark.parametrize(
     ("way", "dtype", "tolerance"),
-    [("fused", torch.float32, 1e-5), ("plain", torch.float32, 1e-5), ("chosen", torch.bfloat16, 0.03)],
+    [
+        ("fused", torch.float32, 1e-5),
+        ("plain", torch.float32, 1e-5),
+        ("chosen", torch.bfloat16, 0.03),
+        ("by segment", torch.float32, 1e-5),
+        ("by segment", torch.bfloat16, 0.03),
+    ],
 )
 def test_attention_and_its_gradients_equal_slow_twin(
-    seed: int, kind: str, way: str, dtype: torch.dtype, tolerance: float
+    seed: int, kind: str, way: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """bf16 has 8 bits: its results are within 0.03 of the exact ones for inputs of unit size."""
     segments = segments_of(kind, seed)
+    if way == "by segment":
+        monkeypatch.setattr("maskwright.model.torch.attention.BY_SEGMENT_ABOVE_TOKENS", T - 1)
+        monkeypatch.setattr("maskwright.model.torch.attention.SMALLEST_MEAN_SEGMENT", 4)
     mask = visible(segments, dtype)
+    assert isinstance(mask, BySegment) == (kind == "segments" and way == "by segment")
     assert (mask is None) == (kind == "whole")
     inputs = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(seed + i)).to(dtype) for i in range(3)]
     weights = torch.linspace(0, 20, M * H * T * h).view(M, H, T, h).cos()
@@ -64,6 +75,12 @@ def test_attention_and_its_gradients_equal_slow_twin(
     for found, expected in zip(*results, strict=True):
         assert torch.isfinite(found).all()
         assert (found - expected).abs().max() < tolerance * max(1.0, float(expected.abs().max()))
+
+
+def test_rows_of_very_short_segments_keep_their_mask() -> None:
+    segments = torch.arange(700, dtype=torch.int32)[None] // 2
+    assert isinstance(visible(segments, torch.float32), torch.Tensor)
+    assert visible(segments // 50, torch.float32) == BySegment(((100,) * 7,))
 
 
 def test_dropout_of_attention_keeps_the_mean_and_depends_on_the_seed() -> None:

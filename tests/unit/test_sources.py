@@ -14,7 +14,8 @@ import pytest
 from maskwright.core import storage
 from maskwright.core.errors import InputError, SourceError
 from maskwright.text.document import Fault
-from maskwright.text.sources import Layout, Sources
+from maskwright.text.layout import Layout
+from maskwright.text.sources import Sources
 
 TEXT = "One two.\nThree.\n\nFour é.\n\n\n  Five  \nSix\n"
 
@@ -72,6 +73,34 @@ def test_auto_layout_looks_and_says(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("a\n\nb\n")
     assert Sources([str(tmp_path)]).layout == "file"
+
+
+SENTENCES = "\n\n".join(f"Story {number} begins.\nIt goes on.\n“It ends!”" for number in range(21)) + "\n"
+WRAPPED = "\n\n".join(["This line goes on into\nthe next one, and ends. That\none does not.", "A title"] * 20)
+PARAGRAPHS = "\n\n".join(["One paragraph is a line. It has sentences."] * 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "said"),
+    [
+        (
+            SENTENCES,
+            "sentences",
+            "42 documents in the 2 files looked at; 2 with --layout file, 126 with --layout lines",
+        ),
+        (SENTENCES.replace("\n", "\r\n"), "sentences", "42 documents"),
+        (WRAPPED, "file", "2 documents in the 2 files looked at; 80 with --layout sentences"),
+        (PARAGRAPHS, "file", "40 with --layout sentences"),
+    ],
+)
+def test_small_files_of_sentences_are_told_from_prose(text: str, layout: str, said: str, tmp_path: Path) -> None:
+    """Two files of 21 documents were taken for two documents, none of which was held out."""
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(text)
+    sources = Sources([str(tmp_path)])
+    assert sources.layout == layout
+    assert said in str(sources.guess)
+    assert len(list(sources)) == sources.guess.documents[sources.layout]  # type: ignore[union-attr]
 
 
 def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> None:

@@ -198,8 +198,7 @@ def data_convert(
         float,
         typer.Option(
             metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their ids; where fairseq has valid files, those are held "
-            "out instead.",
+            help="Share of documents to hold out, by a hash of their ids. Files that fairseq held out take its place.",
         ),
     ] = 0.01,
     shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,

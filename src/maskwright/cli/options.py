@@ -131,7 +131,7 @@ def print_result(report: str, value: Any, as_json: bool) -> None:
 
 
 def open_sources(files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error") -> Any:
-    from maskwright.text.sources import LAYOUTS, Sources
+    from maskwright.text.sources import Sources
 
     met = itertools.count(1)
 
@@ -142,6 +142,6 @@ def open_sources(files: list[str], layout: Any, text_column: str, on_bad_input: 
     sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault)
     if sources.ignored_files:
         say(f"leaving out {len(sources.ignored_files)} files of other kinds, such as {sources.ignored_files[0]}")
-    if sources.layout_was_guessed and sources.has_plain_text:
-        say(f"layout: {sources.layout} ({LAYOUTS[sources.layout]}); --layout says otherwise")
+    if sources.guess is not None:
+        say(str(sources.guess))
     return sources

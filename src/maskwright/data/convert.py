@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say, warn
+from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
@@ -263,10 +263,9 @@ class Conversion:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")
         if self.options.valid_fraction and not self.writer.totals()["valid"]["documents"]:
-            warn(
-                f"none of {counts.kept:,} documents fell into the held-out split; without one no run on this store can "
-                "be evaluated. Convert into another folder, with another --valid-fraction"
-            )
+            what = f"none of {counts.kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
+            fix = f"take a --valid-fraction such as {min(0.5, 10 / counts.kept):.2g}, or 0 to hold none out"
+            raise InputError(what, where=self.source.files[0], fix=fix)
         for number, what in (
             (counts.empty, "empty documents were left out"),
             (counts.special_tokens, "special tokens were left out"),

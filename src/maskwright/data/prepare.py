@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from maskwright.core import storage
-from maskwright.core.console import progress, warn
+from maskwright.core.console import progress
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
@@ -198,10 +198,7 @@ class _Preparation:
                 fix="check the files, --layout and the length limits",
             )
         if (self.options.valid_fraction or self.held_out) and not self.writer.totals()["valid"]["documents"]:
-            warn(
-                f"none of {self.counts.kept:,} documents fell into the held-out split; without one no run on this "
-                "store can be evaluated. Prepare into another folder, with another --valid-fraction or --layout"
-            )
+            raise self._nothing_held_out()
         options = {
             **asdict(self.options),
             "layout": self.sources.layout,
@@ -210,6 +207,18 @@ class _Preparation:
             **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
         }
         self.writer.finish(asdict(self.counts), options, self.origin, {"tokenizers", self.encoder.name})
+
+    def _nothing_held_out(self) -> InputError:
+        kept, guess = self.counts.kept, self.sources.guess
+        if self.held_out:
+            what = f"none of its documents is held out: all {self.counts.duplicates:,} are repeats"
+            return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
+        fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
+        fix += f"{min(0.5, 10 / kept):.2g}, "
+        more = {name: count for name, count in guess.documents.items() if count > kept} if guess else {}
+        fix += "".join(f"or --layout {name} (about {count:,} documents), " for name, count in more.items())
+        what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
+        return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")
 
 
 def _numbered(sources: Sources, held_out: Sources | None) -> dict[str, int]:

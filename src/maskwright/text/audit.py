@@ -11,7 +11,8 @@ from maskwright.core.console import human_bytes, human_count, progress
 from maskwright.core.secrets import redact
 from maskwright.text.dedup import Duplicates, text_key
 from maskwright.text.document import Document, Fault
-from maskwright.text.sources import LAYOUTS, Layout, Sources
+from maskwright.text.layout import LAYOUTS, Layout
+from maskwright.text.sources import Sources
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>|<bos>|<eos>|\[(?:CLS|SEP|PAD|UNK|MASK)\]")
@@ -125,7 +126,7 @@ def report(result: Audit) -> str:
         f"{human_bytes(result.bytes)} of text, {human_count(result.characters)} characters"
     ]
     if result.documents < 300:  # one corpus in twenty then has none in prepare's 1 %: 0.99^300 is 0.05
-        lines.append("warning: so few documents may leave none held out; --layout lines or sentences may find more")
+        lines.append("warning: so few documents may leave none held out, and `data prepare` then stops")
     if result.documents:
         lines.append(
             f"document length: {result.shortest_document_characters:,} to {result.longest_document_characters:,} "

@@ -20,18 +20,12 @@ from maskwright.core.errors import SourceError
 from maskwright.core.secrets import redact
 from maskwright.text.compression import COMPRESSIONS, file_size, guarded, open_text
 from maskwright.text.document import Document, Fault
+from maskwright.text.layout import PEEK_BYTES, PEEK_FILES, Guess, Layout, guess_layout
 
-Layout = Literal["auto", "file", "sentences", "lines"]
 OnBadInput = Literal["error", "replace", "skip"]
 
-LAYOUTS = {
-    "file": "each file is a document",
-    "sentences": "a sentence a line, blank lines between documents",
-    "lines": "a document a line",
-}
 TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv")
-PEEK_BYTES = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -74,8 +68,8 @@ class Sources:
             raise SourceError("holds no file that can be read", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
         self.sizes = [file_size(name) for name in self.files]
-        self.layout: Layout = self._guess_layout() if layout == "auto" else layout
-        self.layout_was_guessed = layout == "auto"
+        self.guess: Guess | None = self._look() if layout == "auto" else None
+        self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = 0
 
     def _watch(self, position: Callable[[], int]) -> None:
@@ -89,20 +83,13 @@ class Sources:
     def only_plain_text(self) -> bool:
         return all(file_kind(name) in TEXT_ENDINGS for name in self.files)
 
-    def _guess_layout(self) -> Layout:
-        """Several small files: a document each. Otherwise blank lines, if there are any, part documents of
-        sentences."""
-        texts = [name for name in self.files if file_kind(name) in TEXT_ENDINGS][:20]
-        if not texts:
-            return "file"
+    def _look(self) -> Guess | None:
+        """None where there is no plain text to look at."""
         beginnings = []
-        for name in texts:
+        for name in [name for name in self.files if file_kind(name) in TEXT_ENDINGS][:PEEK_FILES]:
             with open_text(name) as stream:
                 beginnings.append(b"".join(guarded(name, iter(lambda: stream.read(PEEK_BYTES), b""), blocks=1)))
-        if len(texts) > 1 and all(len(content) < PEEK_BYTES for content in beginnings):
-            return "file"
-        blank = any(b"\n\n" in content.replace(b"\r", b"") for content in beginnings)
-        return "sentences" if blank else "lines"
+        return guess_layout(beginnings) if beginnings else None
 
     def __iter__(self) -> Iterator[Document]:
         done = 0

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import Banded, CuSeqlens, attention, visible, visible_nearby
+from maskwright.model.torch.attention import Banded, BySegment, CuSeqlens, attention, visible, visible_nearby
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import look_up, unset_table
 from maskwright.model.torch.heads import Head
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each [M, 1, T, h / 2]."""
-View = tuple[Rotation, Tensor | Banded | CuSeqlens | None]
+View = tuple[Rotation, Tensor | Banded | BySegment | CuSeqlens | None]
 """Rotary positions, and who may see whom."""
 
 
