@@ -14,7 +14,7 @@ from maskwright.data.batch import Batch
 from maskwright.data.masking import Masker, mask_rows, slots_per_row
 from maskwright.data.order import order
 from maskwright.data.packing import Packing, Plan, plan
-from maskwright.data.store import Split, SplitName, TokenStore
+from maskwright.data.store import OpenedStore, Split, SplitName
 
 Int64 = NDArray[np.int64]
 ORDER_BLOCK = 8192
@@ -56,7 +56,6 @@ class Rows:
         room[begins + counts - 1] += T - used  # so that pieces fill all rows; blanked below
         starts = np.cumsum(room) - room
         ids = self.split.gather(layout.start[piece], length, bos, room - bos - length)
-        self._require_ids(ids)
         ids[starts[bos > 0]] = self.bos
         ids[(starts + size - 1)[eos > 0]] = self.eos
 
@@ -71,6 +70,7 @@ class Rows:
         for row in np.flatnonzero(used < T).tolist():
             rest = slice(row * T + int(used[row]), (row + 1) * T)
             ids[rest], positions[rest], segments[rest] = self.pad, 0, 0
+        self._require_ids(ids)
         return ids.reshape(M, T), positions.reshape(M, T), segments.reshape(M, T)
 
     def work(self, rows: Int64) -> tuple[int, float]:
@@ -112,7 +112,7 @@ class Rows:
 class Loader:
     """Training batches of a run. `batches(step)` is pure: any step at any time, in any process."""
 
-    def __init__(self, config: RunConfig, store: TokenStore) -> None:
+    def __init__(self, config: RunConfig, store: OpenedStore) -> None:
         """Raises `StoreError` when the store cannot fill one global batch."""
         self.config = config
         self.rows = open_rows(store, "train", config.data.seq_len, config.data.packing)
@@ -173,13 +173,13 @@ class Loader:
         return _masked(self.rows, self.masker, masking, rows, epochs, seed=seed, slots=self.slots)
 
 
-def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
+def open_rows(store: OpenedStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
     split = store.split(side)
     if not split.documents:
         fix = "prepare again with another --valid-fraction"
         raise StoreError(f"has no {side} documents", where=store.location, fix=fix)
     words = store.vocabulary
-    layout = plan(split.document_ends, split.sentence_ends, seq_len, packing)
+    layout = plan(split.document_ends, split.sentence_ends, seq_len, packing, split.gapped_starts)
     return Rows(split, layout, words.bos, words.pad, words.eos, words.size, store.location)
 
 
@@ -190,7 +190,7 @@ def validation_rows(rows: Rows, max_rows: int) -> Int64:
 
 
 def validation_batches(
-    store: TokenStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
+    store: OpenedStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
 ) -> list[Batch]:
     """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, the last batch filled with padding."""
     rows = open_rows(store, "valid", seq_len, packing)

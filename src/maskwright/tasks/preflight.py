@@ -16,7 +16,7 @@ from maskwright.core.hub import is_hub
 from maskwright.core.settings import flat
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.store import TokenStore
+from maskwright.data.opening import Store, open_held_out, open_store
 from maskwright.engines.base import TrainState
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
@@ -47,11 +47,11 @@ class Pretraining:
 
     config: RunConfig
     model: ModelConfig
-    store: TokenStore
+    store: Store
     loader: Loader
     lineage: Lineage | None = None
     """The checkpoint of another run that this one began from."""
-    validation: Mapping[str, TokenStore] = field(default_factory=dict)
+    validation: Mapping[str, Store] = field(default_factory=dict)
     """The stores of data.validation by name; none where the run is judged by what its own store holds out."""
     base: str | None = None
     """`model.init_from`, with the commit that a model of the Hub had when the run began."""
@@ -167,7 +167,7 @@ def prepare_run(
     `before`: the record of a run that is continued; what it once began from is then no longer needed. `parent`: of a
     new run that begins from another's checkpoint.
     """
-    store = TokenStore(config.data.store)
+    store = open_store(config.data)
     vocabulary = store.vocabulary
     init_from, base = config.model.init_from, None
     if init_from is not None and parent is None and "lineage" not in (before or {}):
@@ -183,8 +183,8 @@ def prepare_run(
     return Pretraining(config, model, store, loader, lineage, held_out, base)
 
 
-def _validation_stores(config: RunConfig, store: TokenStore) -> dict[str, TokenStore]:
-    found = {name: TokenStore(location) for name, location in config.data.held_out.items()}
+def _validation_stores(config: RunConfig, store: Store) -> dict[str, Store]:
+    found = open_held_out(config.data)
     for held_out in found.values():
         held_out.require_tokenizer(store.vocabulary, store.location)
         if not held_out.split("valid").documents:
@@ -194,7 +194,7 @@ def _validation_stores(config: RunConfig, store: TokenStore) -> dict[str, TokenS
 
 
 def _model(
-    config: RunConfig, store: TokenStore, before: dict[str, Any] | None, parent: Parent | None, base: str
+    config: RunConfig, store: Store, before: dict[str, Any] | None, parent: Parent | None, base: str
 ) -> tuple[ModelConfig, Lineage | None]:
     init_from, words = config.model.init_from, store.vocabulary
     if before is not None and ("lineage" in before or init_from == before["config"].get("model.init_from") is not None):
@@ -239,7 +239,7 @@ def starting_weights(config: RunConfig, model: ModelConfig, base: str) -> Parame
     return initial_parameters(model, config.seed) | read_encoder(folder, model)
 
 
-def _continued(config: RunConfig, store: TokenStore, base: str) -> ModelConfig:
+def _continued(config: RunConfig, store: Store, base: str) -> ModelConfig:
     folder, model = local(base), continued_model(config, base)
     folder = RunDirectory(folder).path("tokenizer") if lineages.is_run(folder) else folder
     if os.path.exists(os.path.join(folder, "tokenizer.json")):

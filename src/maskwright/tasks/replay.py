@@ -10,7 +10,7 @@ from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
+from maskwright.data.opening import Store
 from maskwright.engines.base import Engine, TrainState
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.preflight import prepare_run
@@ -142,7 +142,7 @@ def _step(engine: Engine, config: RunConfig, loader: Loader, step: int, data_ste
     return float(stats.loss_sum) / max(float(stats.weight), 1.0), float(stats.grad_norm)
 
 
-def _rows(engine: Engine, loader: Loader, store: TokenStore, step: int, data_step: int) -> list[RowLoss]:
+def _rows(engine: Engine, loader: Loader, store: Store, step: int, data_step: int) -> list[RowLoss]:
     """Rows that cannot be computed come first, then the others by falling loss."""
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
     batches, found = loader.batches(step, data_step), []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 
-def text_key(utf8: bytes) -> bytes:
+def text_key(utf8: bytes | memoryview) -> bytes:
     """16 bytes that stand for the text (BLAKE2b): two texts with one key would be chance of 2^-128."""
     return hashlib.blake2b(utf8, digest_size=16).digest()
 

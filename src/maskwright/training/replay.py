@@ -15,7 +15,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
-from maskwright.data.store import TokenStore
+from maskwright.data.opening import Store
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.training.tensor_file import write_tensors
 
@@ -38,7 +38,7 @@ class RowOrigin:
     documents: list[Origin]
 
 
-def origins(loader: Loader, store: TokenStore, data_step: int) -> list[RowOrigin]:
+def origins(loader: Loader, store: Store, data_step: int) -> list[RowOrigin]:
     """The origins of all rows of the batch at `data_step`, by virtual worker."""
     result = []
     for virtual_worker in range(loader.config.batch.virtual_workers):
@@ -50,7 +50,7 @@ def origins(loader: Loader, store: TokenStore, data_step: int) -> list[RowOrigin
 
 
 def write_bundle(
-    directory: RunDirectory, loader: Loader, store: TokenStore, *, step: int, data_step: int, details: dict[str, Any]
+    directory: RunDirectory, loader: Loader, store: Store, *, step: int, data_step: int, details: dict[str, Any]
 ) -> str:
     """Writes what `maskwright replay` and a person need. Returns its folder."""
     rows = [asdict(row) for row in origins(loader, store, data_step)]

@@ -29,9 +29,10 @@ def arrow_files(folder: str) -> list[str]:
     return sorted(path for path in storage.expand([folder]) if path.endswith(".arrow"))
 
 
-def record_batches(path: str, column: str | None) -> Iterator[tuple[Ids, Int64]]:
-    """(ids, tokens of each document) of each record batch; ids are not copied where they are not compressed. Raises
-    `StoreError` for a cut file, nulls, and a column that is absent or holds no ids."""
+def record_batches(path: str, column: str | None) -> Iterator[tuple[Ids, Int64, int]]:
+    """(ids, tokens of each document, place of the ids in the file) of each record batch. Ids are not copied where they
+    are not compressed; the place of others is negative or beyond the file. Raises `StoreError` for a cut file, nulls,
+    and a column that is absent or holds no ids."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import ipc
@@ -40,17 +41,20 @@ def record_batches(path: str, column: str | None) -> Iterator[tuple[Ids, Int64]]
         with arrow.memory_map(path) as source:
             is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
             source.seek(0)
+            begin = source.read_buffer().address
+            source.seek(0)
             reader = (ipc.open_file if is_file else ipc.open_stream)(source)
             place = _column(reader.schema, column, path)
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
             for number, batch in enumerate(batches):
-                yield _ids(batch.column(place), f"{path}, record batch {number}")
+                ids, sizes = _ids(batch.column(place), f"{path}, record batch {number}")
+                yield ids, sizes, ids.__array_interface__["data"][0] - begin
     except (arrow.ArrowException, OSError) as error:
         what = f"is no whole Arrow IPC file or stream: {_short(error)}"
         raise StoreError(what, where=path, fix=COPY_AGAIN) from None
 
 
-def parquet_batches(path: str, column: str | None) -> Iterator[tuple[Ids, Int64]]:
+def parquet_batches(path: str, column: str | None) -> Iterator[tuple[Ids, Int64, int]]:
     """The same for Parquet, whose column must be of lists."""
     require("pyarrow", path)
     import pyarrow as arrow
@@ -63,7 +67,7 @@ def parquet_batches(path: str, column: str | None) -> Iterator[tuple[Ids, Int64]
                 fix = "a column of lists is needed, a document a row"
                 raise StoreError(f"{name} is a column of single ids", where=path, fix=fix)
             for number, batch in enumerate(file.iter_batches(columns=[name])):
-                yield _ids(batch.column(0), f"{path}, batch {number}")
+                yield *_ids(batch.column(0), f"{path}, batch {number}"), -1
     except (arrow.ArrowException, OSError) as error:
         raise StoreError(f"is no whole Parquet file: {_short(error)}", where=path, fix=COPY_AGAIN) from None
 
@@ -112,25 +116,42 @@ def _ids(column: Any, where: str) -> tuple[Ids, Int64]:
     return values.to_numpy(), np.diff(offsets)
 
 
+def grouped(batches: Iterator[tuple[Ids, Int64, int]], file: int) -> Iterator[tuple[Block, Int64]]:
+    """Blocks of many batches, and the place of each document in its file, in bytes."""
+    ids: list[Ids] = []
+    sizes: list[Int64] = []
+    places: list[int] = []
+    first = tokens = 0
+
+    def block() -> tuple[Block, Int64]:
+        together, counts = np.concatenate(sizes), np.array([len(one) for one in sizes])
+        ends = np.cumsum(together)
+        batch_of = np.repeat(np.arange(len(counts)), counts)
+        begins = np.cumsum([len(one) for one in ids]) - [len(one) for one in ids]
+        width = np.array([one.itemsize for one in ids])
+        place = np.array(places)[batch_of] + (ends - together - begins[batch_of]) * width[batch_of]
+        return Block(np.concatenate(ids), together, file, first), place
+
+    for values, counts, place in batches:
+        ids.append(values)
+        sizes.append(counts)
+        places.append(place)
+        tokens += len(values)
+        if tokens >= BLOCK_TOKENS:
+            yield block()
+            first, tokens = first + sum(map(len, sizes)), 0
+            ids, sizes, places = [], [], []
+    if sizes:
+        yield block()
+
+
 def open_columns(name: str, files: list[str], column: str | None) -> Foreign:
     """`name`: arrow, datasets or parquet."""
     read = parquet_batches if name == "parquet" else record_batches
 
     def blocks() -> Iterator[Block]:
         for number, path in enumerate(files):
-            ids: list[Ids] = []
-            sizes: list[Int64] = []
-            first = tokens = 0
-            for values, counts in read(path, column):
-                ids.append(values)
-                sizes.append(counts)
-                tokens += len(values)
-                if tokens >= BLOCK_TOKENS:
-                    yield Block(np.concatenate(ids), np.concatenate(sizes), number, first)
-                    first, tokens = first + sum(map(len, sizes)), 0
-                    ids, sizes = [], []
-            if sizes:
-                yield Block(np.concatenate(ids), np.concatenate(sizes), number, first)
+            yield from (block for block, _ in grouped(read(path, column), number))
 
     return Foreign(name, files, blocks)
 
@@ -147,15 +168,16 @@ def dataset_files(folder: str) -> list[str]:
         raise InputError("has no state.json", where=folder, fix="give a folder that `save_to_disk` wrote")
     state = storage.read_json(path)
     names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
-    if not names or not all(isinstance(name, str) and name == os.path.basename(name) for name in names):
+    own = [name for name in names if isinstance(name, str) and name == os.path.basename(name)]
+    if not names or len(own) < len(names):
         raise StoreError("names no shards of this folder", where=path, fix="save the data set again")
     if state.get("_indices_data_files"):
         fix = "save `dataset.flatten_indices()`"
         raise InputError("has a selection or another order of its rows beside them", where=path, fix=fix)
-    for name in names:
+    for name in own:
         if not os.path.isfile(os.path.join(folder, name)):
             raise StoreError("is missing", where=os.path.join(folder, name), fix=COPY_AGAIN)
-    return [os.path.join(folder, name) for name in names]
+    return [os.path.join(folder, name) for name in own]
 
 
 def require_counts(folder: str, found: dict[str, tuple[int, int]]) -> None:
