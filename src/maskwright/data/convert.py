@@ -20,7 +20,7 @@ from maskwright.data.encode import Encoded
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.writer import StoreWriter
-from maskwright.text.dedup import is_held_out, text_key
+from maskwright.text.dedup import all_held_out
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 SpecialTokens = Literal["refuse", "strip", "remove"]
@@ -105,10 +105,7 @@ class Cleaner:
 
     @cached_property
     def special(self) -> NDArray[np.bool_]:
-        """[vocabulary]: the ids that no text is made of."""
-        table = np.zeros(self.vocabulary.size, bool)
-        table[sorted(self.vocabulary.special - {self.vocabulary.unk})] = True
-        return table
+        return store.special_table(self.vocabulary)
 
     def own_ids(self, block: Block) -> Ids:
         """The tokenizer's ids in the store's type. Raises `StoreError` for one beyond the vocabulary."""
@@ -193,7 +190,7 @@ def held_out(ids: Ids, starts: Int64, ends: Int64, fraction: float) -> NDArray[n
         return np.full(len(starts), fraction == 1.0)
     view = memoryview(np.ascontiguousarray(ids).view(np.uint8))  # type: ignore[arg-type]
     places = zip((starts * ids.itemsize).tolist(), (ends * ids.itemsize).tolist(), strict=True)
-    return np.array([is_held_out(text_key(view[a:b]), fraction) for a, b in places], bool)
+    return np.array(all_held_out((view[a:b] for a, b in places), fraction), bool)
 
 
 class Conversion:

@@ -16,7 +16,7 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.console import progress
-from maskwright.core.errors import InputError, StoreError
+from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import encode_documents
@@ -96,6 +96,7 @@ class _Preparation:
         self.file_number = _numbered(sources, held_out)
         self.tokenizer_location = tokenizer
         vocabulary = read_vocabulary(tokenizer)
+        self.special = store.special_table(vocabulary)
         self.byte_length = np.array(vocabulary.byte_length, np.int32)
         self.wanted: EncoderName = encoder
         self.encoder, self.referee = open_encoder(tokenizer, encoder)
@@ -187,6 +188,9 @@ class _Preparation:
             if documents:
                 origins = [(self.file_number[document.source], document.line) for document in documents]
                 encoded = encode_documents(self.encoder, documents, self.byte_length)
+                if self.special[encoded.ids].any():
+                    fix = "mark its special tokens as special"
+                    raise TokenizerError("turned text into special ids", where=self.tokenizer_location, fix=fix)
                 self.writer.add(split, encoded, np.array(origins, np.uint64))
 
     def _finish(self) -> None:

@@ -38,6 +38,14 @@ def token_dtype(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 65_536 else "uint32"
 
 
+def special_table(vocabulary: Vocabulary) -> NDArray[np.bool_]:
+    """[vocabulary]: the ids that no document has. `<unk>` may be right: a vocabulary without all bytes has it for the
+    bytes that it lacks."""
+    table = np.zeros(vocabulary.size, bool)
+    table[sorted(vocabulary.special - {vocabulary.unk})] = True
+    return table
+
+
 def shard_names(split: str, number: int, dtype: str, sentences: bool) -> dict[str, str]:
     """File names of a shard by role, in the order of the manifest."""
     stem = f"{split}-{number:05d}"

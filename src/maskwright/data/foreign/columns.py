@@ -13,15 +13,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.core.extras import require
 from maskwright.data.foreign.blocks import BLOCK_TOKENS, COPY_AGAIN, Block, Foreign, Ids, Int64
+from maskwright.data.foreign.ipc import plain_places
 
 COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 """Where ids are looked for when no column is named, in this order."""
 FILE_MAGIC = b"ARROW1"
+NO_NULLS = "write the data without nulls"
 
 
 def arrow_files(folder: str) -> list[str]:
@@ -29,33 +32,80 @@ def arrow_files(folder: str) -> list[str]:
     return sorted(path for path in storage.expand([folder]) if path.endswith(".arrow"))
 
 
-def record_batches(path: str, column: str | None) -> Iterator[tuple[Ids, Int64, int]]:
-    """(ids, tokens of each document, place of the ids in the file) of each record batch. Ids are not copied where they
-    are not compressed; the place of others is negative or beyond the file. Raises `StoreError` for a cut file, nulls,
-    and a column that is absent or holds no ids."""
+Part = tuple[Ids, Int64, Int64]
+"""Ids of some documents, the tokens of each, and where each begins in the file, in bytes."""
+
+
+def record_batches(path: str, column: str | None) -> Iterator[Part]:
+    """The documents of an Arrow IPC file or stream. Their places are those of the ids where these are not compressed,
+    and outside the file where they are. Raises `StoreError` for a cut file, nulls, and a column that is absent or holds
+    no ids."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import ipc
 
     try:
         with arrow.memory_map(path) as source:
-            is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
-            source.seek(0)
             begin = source.read_buffer().address
+            source.seek(0)
+            is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
             source.seek(0)
             reader = (ipc.open_file if is_file else ipc.open_stream)(source)
             place = _column(reader.schema, column, path)
-            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-            for number, batch in enumerate(batches):
-                ids, sizes = _ids(batch.column(place), f"{path}, record batch {number}")
-                yield ids, sizes, ids.__array_interface__["data"][0] - begin
+            kind = reader.schema.field(place).type
+            if len(reader.schema) == 1 and not _is_list(kind):
+                data = np.asarray(np.memmap(path, np.uint8, "r"))
+                if (found := plain_places(data, is_file)) is not None:
+                    yield from _spans(data, *found, f"<{kind.to_pandas_dtype()(0).dtype.str[1:]}")
+                    return
+            whole = reader.read_all().column(place)  # which copies nothing that is not compressed
+            if whole.null_count:
+                raise StoreError(f"holds {whole.null_count:,} nulls", where=path, fix=NO_NULLS)
+            if not _is_list(whole.type):
+                yield from _batch_each(whole.chunks, begin)
+                return
+            for number, chunk in enumerate(whole.chunks):
+                ids, sizes = _lists(chunk, f"{path}, record batch {number}")
+                before = (np.cumsum(sizes) - sizes) * ids.itemsize
+                yield ids, sizes, ids.__array_interface__["data"][0] - begin + before
     except (arrow.ArrowException, OSError) as error:
         what = f"is no whole Arrow IPC file or stream: {_short(error)}"
         raise StoreError(what, where=path, fix=COPY_AGAIN) from None
 
 
-def parquet_batches(path: str, column: str | None) -> Iterator[tuple[Ids, Int64, int]]:
-    """The same for Parquet, whose column must be of lists."""
+def _spans(data: NDArray[np.uint8], places: Int64, sizes: Int64, kind: str) -> Iterator[Part]:
+    width = np.dtype(kind).itemsize
+    values = data[: len(data) // width * width].view(kind)
+    done, first = np.cumsum(sizes), 0
+    while first < len(sizes):
+        before = int(done[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(done, before + BLOCK_TOKENS, side="right")))
+        starts, some = places[first:last] // width, sizes[first:last]
+        ends = (starts + some).tolist()
+        ids = np.concatenate([values[begin:end] for begin, end in zip(starts.tolist(), ends, strict=True)])
+        yield ids, some, places[first:last]
+        first = last
+
+
+def _batch_each(chunks: list[Any], begin: int) -> Iterator[Part]:
+    """Of a plain column, whose documents are its record batches."""
+    import pyarrow as arrow
+
+    sizes = np.fromiter(map(len, chunks), np.int64, len(chunks))
+    width = chunks[0].type.bit_width // 8 if chunks else 1
+    buffers = [(chunk.buffers()[1], chunk.offset) for chunk in chunks]
+    places = np.array([buffer.address + offset * width if buffer else begin for buffer, offset in buffers], np.int64)
+    done, first = np.cumsum(sizes), 0
+    while first < len(chunks):
+        before = int(done[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(done, before + BLOCK_TOKENS, side="right")))
+        ids = arrow.concat_arrays(chunks[first:last]).to_numpy()
+        yield ids, sizes[first:last], places[first:last] - begin
+        first = last
+
+
+def parquet_batches(path: str, column: str | None) -> Iterator[Part]:
+    """The same for Parquet, whose column must be of lists; places there say nothing."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import parquet
@@ -67,7 +117,8 @@ def parquet_batches(path: str, column: str | None) -> Iterator[tuple[Ids, Int64,
                 fix = "a column of lists is needed, a document a row"
                 raise StoreError(f"{name} is a column of single ids", where=path, fix=fix)
             for number, batch in enumerate(file.iter_batches(columns=[name])):
-                yield *_ids(batch.column(0), f"{path}, batch {number}"), -1
+                ids, sizes = _lists(batch.column(0), f"{path}, batch {number}")
+                yield ids, sizes, np.full(len(sizes), -1, np.int64)
     except (arrow.ArrowException, OSError) as error:
         raise StoreError(f"is no whole Parquet file: {_short(error)}", where=path, fix=COPY_AGAIN) from None
 
@@ -98,50 +149,40 @@ def _column(schema: Any, wanted: str | None, path: str) -> int:
     return int(schema.get_field_index(name))
 
 
-def _ids(column: Any, where: str) -> tuple[Ids, Int64]:
+def _lists(column: Any, where: str) -> tuple[Ids, Int64]:
+    """(ids, tokens of each document) of a column of lists."""
     import pyarrow as arrow
 
-    if column.null_count:
-        raise StoreError(f"holds {column.null_count:,} nulls", where=where, fix="write the data without nulls")
-    kind = column.type
-    if not _is_list(kind):
-        return column.to_numpy(), np.array([len(column)], np.int64)
-    if arrow.types.is_fixed_size_list(kind):
-        values, offsets = column.flatten(), np.arange(len(column) + 1, dtype=np.int64) * kind.list_size
+    if arrow.types.is_fixed_size_list(column.type):
+        values, offsets = column.flatten(), np.arange(len(column) + 1, dtype=np.int64) * column.type.list_size
     else:
         values, offsets = column.values, column.offsets.to_numpy().astype(np.int64)
         values = values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])) if len(offsets) else values
-    if values.null_count:
-        raise StoreError(f"holds {values.null_count:,} nulls", where=where, fix="write the data without nulls")
+    nulls = column.null_count + values.null_count
+    if nulls:
+        raise StoreError(f"holds {nulls:,} nulls", where=where, fix=NO_NULLS)
     return values.to_numpy(), np.diff(offsets)
 
 
-def grouped(batches: Iterator[tuple[Ids, Int64, int]], file: int) -> Iterator[tuple[Block, Int64]]:
-    """Blocks of many batches, and the place of each document in its file, in bytes."""
-    ids: list[Ids] = []
-    sizes: list[Int64] = []
-    places: list[int] = []
+def grouped(parts: Iterator[Part], file: int) -> Iterator[tuple[Block, Int64]]:
+    """Blocks of many parts, and the place of each document in its file, in bytes."""
+    waiting: list[Part] = []
     first = tokens = 0
 
     def block() -> tuple[Block, Int64]:
-        together, counts = np.concatenate(sizes), np.array([len(one) for one in sizes])
-        ends = np.cumsum(together)
-        batch_of = np.repeat(np.arange(len(counts)), counts)
-        begins = np.cumsum([len(one) for one in ids]) - [len(one) for one in ids]
-        width = np.array([one.itemsize for one in ids])
-        place = np.array(places)[batch_of] + (ends - together - begins[batch_of]) * width[batch_of]
-        return Block(np.concatenate(ids), together, file, first), place
+        ids, sizes, places = (
+            np.concatenate(arrays) if len(waiting) > 1 else arrays[0] for arrays in zip(*waiting, strict=True)
+        )
+        return Block(ids, sizes, file, first), places
 
-    for values, counts, place in batches:
-        ids.append(values)
-        sizes.append(counts)
-        places.append(place)
-        tokens += len(values)
-        if tokens >= BLOCK_TOKENS:
+    for part in parts:
+        if waiting and tokens + len(part[0]) > BLOCK_TOKENS:
             yield block()
-            first, tokens = first + sum(map(len, sizes)), 0
-            ids, sizes, places = [], [], []
-    if sizes:
+            first, tokens = first + sum(len(sizes) for _, sizes, _ in waiting), 0
+            waiting = []
+        waiting.append(part)
+        tokens += len(part[0])
+    if waiting:
         yield block()
 
 
