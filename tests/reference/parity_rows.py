@@ -91,6 +91,15 @@ ROWS: dict[str, dict[str, Any]] = {
 
 NOT_COMPARED = {
     "data.store": "where the rows come from, before any engine",
+    "data.mixture": "where the rows come from, before any engine",
+    "data.mixture_alpha": "where the rows come from, before any engine",
+    "data.format": "where the rows come from, before any engine",
+    "data.arrow.tokenizer": "where the rows come from, before any engine",
+    "data.arrow.column": "where the rows come from, before any engine",
+    "data.arrow.token_offset": "where the rows come from, before any engine",
+    "data.arrow.special_ids": "where the rows come from, before any engine",
+    "data.arrow.special_tokens": "where the rows come from, before any engine",
+    "data.arrow.valid_fraction": "where held-out rows come from, before any engine",
     "data.validation": "where held-out rows come from, before any engine",
     "model.new_head": "weights enter both engines by the same arrays",
     "model.init_from": "weights enter both engines by the same arrays",

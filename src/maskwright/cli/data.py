@@ -222,9 +222,16 @@ def data_convert(
     ],
     to: To,
     tokenizer: Annotated[
-        str,
-        typer.Option(metavar="PATH", help="Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION."),
-    ],
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION; needed but for --to-format.",
+        ),
+    ] = None,
+    to_format: Annotated[
+        Literal["arrow", "datasets", "parquet", "megatron"] | None,
+        typer.Option(help="Write the token store SRC in this format instead."),
+    ] = None,
     from_: Annotated[
         Format | None,
         typer.Option("--from", help="Format of SRC; found out from the files when not given."),
@@ -257,18 +264,29 @@ def data_convert(
         float,
         typer.Option(
             metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their ids; where fairseq has valid files, those are "
-            "held out instead.",
+            help="Share of documents to hold out, by a hash of their ids. Files that fairseq held out take its place.",
         ),
     ] = 0.01,
     shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,
     as_json: AsJson = False,
 ) -> None:
-    """Turn the token ids of another tool into a token store. The same command continues after a stop."""
+    """Turn the token ids of another tool into a token store, or a store into theirs."""
     from maskwright.data.convert import ConvertOptions, convert
+    from maskwright.data.foreign.write import write_out
     from maskwright.data.prepare import report
+    from maskwright.data.store import TokenStore
     from maskwright.tasks.hub import local
 
+    if to_format is not None:
+        if len(src) != 1 or tokenizer is not None or from_ is not None:
+            fix = "leave out --tokenizer and --from: the store has its own"
+            raise InputError("--to-format goes with one token store", fix=fix)
+        written = write_out(TokenStore(src[0]), to, to_format)
+        print_result(f"{to}: {sum(written.values()):,} documents as {to_format}", {"documents": written}, as_json)
+        return
+    if tokenizer is None:
+        fix = "give --tokenizer FOLDER, the one that made the ids: ids mean nothing without it"
+        raise InputError("--tokenizer is needed", fix=fix)
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
     ready = convert(
         src,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say, warn
+from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
@@ -19,7 +20,7 @@ from maskwright.data.encode import Encoded
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.writer import StoreWriter
-from maskwright.text.dedup import is_held_out, text_key
+from maskwright.text.dedup import all_held_out
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 SpecialTokens = Literal["refuse", "strip", "remove"]
@@ -91,9 +92,9 @@ class Cleaner:
     def clean(self, block: Block) -> tuple[Ids, Int64, Int64 | None, Int64]:
         """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file).
         Raises `StoreError` for an id beyond the vocabulary and, unless it is to be left out, a special one."""
-        ids = self._own_ids(block)
+        ids = self.own_ids(block)
         sizes, sentences = block.sizes, block.sentences
-        special = self._special[ids]
+        special = self.special[ids]
         if special.any():
             ids, sizes, sentences = self._without(block, ids, special)
         self.counts.read += len(sizes)
@@ -102,13 +103,12 @@ class Cleaner:
         self.counts.empty += int(len(some) - some.sum())
         return ids, sizes[some], sentences, block.first + np.flatnonzero(some)
 
-    @property
-    def _special(self) -> NDArray[np.bool_]:
-        table = np.zeros(self.vocabulary.size, bool)
-        table[sorted(self.vocabulary.special - {self.vocabulary.unk})] = True
-        return table
+    @cached_property
+    def special(self) -> NDArray[np.bool_]:
+        return store.special_table(self.vocabulary)
 
-    def _own_ids(self, block: Block) -> Ids:
+    def own_ids(self, block: Block) -> Ids:
+        """The tokenizer's ids in the store's type. Raises `StoreError` for one beyond the vocabulary."""
         ids, size, offset = block.ids, self.vocabulary.size, self.options.token_offset
         known = size if self.mapping is None else len(self.mapping)
         if len(ids):
@@ -140,19 +140,11 @@ class Cleaner:
         if self.options.special_tokens == "remove":
             keep = ~special
         else:
-            plain = np.flatnonzero(~special)
-            bounds = np.searchsorted(plain, np.stack([starts, ends]))
-            some = bounds[0] < bounds[1]
+            begin, end = self.stripped(block, special)
             border = np.zeros(len(ids) + 1, np.int64)
-            np.add.at(border, plain[bounds[0][some]], 1)
-            np.add.at(border, plain[bounds[1][some] - 1] + 1, -1)
+            np.add.at(border, begin, 1)
+            np.add.at(border, end, -1)
             keep = np.cumsum(border[:-1]) > 0
-        inside = keep & special if self.options.special_tokens == "strip" else special
-        if self.options.special_tokens != "remove" and inside.any():
-            where = int(np.argmax(inside))
-            what = f"holds the special token {int(ids[where])} inside a document"
-            fix = "--special-tokens strip leaves out those around each document, remove leaves out all"
-            raise StoreError(what, where=self._place(block, where), fix=fix)
         self.counts.special_tokens += int(len(ids) - keep.sum())
         kept = np.concatenate([[0], np.cumsum(keep)])
         sentences = block.sentences
@@ -162,19 +154,43 @@ class Cleaner:
             sentences = sentences[sentences > 0]
         return ids[keep], kept[ends] - kept[starts], sentences
 
+    def stripped(self, block: Block, special: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+        """(begin, end) of each document in the block's ids without the special ones around it. Raises `StoreError` for
+        one that stays, which is any if they are to be refused."""
+        ends = np.cumsum(block.sizes)
+        starts = ends - block.sizes
+        if self.options.special_tokens == "strip":
+            plain = np.flatnonzero(~special)
+            left = np.searchsorted(plain, starts)
+            right = np.searchsorted(plain, ends)
+            some = left < right
+            last = max(len(plain) - 1, 0)
+            padded = plain if len(plain) else np.zeros(1, np.int64)
+            starts = np.where(some, padded[np.minimum(left, last)], ends)
+            ends = np.where(some, padded[right - 1] + 1, ends)
+        before = np.concatenate([[0], np.cumsum(special)])
+        inside = before[ends] > before[starts]
+        if inside.any():
+            number = int(np.argmax(inside))
+            at = int(starts[number]) + int(np.argmax(special[starts[number] : ends[number]]))
+            stored = int(block.ids[at]) + self.options.token_offset
+            what = f"holds the special token {stored} inside a document"
+            fix = "strip leaves out those around each document, `data convert --special-tokens remove` leaves out all"
+            raise StoreError(what, where=self._place(block, at), fix=fix)
+        return starts, ends
+
     def _place(self, block: Block, token: int) -> str:
         document = block.first + int(np.searchsorted(np.cumsum(block.sizes), token, side="right"))
         return f"{self.files[block.file]}:{document + 1} (the document's number)"
 
 
-def held_out(ids: Ids, sizes: Int64, fraction: float) -> NDArray[np.bool_]:
+def held_out(ids: Ids, starts: Int64, ends: Int64, fraction: float) -> NDArray[np.bool_]:
     """[documents]: whether each is held out, by a hash of its ids in the store's type."""
     if fraction in (0.0, 1.0):
-        return np.full(len(sizes), fraction == 1.0)
+        return np.full(len(starts), fraction == 1.0)
     view = memoryview(np.ascontiguousarray(ids).view(np.uint8))  # type: ignore[arg-type]
-    ends = np.cumsum(sizes) * ids.itemsize
-    places = zip((ends - sizes * ids.itemsize).tolist(), ends.tolist(), strict=True)
-    return np.array([is_held_out(text_key(view[a:b]), fraction) for a, b in places], bool)
+    places = zip((starts * ids.itemsize).tolist(), (ends * ids.itemsize).tolist(), strict=True)
+    return np.array(all_held_out((view[a:b] for a, b in places), fraction), bool)
 
 
 class Conversion:
@@ -197,7 +213,7 @@ class Conversion:
         self.options, self.counts = options, Counts()
         self.cleaner = Cleaner(vocabulary, options, self.counts, self.source.files, self.source.mapping)
         status = [os.stat(path) for path in self.source.files]
-        self.sources = [
+        self.sources: list[dict[str, Any]] = [
             {"location": path, "bytes": one.st_size, "modified_ns": one.st_mtime_ns}
             for path, one in zip(self.source.files, status, strict=True)
         ]
@@ -241,7 +257,8 @@ class Conversion:
         if self.source.held_out:
             valid = np.full(len(sizes), file in self.source.held_out)
         else:
-            valid = held_out(ids, sizes, self.options.valid_fraction)
+            ends = np.cumsum(sizes)
+            valid = held_out(ids, ends - sizes, ends, self.options.valid_fraction)
         origins = np.stack([np.full(len(sizes), file), numbers + 1], 1).astype(np.uint64)
         of_token = np.repeat(valid, sizes) if 0 < valid.sum() < len(valid) else None
         of_sentence = None
@@ -263,10 +280,9 @@ class Conversion:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")
         if self.options.valid_fraction and not self.writer.totals()["valid"]["documents"]:
-            warn(
-                f"none of {counts.kept:,} documents fell into the held-out split; without one no run on this store can "
-                "be evaluated. Convert into another folder, with another --valid-fraction"
-            )
+            what = f"none of {counts.kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
+            fix = f"take a --valid-fraction such as {min(0.5, 10 / counts.kept):.2g}, or 0 to hold none out"
+            raise InputError(what, where=self.source.files[0], fix=fix)
         for number, what in (
             (counts.empty, "empty documents were left out"),
             (counts.special_tokens, "special tokens were left out"),

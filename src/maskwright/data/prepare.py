@@ -118,6 +118,7 @@ class _Preparation:
         self.file_number = _numbered(sources, held_out)
         self.tokenizer_location = tokenizer
         vocabulary = read_vocabulary(tokenizer)
+        self.special = store.special_table(vocabulary)
         self.byte_length = np.array(vocabulary.byte_length, np.int32)
         self.wanted: EncoderName = encoder
         self.encoder, self.referee = open_encoder(tokenizer, encoder)
@@ -250,6 +251,9 @@ class _Preparation:
             if documents:
                 origins = [(self.file_number[document.source], document.line) for document in documents]
                 encoded = encode_documents(self.encoder, documents, self.byte_length)
+                if self.special[encoded.ids].any():
+                    fix = "mark its special tokens as special"
+                    raise TokenizerError("turned text into special ids", where=self.tokenizer_location, fix=fix)
                 self.writer.add(split, encoded, np.array(origins, np.uint64))
 
     def _finish(self) -> None:

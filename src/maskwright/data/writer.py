@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.console import say
-from maskwright.core.errors import InputError, StoreError, TokenizerError
+from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import Encoded
@@ -127,7 +127,8 @@ class StoreWriter:
         return sum(pending.tokens for pending in self.pending.values())
 
     def add(self, split: str, encoded: Encoded, origins: NDArray[np.uint64]) -> None:
-        """`origins` [documents, 2]: the number of each document's file in the manifest's sources, and its line."""
+        """Ids must be of text: no special one but `<unk>`. `origins` [documents, 2]: the number of each document's file
+        in the manifest's sources, and its line."""
         pending = self.pending[split]
         pending.encoded.append(replace(encoded, ids=encoded.ids.astype(self.dtype, copy=False)))
         pending.origins.append(origins)
@@ -158,12 +159,6 @@ class StoreWriter:
             "sentences": np.cumsum(np.concatenate([part.sentence_sizes for part in pending.encoded]), dtype="<u8"),
             "origins": np.concatenate(pending.origins).astype("<u8").reshape(-1),
         }
-        # `<unk>` may be right: a vocabulary without all bytes has it for the bytes that it lacks.
-        special = np.zeros(self.vocabulary.size, bool)
-        special[sorted(self.vocabulary.special - {self.vocabulary.unk})] = True
-        if special[tokens].any():
-            fix = "mark its special tokens as special"
-            raise TokenizerError("turned text into special ids", where=self.tokenizer, fix=fix)
         files = {}
         for role, name in names.items():
             path = os.path.join(self.folder, name)

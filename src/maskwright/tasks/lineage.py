@@ -13,7 +13,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, ModelError, StoreError
-from maskwright.data.store import TokenStore
+from maskwright.data.opening import Store
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, model_config, recorded_config
 from maskwright.model.hf.config import class_name
@@ -108,7 +108,7 @@ def named(lineage: Lineage) -> str:
 # ---- what has to fit -------------------------------------------------------------------------------------------------
 
 
-def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, store: TokenStore) -> ModelConfig:
+def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, store: Store) -> ModelConfig:
     """The parent's shape with the child's dropout and, where positions are rotary, its longer rows. Raises `StoreError`
     for text of another tokenizer, `ConfigError` for a key that the parent had differently."""
     where, theirs = lineage["run"], recorded_config(parent["model"], lineage["run"])

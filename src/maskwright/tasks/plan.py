@@ -23,7 +23,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.extras import require
 from maskwright.data.masking import slots_per_row
-from maskwright.data.store import TokenStore
+from maskwright.data.opening import open_store
 from maskwright.engines.choose import require_jax_dtype
 from maskwright.engines.jax.ahead import SETTINGS, Request, Result
 from maskwright.model.config import ModelConfig, model_config
@@ -228,10 +228,11 @@ def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
     if config.model.init_from is not None:
         return continued_model(config, config.model.init_from)
     if vocab_size is None:
-        if not os.path.isdir(config.data.store):
+        stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
+        if not any(map(os.path.isdir, stores)):
             fix = "give --vocab-size"
-            raise InputError("is not here, so the vocabulary is not known", where=config.data.store, fix=fix)
-        vocab_size = TokenStore(config.data.store).vocabulary.size
+            raise InputError("is not here, so the vocabulary is not known", where=max(stores), fix=fix)
+        vocab_size = open_store(config.data).vocabulary.size
     return model_config(config.model, vocab_size, config.data.seq_len)
 
 

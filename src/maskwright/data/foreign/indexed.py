@@ -10,6 +10,7 @@ Megatron only, sometimes: a mode of each sequence (i8), which is not read
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
-from maskwright.data.foreign.blocks import COPY_AGAIN, Foreign, Ids, Int64, flat, of_spans, require_inside
+from maskwright.data.foreign.blocks import COPY_AGAIN, Block, Foreign, Ids, Int64, flat, of_spans, require_inside
 
 MAGIC, HEADER = b"MMIDIDX\0\0", 26
 OLD_FAIRSEQ = b"TNTIDX\0\0"
@@ -93,7 +94,7 @@ def open_megatron(indexes: list[str]) -> Foreign:
     found = [read_index(path, "megatron") for path in indexes]
     sentences = all(one.members is not None and (one.members > 1).any() for one in found)
 
-    def blocks():  # type: ignore[no-untyped-def]
+    def blocks() -> Iterator[Block]:
         for number, one in enumerate(found):
             yield from of_spans(one.values, one.starts, one.sizes, number, one.members)
 

@@ -100,7 +100,8 @@ def _blocks(shard: _Shard, number: int, wanted: str | None) -> Iterator[Block]:
     own = {at: _u32(data, begin + 4 * place) for place, at in enumerate(sized)}
     start = begin + 4 * len(sized)
     for at in range(shard.column):
-        start = start + (own[at] if at in own else shard.sizes[at])
+        size = shard.sizes[at]
+        start = start + (own[at] if size is None else size)
     fixed = shard.sizes[shard.column]
     stop = start + (own[shard.column] if fixed is None else fixed)
     _require(bool(((start <= stop) & (stop <= end)).all()), shard, "a column reaches beyond its sample")
