@@ -91,6 +91,8 @@ ROWS: dict[str, dict[str, Any]] = {
 
 NOT_COMPARED = {
     "data.store": "where the rows come from, before any engine",
+    "data.mixture": "where the rows come from, before any engine",
+    "data.mixture_alpha": "where the rows come from, before any engine",
     "data.format": "where the rows come from, before any engine",
     "data.validation": "where held-out rows come from, before any engine",
     "model.new_head": "weights enter both engines by the same arrays",

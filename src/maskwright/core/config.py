@@ -9,12 +9,12 @@ resume, except that a run may get more steps (see `core.changes`).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from maskwright.core.data_section import Data
 from maskwright.core.errors import ConfigError
 from maskwright.core.foreign import FOREIGN
 from maskwright.core.recipes import Kind, find_config
@@ -34,42 +34,7 @@ from maskwright.core.settings import (
 )
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
-SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""Name of a held-out set, which is part of the names of its metrics."""
 Width = Annotated[int, Field(ge=1, le=65_536)]
-
-
-class Data(Section):
-    store: Annotated[str, Resumable]
-    """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
-    format: Literal["store", "pregenerated"] = "store"
-    """What `store` is. store: a token store. pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright
-    data pregenerate` or by pytorch-transformers' script. The masks are those in the files; packing and masking.* are
-    not used."""
-    validation: Annotated[str | dict[str, str] | None, Resumable] = None
-    """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:
-    store}, each of which is reported by its name. The first counts as the run's held-out loss."""
-    seq_len: Annotated[int, Field(ge=8, le=8192)] = 512
-    """Tokens in a row, which is also the longest sequence; `<s>` and `</s>` are included."""
-    packing: Literal["documents", "full_sentences"] = "documents"
-    """documents: each chunk of a document is a sequence; sequences are best-fit packed into rows, and attention stays
-    inside each. full_sentences: RoBERTa's original."""
-
-    @field_validator("validation", mode="before")
-    @classmethod
-    def _names_stores(cls, given: Any) -> Any:
-        if given is None or isinstance(given, str):
-            return given
-        named = isinstance(given, dict) and given and all(isinstance(one, str) for one in given.values())
-        if not named or not all(isinstance(name, str) and SET_NAME.fullmatch(name) for name in given):
-            fix = "give the folder of a store, or {news: FOLDER, law: FOLDER}, named by letters, digits, _ . and -"
-            raise Refused(f"{given!r:.60} names no token stores", fix=fix)
-        return given
-
-    @property
-    def held_out(self) -> dict[str, str]:
-        """The stores of `validation` by name; the name of a single one is empty."""
-        return {"": self.validation} if isinstance(self.validation, str) else self.validation or {}
 
 
 class Masking(Section):
@@ -276,7 +241,8 @@ class RunConfig(Section):
     def locations(self) -> dict[str, str | None]:
         """What a run reads, by key."""
         held_out = {f"data.validation.{name}".rstrip("."): store for name, store in self.data.held_out.items()}
-        return {"data.store": self.data.store, **held_out, "model.init_from": self.model.init_from}
+        mixed = {f"data.mixture.{name}.store": source.store for name, source in (self.data.mixture or {}).items()}
+        return {"data.store": self.data.store, **mixed, **held_out, "model.init_from": self.model.init_from}
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> RunConfig:
@@ -355,7 +321,7 @@ class RunConfig(Section):
 
 LATER_SHAPE = {"model.global_attn_every_n_layers": 1, "model.local_attention": 128}
 LATER: dict[str, Any] = {"optimizer.layer_decay": 1.0, "schedule.epochs": None, "schedule.power": None}
-LATER |= LATER_SHAPE | {"model.new_head": False, "data.format": "store"}
+LATER |= LATER_SHAPE | {"model.new_head": False, "data.format": "store", "data.mixture_alpha": None}
 """Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
 
 

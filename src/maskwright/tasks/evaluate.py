@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from maskwright.core import config as run
 from maskwright.core.console import progress
 from maskwright.data.batch import Batch
-from maskwright.data.loader import open_rows, validation_batches, validation_rows
+from maskwright.data.loader import validation_batches, validation_rows
 from maskwright.data.packing import Packing
+from maskwright.data.rows import open_rows
 from maskwright.data.store import SplitName, TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine

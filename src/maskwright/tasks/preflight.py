@@ -15,9 +15,9 @@ from maskwright.core.errors import ConfigError, InputError, ModelError, StoreErr
 from maskwright.core.hub import is_hub
 from maskwright.core.settings import flat
 from maskwright.data.batch import Batch
-from maskwright.data.loader import validation_batches
+from maskwright.data.loader import Loader, validation_batches
+from maskwright.data.mixture import Mixture
 from maskwright.data.opening import AnyLoader, Store, make_loader, open_store
-from maskwright.data.pregenerated.loader import PregeneratedLoader
 from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
@@ -109,7 +109,8 @@ class Pretraining:
     @property
     def held_out(self) -> Mapping[str, TokenStore]:
         """The stores that the run is judged by; pregenerated epochs hold nothing out."""
-        own = {"": self.store} if isinstance(self.store, TokenStore) else {}
+        own = self.store.by_name if isinstance(self.store, Mixture) else {}
+        own = {"": self.store} if isinstance(self.store, TokenStore) else own
         return self.validation or {name: store for name, store in own.items() if store.split("valid").documents}
 
     def _validation(self) -> dict[str, list[Batch]]:
@@ -187,8 +188,10 @@ def prepare_run(
     model = with_ids(model, vocabulary, store.tokenizer_folder)
     loader = make_loader(config, store)
     loader.config = config = config.resolved(loader.mean_epoch_rows(config.schedule.epochs or 1.0))
+    if isinstance(loader, Loader):
+        loader.require_rows(config.steps)
     held_out = _validation_stores(config, store)
-    if config.evaluation.patience is not None and not (held_out or store.split("valid").documents):
+    if config.evaluation.patience is not None and not (held_out or store.manifest["splits"]["valid"]["documents"]):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
     return Pretraining(config, model, store, loader, lineage, held_out, base)
@@ -361,7 +364,7 @@ def describe(ready: Pretraining) -> str:
             f"{human_count(parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
             f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
             f"({packing}, {rows.waste:.1%} unused)",
-            *(ready.loader.describe() if isinstance(ready.loader, PregeneratedLoader) else []),
+            *ready.loader.describe(),
             f"run: {config.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
             f"{config.batch.micro_batch_rows}), {human_count(config.steps * per_step * rows.seq_len)} tokens, "
             f"{ready.loader.epoch(config.steps):.2f} epochs",

@@ -81,7 +81,8 @@ def replay(run: str, step: int) -> Replay:
     """
     directory = RunDirectory(run)
     before = directory.read_config()
-    config = _config({**before["config"], "data.store": before["store"]})
+    moved = {} if before["config"].get("data.mixture") else {"data.store": before["store"]}
+    config = _config({**before["config"], **moved})
     if not 0 <= step < config.steps:
         fix = "count steps from 0"
         raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix=fix)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
-from maskwright.data.loader import Rows
 from maskwright.data.order import order
 from maskwright.data.packing import Plan
 from maskwright.data.pregenerated.store import PregeneratedStore
+from maskwright.data.rows import Rows
 
 Int64 = NDArray[np.int64]
 
