@@ -15,6 +15,7 @@ from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.data.store import TokenStore
+from maskwright.data.writer import StoreWriter
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.export import model_card
@@ -140,14 +141,14 @@ def test_a_preparation_with_held_out_files_goes_on_after_a_stop(
 
     whole = make("whole")
     with monkeypatch.context() as patch:
-        commit = module._Preparation._commit
+        commit = StoreWriter.commit
 
-        def cut(self: Any) -> None:
-            commit(self)
+        def cut(self: Any, counts: Any) -> None:
+            commit(self, counts)
             if self.blocks == 2:
                 raise KeyboardInterrupt
 
-        patch.setattr(module._Preparation, "_commit", cut)
+        patch.setattr(StoreWriter, "commit", cut)
         with pytest.raises(KeyboardInterrupt):
             make("cut")
     assert whole.fingerprint == make("cut").fingerprint

@@ -11,6 +11,7 @@ import maskwright.data.prepare as module
 from maskwright.core.errors import InputError, SourceError, StoreError
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.data.store import TokenStore, shard_names, token_dtype
+from maskwright.data.writer import StoreWriter
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
@@ -60,9 +61,9 @@ def test_a_stopped_preparation_continues_to_the_same_bytes(
 ) -> None:
     """Killed in the middle of writing a shard, after `fail_at` of them."""
     folder, written = tmp_path / "store", 0
-    original = module._Preparation._write_shard
+    original = StoreWriter._write_shard
 
-    def failing(self: module._Preparation, *arguments: object) -> object:
+    def failing(self: StoreWriter, *arguments: object) -> object:
         nonlocal written
         written += 1
         if written > fail_at:
@@ -70,7 +71,7 @@ def test_a_stopped_preparation_continues_to_the_same_bytes(
         return original(self, *arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Preparation, "_write_shard", failing)
+        patch.setattr(StoreWriter, "_write_shard", failing)
         with pytest.raises(KeyboardInterrupt):
             prepare(Sources([str(corpus)], layout="sentences"), tokenizer, str(folder), OPTIONS)
     with pytest.raises(StoreError, match=r"not a token store|never finished"):

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from maskwright.core import hardware
-from maskwright.core.config import Data, Optimizer, RunConfig, Schedule
+from maskwright.core.config import Optimizer, RunConfig, Schedule
 from maskwright.core.console import Progress
+from maskwright.core.data_config import Data
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.storage import atomic_writer
 from maskwright.engines.base import TrainState

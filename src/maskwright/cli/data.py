@@ -200,6 +200,96 @@ def data_prepare(
     print_result(report(ready), ready.manifest, as_json)
 
 
+Format = Literal["arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "tfrecord"]
+
+
+@data_app.command("convert")
+def data_convert(
+    src: Annotated[
+        list[str], typer.Argument(metavar="SRC", help="Folders or files of one store, in the order of its documents.")
+    ],
+    to: To,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION; needed but for --to-format.",
+        ),
+    ] = None,
+    to_format: Annotated[
+        Literal["arrow", "datasets", "parquet", "megatron"] | None,
+        typer.Option(help="Write the token store SRC in this format instead."),
+    ] = None,
+    from_: Annotated[
+        Format | None,
+        typer.Option("--from", help="Format of SRC; found out from the files when not given."),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Column of the ids; input_ids, tokens, token_ids or ids when not given."),
+    ] = None,
+    dtype: Annotated[
+        Literal["uint8", "uint16", "int16", "uint32", "int32", "int64"] | None,
+        typer.Option(help="Type of ids in files that do not say it; by the tokenizer's size when not given."),
+    ] = None,
+    token_offset: Annotated[int, typer.Option(metavar="N", help="Number to add to each stored id.")] = 0,
+    document_end: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", help="Token between documents, or its id, in formats without their ends."),
+    ] = None,
+    special_tokens: Annotated[
+        Literal["refuse", "strip", "remove"],
+        typer.Option(
+            help="Special tokens in the documents: stop, leave out those around each document, or leave out all. They "
+            "are counted."
+        ),
+    ] = "refuse",
+    encoder: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="GPT-2's encoder.json, for a fairseq dictionary of numbers."),
+    ] = None,
+    valid_fraction: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of documents to hold out, by a hash of their ids. Files that fairseq held out take its place.",
+        ),
+    ] = 0.01,
+    shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Turn the token ids of another tool into a token store, or a store into theirs."""
+    from maskwright.data.convert import ConvertOptions, convert
+    from maskwright.data.foreign.write import write_out
+    from maskwright.data.prepare import report
+    from maskwright.data.store import TokenStore
+    from maskwright.tasks.hub import local
+
+    if to_format is not None:
+        if len(src) != 1 or tokenizer is not None or from_ is not None:
+            fix = "leave out --tokenizer and --from: the store has its own"
+            raise InputError("--to-format goes with one token store", fix=fix)
+        written = write_out(TokenStore(src[0]), to, to_format)
+        print_result(f"{to}: {sum(written.values()):,} documents as {to_format}", {"documents": written}, as_json)
+        return
+    if tokenizer is None:
+        fix = "give --tokenizer FOLDER, the one that made the ids: ids mean nothing without it"
+        raise InputError("--tokenizer is needed", fix=fix)
+    options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
+    ready = convert(
+        src,
+        local(tokenizer, weights=False),
+        to,
+        options,
+        kind=from_,
+        column=column,
+        dtype=dtype,
+        document_end=document_end,
+        encoder=encoder,
+    )
+    print_result(report(ready), ready.manifest, as_json)
+
+
 @data_app.command("inspect")
 def data_inspect(store: Store, as_json: AsJson = False) -> None:
     """Show what a token store holds and where it came from."""

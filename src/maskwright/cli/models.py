@@ -231,6 +231,7 @@ def evaluate(
     """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric."""
     from maskwright.core.config import Engine
     from maskwright.core.errors import InputError
+    from maskwright.data.opening import recorded_store
     from maskwright.data.store import TokenStore
     from maskwright.tasks import evaluate as task
     from maskwright.tasks.blimp import Blimp
@@ -268,10 +269,10 @@ def evaluate(
         sources = open_sources([text], layout, text_column)
         result = pseudo_perplexity(trained, sources, seq_len=task.row_tokens(trained, seq_len), engine=engine)
     else:
-        location = store or (trained.run or {}).get("store")
-        if location is None:
+        if store is None and not (trained.run or {}).get("store"):
             raise InputError("a model folder names no text to evaluate on", fix="give --store, --blimp or --text")
-        result = task.evaluate(trained, TokenStore(location), seq_len=seq_len, max_rows=max_rows, engine=engine)
+        opened = TokenStore(store) if store else recorded_store(trained.run or {})
+        result = task.evaluate(trained, opened, seq_len=seq_len, max_rows=max_rows, engine=engine)
     print_result(result.report(), asdict(result), as_json)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from maskwright.core.data_section import Data
+from maskwright.core.data_config import LATER_DATA, Data
 from maskwright.core.errors import ConfigError
 from maskwright.core.foreign import FOREIGN
 from maskwright.core.recipes import Kind, find_config
@@ -320,8 +320,13 @@ class RunConfig(Section):
 
 
 LATER_SHAPE = {"model.global_attn_every_n_layers": 1, "model.local_attention": 128}
-LATER: dict[str, Any] = {"optimizer.layer_decay": 1.0, "schedule.epochs": None, "schedule.power": None}
-LATER |= LATER_SHAPE | {"model.new_head": False, "data.format": "store", "data.mixture_alpha": None}
+LATER: dict[str, Any] = {
+    "optimizer.layer_decay": 1.0,
+    "schedule.epochs": None,
+    "schedule.power": None,
+    "model.new_head": False,
+}
+LATER |= LATER_SHAPE | LATER_DATA
 """Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
 
 

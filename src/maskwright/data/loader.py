@@ -16,7 +16,7 @@ from maskwright.data.mixture import MixedRows, Mixture
 from maskwright.data.order import RowOrder, order
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Rows, open_rows
-from maskwright.data.store import TokenStore
+from maskwright.data.store import OpenedStore
 
 Int64 = NDArray[np.int64]
 VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.15)
@@ -26,7 +26,7 @@ VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.1
 class Loader:
     """Training batches of a run. `batches(step)` is pure: any step at any time, in any process."""
 
-    def __init__(self, config: RunConfig, store: TokenStore | Mixture) -> None:
+    def __init__(self, config: RunConfig, store: OpenedStore | Mixture) -> None:
         """Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row."""
         self.config = config
         if isinstance(store, Mixture):
@@ -110,7 +110,7 @@ def validation_rows(rows: Rows, max_rows: int) -> Int64:
 
 
 def validation_batches(
-    store: TokenStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
+    store: OpenedStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
 ) -> list[Batch]:
     """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, the last batch filled with padding."""
     rows = open_rows(store, "valid", seq_len, packing)

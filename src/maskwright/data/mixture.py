@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from maskwright.core import storage
-from maskwright.core.data_section import Source
+from maskwright.core.data_config import Source
 from maskwright.core.errors import StoreError
 from maskwright.data.mixing import MixedOrder, weights_by_size
 from maskwright.data.packing import Packing

@@ -1,16 +1,23 @@
-"""Data of either format, opened for training."""
+"""Data of any format, opened for training."""
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 from maskwright.core.config import RunConfig
-from maskwright.core.data_section import Data
+from maskwright.core.data_config import Data
+from maskwright.core.errors import InputError
+from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.loader import Loader
 from maskwright.data.mixture import Mixture
 from maskwright.data.pregenerated.loader import PregeneratedLoader
 from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.data.store import TokenStore
 
-Store = TokenStore | Mixture | PregeneratedStore
+Judged = TokenStore | ArrowStore
+"""What can hold documents out."""
+Store = Judged | Mixture | PregeneratedStore
 AnyLoader = Loader | PregeneratedLoader
 
 
@@ -19,8 +26,35 @@ def open_store(data: Data, tokenizer: str | None = None) -> Store:
     if data.mixture is not None:
         return Mixture(data.mixture, data.mixture_alpha)
     assert data.store is not None, "a configuration has one of them"
-    return PregeneratedStore(data.store, tokenizer) if data.format == "pregenerated" else TokenStore(data.store)
+    if data.format == "pregenerated":
+        return PregeneratedStore(data.store, tokenizer)
+    return ArrowStore(data.store, data.arrow) if data.format == "arrow" else TokenStore(data.store)
 
 
 def make_loader(config: RunConfig, store: Store) -> AnyLoader:
     return PregeneratedLoader(config, store) if isinstance(store, PregeneratedStore) else Loader(config, store)
+
+
+def open_held_out(data: Data) -> dict[str, Judged]:
+    """The stores of `data.validation` by name. A folder of Arrow files is held out in full."""
+    found: dict[str, Judged] = {}
+    for name, location in data.held_out.items():
+        own = data.format != "arrow" or os.path.isfile(os.path.join(location, "manifest.json"))
+        found[name] = TokenStore(location) if own else ArrowStore(location, data.arrow, all_held_out=True)
+    return found
+
+
+def recorded_store(run: dict[str, Any]) -> Judged:
+    """What a run was judged by, from its record: its store, or the first of its mixture. Raises `InputError` for
+    pregenerated epochs, which hold nothing out."""
+    values: dict[str, Any] = {"store": run["store"], "arrow": {}}
+    for key, value in run["config"].items():
+        section, _, name = key.removeprefix("data.").partition(".")
+        if key.startswith("data.arrow."):
+            values["arrow"][name] = value
+        elif key == "data.format":
+            values[section] = value
+    opened = open_store(Data.model_validate(values))
+    if isinstance(opened, TokenStore | ArrowStore):
+        return opened
+    raise InputError("holds no text out", where=run["store"], fix="give --store, --blimp or --text")

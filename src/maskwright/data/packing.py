@@ -55,11 +55,17 @@ class Plan:
         return 1.0 - used / max(self.rows * self.seq_len, 1)
 
 
-def plan(document_ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
-    """`document_ends`, `sentence_ends`: ascending token offsets. Raises `StoreError` if sentences are needed and
-    absent."""
+def plan(
+    document_ends: Int64,
+    sentence_ends: Int64 | None,
+    seq_len: int,
+    packing: Packing,
+    document_starts: Int64 | None = None,
+) -> Plan:
+    """Starts and ends: ascending token offsets; without starts, each document begins where the last one ends. Raises
+    `StoreError` if sentences are needed and absent."""
     if packing == "documents":
-        return plan_documents(document_ends, seq_len)
+        return plan_documents(document_ends, seq_len, document_starts)
     if sentence_ends is None:
         raise StoreError(
             "the store has no sentence ends, which packing: full_sentences needs",
@@ -68,9 +74,11 @@ def plan(document_ends: Int64, sentence_ends: Int64 | None, seq_len: int, packin
     return plan_full_sentences(document_ends, sentence_ends, seq_len)
 
 
-def plan_documents(document_ends: Int64, seq_len: int) -> Plan:
+def plan_documents(document_ends: Int64, seq_len: int, document_starts: Int64 | None = None) -> Plan:
     room = seq_len - 2
-    starts = np.concatenate([[0], document_ends[:-1]]).astype(np.int64)
+    starts = document_starts
+    if starts is None:
+        starts = np.concatenate([[0], document_ends[:-1]]).astype(np.int64)
     sizes = document_ends - starts
     chunks = -(-sizes // room)
     of_document = np.repeat(np.arange(len(sizes)), chunks)

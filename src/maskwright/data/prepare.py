@@ -1,35 +1,32 @@
 """`maskwright data prepare`: documents to a token store, resumable and with the same bytes for the same input.
 
-Work goes in blocks of full documents. A block's shards (train and valid) are written under temporary names, synced and
-renamed, then noted in `prepare.json`. A preparation that was cut goes on after the last noted block: the documents
-before it are only hashed, not encoded. `manifest.json` is written last; without it the folder is no store.
+Work goes in blocks of full documents, which `StoreWriter` writes. A preparation that was cut goes on after the last
+block: the documents before it are only hashed, not encoded.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib.metadata
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say
+from maskwright.core.console import progress
 from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
-from maskwright.data.encode import Encoded, encode_documents
+from maskwright.data.encode import encode_documents
+from maskwright.data.writer import StoreWriter
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven
 from maskwright.text.sources import Sources, fingerprint
-from maskwright.text.tokenizer import copy_tokenizer
-from maskwright.text.vocabulary import Vocabulary, read_vocabulary, tokenizer_file
+from maskwright.text.vocabulary import read_vocabulary
 
-LOCK = "prepare.lock"
 ENCODE_CHARACTERS = 4_000_000
 """Text handed to the tokenizer's threads at once: large enough that they never wait, small enough for a laptop."""
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 32, 500
@@ -93,99 +90,44 @@ class _Preparation:
         encoder: EncoderName,
         held_out: Sources | None,
     ) -> None:
-        self.sources, self.folder, self.options = sources, storage.require_local(folder), options
+        self.sources, self.options = sources, options
         self.all_sources = [*([held_out] if held_out else []), sources]  # held-out text first: see `_documents`
         self.held_out, self.held_out_keys = held_out, set[bytes]()
         self.file_number = _numbered(sources, held_out)
         self.tokenizer_location = tokenizer
-        self.vocabulary: Vocabulary = read_vocabulary(tokenizer)
-        self.byte_length = np.array(self.vocabulary.byte_length, np.int32)
+        vocabulary = read_vocabulary(tokenizer)
+        self.special = store.special_table(vocabulary)
+        self.byte_length = np.array(vocabulary.byte_length, np.int32)
         self.wanted: EncoderName = encoder
         self.encoder, self.referee = open_encoder(tokenizer, encoder)
-        self.dtype = store.token_dtype(self.vocabulary.size)
         self.counts, self.duplicates = Counts(), Duplicates()
-        self.shards: list[dict[str, Any]] = []
-        self.blocks = 0
-        self.passed = 0
-        self.pending: dict[str, _Pending] = {"train": _Pending(), "valid": _Pending()}
-        self.with_sentences = all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
-
-    def run(self) -> store.TokenStore:
-        self.origin = fingerprint(self.sources) + (fingerprint(self.held_out) if self.held_out else [])
-        self.plan = storage.sha256_of(
+        storage.require_local(folder)
+        self.origin = fingerprint(sources) + (fingerprint(held_out) if held_out else [])
+        plan = storage.sha256_of(
             [
                 manifests.FORMAT,
                 [[os.path.basename(record["location"]), record] for record in _placeless(self.origin)],
-                self.vocabulary.fingerprint,
-                asdict(self.options),
-                self.sources.layout,
-                self.sources.text_column,
-                self.sources.on_bad_input,
-                *([len(self.held_out.files), self.held_out.layout] if self.held_out else []),
+                vocabulary.fingerprint,
+                asdict(options),
+                sources.layout,
+                sources.text_column,
+                sources.on_bad_input,
+                *([len(held_out.files), held_out.layout] if held_out else []),
             ]
         )
-        if finished := self._finished():
+        with_sentences = all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
+        self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=with_sentences)
+
+    def run(self) -> store.TokenStore:
+        if finished := self.writer.finished():
             return finished
-        if os.path.exists(self.folder) and not os.path.isdir(self.folder):
-            raise InputError("is a file, but a folder is needed", where=self.folder, fix="choose another --to")
-        lock = os.path.join(self.folder, LOCK)
-        with storage.new_folder(self.folder), storage.locked(lock, remove=True):
-            self._resume()
+        with self.writer.open(asdict(self.counts)):
+            gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time
             try:
-                self._note()
-                gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time
-                try:
-                    self._work()
-                finally:
-                    gc.unfreeze()
-            except Exception as error:
-                # The noted blocks are kept for the next try, unless the input itself was bad.
-                if isinstance(error, InputError) or not self.shards:
-                    self._clean()
-                raise
-        return store.TokenStore(self.folder)
-
-    # ---- what is already there -------------------------------------------------------------------------------
-
-    def _finished(self) -> store.TokenStore | None:
-        path = os.path.join(self.folder, "manifest.json")
-        if not os.path.exists(path):
-            return None
-        if manifests.read_manifest(self.folder).get("plan") != self.plan:
-            fix = "choose another --to"
-            raise InputError("already holds a store made from other text or options", where=self.folder, fix=fix)
-        ready = store.TokenStore(self.folder)
-        ready.verify()
-        say(f"{self.folder} is already prepared and every hash is right: nothing to do")
-        return ready
-
-    def _resume(self) -> None:
-        path = os.path.join(self.folder, "prepare.json")
-        if not os.path.exists(path):
-            names = os.listdir(self.folder)
-            if [name for name in names if name != LOCK and not storage.is_temporary(name)]:
-                raise InputError("is not empty", where=self.folder, fix="choose another --to")
-            return
-        noted = _read_note(path, self.dtype)
-        if noted["plan"] != self.plan:
-            fix = "delete it, or choose another --to"
-            raise InputError("holds an unfinished store made from other text or options", where=self.folder, fix=fix)
-        for shard in noted["shards"]:
-            for record in shard["files"].values():
-                file = os.path.join(self.folder, record["name"])
-                if not os.path.exists(file) or storage.sha256_of_file(file) != record["sha256"]:
-                    raise StoreError("was changed since it was written", where=file, fix=f"delete {self.folder}")
-        for name in os.listdir(self.folder):
-            if storage.is_temporary(name):  # a shard that was being written when the run was cut
-                os.unlink(os.path.join(self.folder, name))
-        self.shards, self.blocks, self.passed = noted["shards"], noted["blocks"], noted["counts"]["read"]
-        if self.blocks:
-            say(f"continuing after {self.passed:,} documents in {self.blocks} blocks")
-
-    def _clean(self) -> None:
-        for name in os.listdir(self.folder):
-            if name == "prepare.json" or manifests.is_shard_name(name):
-                os.unlink(os.path.join(self.folder, name))
+                self._work()
+            finally:
+                gc.unfreeze()
+        return store.TokenStore(self.writer.folder)
 
     # ---- the work --------------------------------------------------------------------------------------------
 
@@ -196,16 +138,16 @@ class _Preparation:
             for held_out, document in self._documents():
                 bar.advance(sum(one.bytes_read for one in self.all_sources) - bar.done)
                 split = self._sort(document, held_out=held_out)
-                if split and self.counts.read > self.passed:
+                if split and self.counts.read > self.writer.passed:
                     batch.append((split, document))
                     characters += document.characters
                 if characters >= ENCODE_CHARACTERS:
                     self._encode(batch)
                     batch, characters = [], 0
-                    if sum(pending.tokens for pending in self.pending.values()) >= self.options.shard_tokens:
-                        self._commit()
+                    if self.writer.pending_tokens >= self.options.shard_tokens:
+                        self.writer.commit(asdict(self.counts))
             self._encode(batch)
-        self._commit()
+        self.writer.commit(asdict(self.counts))
         self._finish()
 
     def _documents(self) -> Iterator[tuple[bool, Document]]:
@@ -241,105 +183,34 @@ class _Preparation:
             samples = [document.text[:SAMPLE_CHARACTERS] for _, document in batch[:SAMPLE_DOCUMENTS]]
             self.encoder = proven(self.encoder, self.referee, samples, self.tokenizer_location, self.wanted)
             self.referee = self.encoder  # once is enough
-        for split, pending in self.pending.items():
+        for split in ("train", "valid"):
             documents = [document for side, document in batch if side == split]
             if documents:
-                encoded = encode_documents(self.encoder, documents, self.byte_length)
                 origins = [(self.file_number[document.source], document.line) for document in documents]
-                pending.encoded.append(replace(encoded, ids=encoded.ids.astype(self.dtype)))
-                pending.origins += origins
-                pending.tokens += len(encoded.ids)
-
-    def _commit(self) -> None:
-        if not any(pending.tokens for pending in self.pending.values()):
-            return
-        for split, pending in self.pending.items():
-            if pending.tokens:
-                self.shards.append(self._write_shard(split, pending))
-        self.blocks += 1
-        self.pending = {"train": _Pending(), "valid": _Pending()}
-        self._note()
-
-    def _note(self) -> None:
-        counts = asdict(self.counts) | {"read": max(self.counts.read, self.passed)}
-        note = {"plan": self.plan, "blocks": self.blocks, "counts": counts, "shards": self.shards}
-        storage.write_json(os.path.join(self.folder, "prepare.json"), note)
-
-    def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
-        names = store.shard_names(split, self.blocks, self.dtype, self.with_sentences)
-        tokens = np.concatenate([part.ids for part in pending.encoded])
-        content = {
-            "tokens": tokens.astype(np.dtype(self.dtype).newbyteorder("<"), copy=False),
-            "documents": np.cumsum(np.concatenate([part.document_sizes for part in pending.encoded]), dtype="<u8"),
-            "sentences": np.cumsum(np.concatenate([part.sentence_sizes for part in pending.encoded]), dtype="<u8"),
-            "origins": np.array(pending.origins, "<u8").reshape(-1),
-        }
-        # `<unk>` may be right: a vocabulary without all bytes has it for the bytes that it lacks.
-        special = np.zeros(self.vocabulary.size, bool)
-        special[sorted(self.vocabulary.special - {self.vocabulary.unk})] = True
-        if special[tokens].any():
-            fix = "mark its special tokens as special"
-            raise TokenizerError("turned text into special ids", where=self.tokenizer_location, fix=fix)
-        files = {}
-        for role, name in names.items():
-            path = os.path.join(self.folder, name)
-            with storage.atomic_writer(path) as file:
-                file.write(content[role].view(np.uint8).data)
-            files[role] = {"name": name, **asdict(storage.digest(path))}
-        return {
-            "split": split,
-            "tokens": pending.tokens,
-            "documents": len(content["documents"]),
-            "sentences": len(content["sentences"]) if self.with_sentences else None,
-            "files": files,
-        }
+                encoded = encode_documents(self.encoder, documents, self.byte_length)
+                if self.special[encoded.ids].any():
+                    fix = "mark its special tokens as special"
+                    raise TokenizerError("turned text into special ids", where=self.tokenizer_location, fix=fix)
+                self.writer.add(split, encoded, np.array(origins, np.uint64))
 
     def _finish(self) -> None:
-        if not self.shards:
+        if not self.writer.shards:
             raise StoreError(
                 f"no document is left of {self.counts.read:,} read ({self.counts.too_short:,} too short, "
                 f"{self.counts.too_long:,} too long)",
                 where=self.sources.files[0],
                 fix="check the files, --layout and the length limits",
             )
-        splits = {
-            name: {
-                total: sum(shard[total] or 0 for shard in self.shards if shard["split"] == name)
-                for total in ("tokens", "documents", "sentences")
-            }
-            for name in ("train", "valid")
-        }
-        if (self.options.valid_fraction or self.held_out) and not splits["valid"]["documents"]:
+        if (self.options.valid_fraction or self.held_out) and not self.writer.totals()["valid"]["documents"]:
             raise self._nothing_held_out()
-        copy_tokenizer(self.tokenizer_location, os.path.join(self.folder, "tokenizer"))
-        manifest = {
-            "format": manifests.FORMAT,
-            "fingerprint": manifests.fingerprint(self.dtype, self.vocabulary.fingerprint, self.shards),
-            "dtype": self.dtype,
-            "tokenizer": {
-                "fingerprint": self.vocabulary.fingerprint,
-                "sha256": storage.sha256_of_file(tokenizer_file(self.tokenizer_location)),
-                "vocab_size": self.vocabulary.size,
-            },
-            "splits": splits,
-            "counts": asdict(self.counts),
-            "options": {
-                **asdict(self.options),
-                "layout": self.sources.layout,
-                "text_column": self.sources.text_column,
-                "on_bad_input": self.sources.on_bad_input,
-                **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
-            },
-            "plan": self.plan,
-            "sources": self.origin,
-            "versions": {
-                name: importlib.metadata.version(name)
-                for name in sorted({"maskwright", "tokenizers", self.encoder.name})
-            },
-            "shards": self.shards,
+        options = {
+            **asdict(self.options),
+            "layout": self.sources.layout,
+            "text_column": self.sources.text_column,
+            "on_bad_input": self.sources.on_bad_input,
+            **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
         }
-        storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
-        os.unlink(os.path.join(self.folder, "prepare.json"))
+        self.writer.finish(asdict(self.counts), options, self.origin, {"tokenizers", self.encoder.name})
 
     def _nothing_held_out(self) -> InputError:
         kept, guess = self.counts.kept, self.sources.guess
@@ -354,16 +225,6 @@ class _Preparation:
         return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")
 
 
-@dataclass
-class _Pending:
-    """Encoded documents that are not yet in a shard: 2 or 4 bytes a token, as on disk."""
-
-    encoded: list[Encoded] = field(default_factory=list)
-    origins: list[tuple[int, int]] = field(default_factory=list)
-    """(number of the file, line) of each document."""
-    tokens: int = 0
-
-
 def _numbered(sources: Sources, held_out: Sources | None) -> dict[str, int]:
     """Each file's number in the manifest's sources. Raises `InputError` for one that is trained on and held out."""
     files = [*sources.files, *(held_out.files if held_out else [])]
@@ -374,20 +235,20 @@ def _numbered(sources: Sources, held_out: Sources | None) -> dict[str, int]:
     return {name: number for number, name in enumerate(files)}
 
 
-def _read_note(path: str, dtype: str) -> dict[str, Any]:
-    """The contents of `prepare.json`. Raises `InputError` unless `_note` could have written them."""
-    noted, fix = storage.read_json(path), f"delete {os.path.dirname(path)}, and prepare again"
-    counts = noted.get("counts") if isinstance(noted, dict) else None
-    numbers = [counts.get("read"), noted.get("blocks")] if isinstance(counts, dict) else []
-    if not numbers or not all(type(number) is int and number >= 0 for number in numbers) or "plan" not in noted:
-        raise StoreError("is not the note of a stopped preparation", where=path, fix=fix)
-    manifests.require_shards(noted.get("shards"), dtype, path)
-    return noted
-
-
 def _placeless(origin: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The sources without their folders: the same files in another place are the same input."""
     return [{**record, "location": os.path.basename(record["location"])} for record in origin]
+
+
+LEFT_OUT = {
+    "duplicates": "duplicates",
+    "too_short": "too short",
+    "too_long": "too long",
+    "empty": "empty",
+    "special_tokens": "special tokens left out",
+    "unknown_tokens": "unknown tokens",
+}
+"""What became of other documents than those kept, and of ids, in stores of text and in converted ones."""
 
 
 def report(ready: store.TokenStore) -> str:
@@ -397,8 +258,8 @@ def report(ready: store.TokenStore) -> str:
     lines = [
         f"{ready.location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {ready.fingerprint[:16]}",
         f"tokenizer: {manifest['tokenizer']['vocab_size']:,} tokens, fingerprint {ready.vocabulary.fingerprint[:16]}",
-        f"documents: {counts['read']:,} read, {counts['kept']:,} kept, {counts['duplicates']:,} duplicates, "
-        f"{counts['too_short']:,} too short, {counts['too_long']:,} too long",
+        f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
+        + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
 from maskwright.data.packing import Packing, Plan, plan
-from maskwright.data.store import Split, SplitName, TokenStore
+from maskwright.data.store import OpenedStore, Split, SplitName
 
 Int64 = NDArray[np.int64]
 Arrays = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
@@ -48,7 +48,6 @@ class Rows:
         room[begins + counts - 1] += T - used  # so that pieces fill all rows; blanked below
         starts = np.cumsum(room) - room
         ids = self.split.gather(layout.start[piece], length, bos, room - bos - length)
-        self._require_ids(ids)
         ids[starts[bos > 0]] = self.bos
         ids[(starts + size - 1)[eos > 0]] = self.eos
 
@@ -63,6 +62,7 @@ class Rows:
         for row in np.flatnonzero(used < T).tolist():
             rest = slice(row * T + int(used[row]), (row + 1) * T)
             ids[rest], positions[rest], segments[rest] = self.pad, 0, 0
+        self._require_ids(ids)
         return ids.reshape(M, T), positions.reshape(M, T), segments.reshape(M, T)
 
     def work(self, rows: Int64) -> tuple[int, float]:
@@ -101,11 +101,11 @@ class Rows:
             raise StoreError(what, where=self.location, fix=fix)
 
 
-def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
+def open_rows(store: OpenedStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
     split = store.split(side)
     if not split.documents:
         fix = "prepare again with another --valid-fraction"
         raise StoreError(f"has no {side} documents", where=store.location, fix=fix)
     words = store.vocabulary
-    layout = plan(split.document_ends, split.sentence_ends, seq_len, packing)
+    layout = plan(split.document_ends, split.sentence_ends, seq_len, packing, split.gapped_starts)
     return Rows(split, layout, words.bos, words.pad, words.eos, words.size, store.location)

@@ -18,7 +18,7 @@ import os
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,14 @@ def token_dtype(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 65_536 else "uint32"
 
 
+def special_table(vocabulary: Vocabulary) -> NDArray[np.bool_]:
+    """[vocabulary]: the ids that no document has. `<unk>` may be right: a vocabulary without all bytes has it for the
+    bytes that it lacks."""
+    table = np.zeros(vocabulary.size, bool)
+    table[sorted(vocabulary.special - {vocabulary.unk})] = True
+    return table
+
+
 def shard_names(split: str, number: int, dtype: str, sentences: bool) -> dict[str, str]:
     """File names of a shard by role, in the order of the manifest."""
     stem = f"{split}-{number:05d}"
@@ -55,10 +63,20 @@ class Split:
     """[shards + 1]"""
     document_ends: Int64
     sentence_ends: Int64 | None
+    gapped_starts: Int64 | None = None
+    """[documents], where something else lies between them; None where each begins at the end of the one before."""
+    token_offset: int = 0
+    """Added to what is stored."""
+
+    @property
+    def document_starts(self) -> Int64:
+        if self.gapped_starts is not None:
+            return self.gapped_starts
+        return np.concatenate([[0], self.document_ends[:-1]]).astype(np.int64)[: self.documents]
 
     @property
     def tokens(self) -> int:
-        return int(self.shard_start[-1])
+        return int((self.document_ends - self.document_starts).sum())
 
     @property
     def documents(self) -> int:
@@ -69,10 +87,18 @@ class Split:
     ) -> NDArray[np.int32]:
         """The tokens of many spans, one after the other: [sum(before + length + after)]. No span may cross a shard.
 
-        `before` and `after` leave room around each span for its frame; until then any token of the shard stands there.
+        `before` and `after` leave room around each span for its frame; until then anything of the shard stands there.
         """
         if len(start) == 0:
             return np.empty(0, np.int32)
+        out = self._gather(start, length, before, after)
+        if self.token_offset:
+            out += np.int32(self.token_offset)
+        return out
+
+    def _gather(
+        self, start: Int64, length: Int64, before: NDArray[Any] | int, after: NDArray[Any] | int
+    ) -> NDArray[np.int32]:
         size = before + length + after
         ends = np.cumsum(size)
         shard = np.minimum(np.searchsorted(self.shard_start, start, side="right"), len(self.shards)) - 1
@@ -104,10 +130,27 @@ class Split:
     def counts(self, vocab_size: int) -> Int64:
         """[vocab_size]: how often each id occurs."""
         total = np.zeros(vocab_size, np.int64)
+        if self.gapped_starts is not None:
+            sizes = self.document_ends - self.gapped_starts
+            for some in np.split(np.arange(self.documents), np.flatnonzero(np.diff(np.cumsum(sizes) >> 24)) + 1):
+                ids = self.gather(self.gapped_starts[some], sizes[some])
+                total += np.bincount(ids, minlength=vocab_size)[:vocab_size]
+            return total
         for shard in self.shards:
             for begin in range(0, len(shard), 1 << 24):
                 total += np.bincount(shard[begin : begin + (1 << 24)], minlength=vocab_size)[:vocab_size]
         return total
+
+
+class OpenedStore(Protocol):
+    """What rows are made of, in whatever format it lies."""
+
+    location: str
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    def split(self, name: SplitName) -> Split: ...
 
 
 class TokenStore:

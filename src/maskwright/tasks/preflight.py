@@ -17,9 +17,8 @@ from maskwright.core.settings import flat
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.mixture import Mixture
-from maskwright.data.opening import AnyLoader, Store, make_loader, open_store
+from maskwright.data.opening import AnyLoader, Judged, Store, make_loader, open_held_out, open_store
 from maskwright.data.pregenerated.store import PregeneratedStore
-from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
@@ -54,7 +53,7 @@ class Pretraining:
     loader: AnyLoader
     lineage: Lineage | None = None
     """The checkpoint of another run that this one began from."""
-    validation: Mapping[str, TokenStore] = field(default_factory=dict)
+    validation: Mapping[str, Judged] = field(default_factory=dict)
     """The stores of data.validation by name; none where the run is judged by what its own store holds out."""
     base: str | None = None
     """`model.init_from`, with the commit that a model of the Hub had when the run began."""
@@ -107,10 +106,13 @@ class Pretraining:
         return MaskedLM(self.loader, self._validation(), self.model.vocab_size, self.config.evaluation.patience)
 
     @property
-    def held_out(self) -> Mapping[str, TokenStore]:
+    def held_out(self) -> Mapping[str, Judged]:
         """The stores that the run is judged by; pregenerated epochs hold nothing out."""
-        own = self.store.by_name if isinstance(self.store, Mixture) else {}
-        own = {"": self.store} if isinstance(self.store, TokenStore) else own
+        own: Mapping[str, Judged] = {}
+        if isinstance(self.store, Mixture):
+            own = self.store.by_name
+        elif not isinstance(self.store, PregeneratedStore):
+            own = {"": self.store}
         return self.validation or {name: store for name, store in own.items() if store.split("valid").documents}
 
     def _validation(self) -> dict[str, list[Batch]]:
@@ -206,8 +208,8 @@ def _own_tokenizer(base: str | None) -> str | None:
     return folder if os.path.exists(os.path.join(folder, "tokenizer.json")) else None
 
 
-def _validation_stores(config: RunConfig, store: Store) -> dict[str, TokenStore]:
-    found = {name: TokenStore(location) for name, location in config.data.held_out.items()}
+def _validation_stores(config: RunConfig, store: Store) -> dict[str, Judged]:
+    found = open_held_out(config.data)
     for held_out in found.values():
         held_out.require_tokenizer(store.vocabulary, store.location)
         if not held_out.split("valid").documents:

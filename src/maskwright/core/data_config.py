@@ -1,4 +1,4 @@
-"""The section `data:` of a run: one token store or a mixture of several, and the rows that are made of them."""
+"""The keys of a run's data: `data.*`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,27 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from maskwright.core.settings import Refused, Resumable, Section
+from maskwright.core.settings import Fraction, Refused, Resumable, Section
 
 SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 """Name of a source or a held-out set, which is part of the names of its metrics."""
+
+
+class Arrow(Section):
+    """What Arrow files do not say themselves; only with format: arrow."""
+
+    tokenizer: Annotated[str | None, Resumable] = None
+    """Folder of the tokenizer that made the ids; `tokenizer/` in the store when not set."""
+    column: str | None = None
+    """Column of the ids; input_ids, tokens, token_ids or ids when not set."""
+    token_offset: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
+    """Number that is added to each stored id: 25000 where ids were stored as id - 25000 to fit 16 bits."""
+    special_ids: dict[Literal["bos", "pad", "eos", "unk", "mask"], int] | None = None
+    """Ids of the special tokens by name, as {bos: 0, pad: 1, eos: 2, mask: 3}; the tokenizer must agree."""
+    special_tokens: Literal["refuse", "strip"] = "refuse"
+    """Special tokens in the documents. refuse: stop. strip: leave out those at the begin and end of each document."""
+    valid_fraction: Fraction = 0.01
+    """Share of documents to hold out, by a hash of their ids."""
 
 
 class Source(Section):
@@ -65,10 +82,11 @@ class Data(Section):
     mixture_alpha: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     """Weights of `mixture` are tokens ** alpha: 1, when not set, keeps the sizes, 0 makes all sources equal; XLM-R took
     0.3."""
-    format: Literal["store", "pregenerated"] = "store"
-    """What `store` is. store: a token store. pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright
-    data pregenerate` or by pytorch-transformers' script. The masks are those in the files; packing and masking.* are
-    not used."""
+    format: Literal["store", "arrow", "pregenerated"] = "store"
+    """What `store` is. store: a token store. arrow: a folder of Arrow IPC files of token ids, or of such folders.
+    pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data pregenerate` or by
+    pytorch-transformers' script. The masks are those in the files; packing and masking.* are not used."""
+    arrow: Arrow = Arrow()
     validation: Annotated[str | dict[str, str] | None, Resumable] = None
     """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:
     store}, each of which is reported by its name. The first counts as the run's held-out loss."""
@@ -103,7 +121,9 @@ class Data(Section):
                 raise Refused("mixture_alpha is only for data.mixture", fix="leave it out")
             return self
         if self.store is not None or self.format != "store":
-            raise Refused("mixture takes the place of store and format", fix="leave them out, as in --set data.store=null")
+            raise Refused(
+                "mixture takes the place of store and format", fix="leave them out, as in --set data.store=null"
+            )
         require_weights(self.mixture, self.mixture_alpha)
         return self
 
@@ -111,3 +131,11 @@ class Data(Section):
     def held_out(self) -> dict[str, str]:
         """The stores of `validation` by name; the name of a single one is empty."""
         return {"": self.validation} if isinstance(self.validation, str) else self.validation or {}
+
+
+LATER_DATA: dict[str, Any] = {
+    "data.format": "store",
+    "data.mixture_alpha": None,
+    **{f"data.arrow.{name}": field.default for name, field in Arrow.model_fields.items()},
+}
+"""See `core.config.LATER`."""

@@ -1,0 +1,301 @@
+"""`maskwright data convert`: the store of another tool to a token store. Same documents, same order, each checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.console import progress, say
+from maskwright.core.errors import InputError, StoreError
+from maskwright.data import manifest as manifests
+from maskwright.data import store
+from maskwright.data.encode import Encoded
+from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
+from maskwright.data.foreign.detect import Format, detect, open_foreign
+from maskwright.data.writer import StoreWriter
+from maskwright.text.dedup import all_held_out
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
+
+SpecialTokens = Literal["refuse", "strip", "remove"]
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    valid_fraction: float = 0.01
+    """Share of the documents to hold out, by a hash of their ids."""
+    special_tokens: SpecialTokens = "refuse"
+    """strip: leave out those at the begin and end of a document. remove: wherever they stand."""
+    token_offset: int = 0
+    """Added to every id."""
+    shard_tokens: int = 64_000_000
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.valid_fraction <= 1.0:
+            fix = "0.01 holds one document in a hundred out"
+            raise InputError(f"--valid-fraction {self.valid_fraction} is not from 0 to 1", fix=fix)
+        if self.shard_tokens < 1:
+            raise InputError("--shard-tokens must be at least 1", fix="raise it")
+
+
+@dataclass
+class Counts:
+    read: int = 0
+    """Documents."""
+    kept: int = 0
+    empty: int = 0
+    """Documents without an id, or with none left."""
+    special_tokens: int = 0
+    """Ids left out, as `special_tokens` of the options says."""
+    unknown_tokens: int = 0
+    """Ids that the tokenizer has no token for and that became its `<unk>`."""
+
+
+def convert(
+    places: list[str],
+    tokenizer: str,
+    folder: str,
+    options: ConvertOptions | None = None,
+    *,
+    kind: Format | None = None,
+    column: str | None = None,
+    dtype: str | None = None,
+    document_end: str | None = None,
+    encoder: str | None = None,
+) -> store.TokenStore:
+    """Writes the store and returns it opened. `kind`: None for what the files look like.
+
+    Raises kinds of `InputError` (exit 2), and leaves nothing of this call in the folder; an interrupted conversion goes
+    on where it was.
+    """
+    return Conversion(
+        places, tokenizer, folder, options or ConvertOptions(), kind, column, dtype, document_end, encoder
+    ).run()
+
+
+@dataclass(frozen=True)
+class Cleaner:
+    """Turns blocks of another tool's ids into documents of the tokenizer's ids."""
+
+    vocabulary: Vocabulary
+    options: ConvertOptions
+    counts: Counts
+    files: list[str]
+    mapping: Int64 | None = None
+
+    def clean(self, block: Block) -> tuple[Ids, Int64, Int64 | None, Int64]:
+        """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file).
+        Raises `StoreError` for an id beyond the vocabulary and, unless it is to be left out, a special one."""
+        ids = self.own_ids(block)
+        sizes, sentences = block.sizes, block.sentences
+        special = self.special[ids]
+        if special.any():
+            ids, sizes, sentences = self._without(block, ids, special)
+        self.counts.read += len(sizes)
+        some = sizes > 0
+        self.counts.kept += int(some.sum())
+        self.counts.empty += int(len(some) - some.sum())
+        return ids, sizes[some], sentences, block.first + np.flatnonzero(some)
+
+    @cached_property
+    def special(self) -> NDArray[np.bool_]:
+        return store.special_table(self.vocabulary)
+
+    def own_ids(self, block: Block) -> Ids:
+        """The tokenizer's ids in the store's type. Raises `StoreError` for one beyond the vocabulary."""
+        ids, size, offset = block.ids, self.vocabulary.size, self.options.token_offset
+        known = size if self.mapping is None else len(self.mapping)
+        if len(ids):
+            low, high = int(ids.min()) + offset, int(ids.max()) + offset
+            if low < 0 or high >= known:
+                shifted = ids.astype(np.int64) + offset
+                wrong = int(np.argmax((shifted < 0) | (shifted >= known)))
+                whose = "the tokenizer" if self.mapping is None else "dict.txt"
+                what = f"holds id {shifted[wrong]}, {whose} ends at {known - 1}"
+                fix = "give the tokenizer that made the ids, or another --token-offset"
+                raise StoreError(what, where=self._place(block, wrong), fix=fix)
+        kind = store.token_dtype(size)
+        if self.mapping is None:
+            return (ids.astype(np.int64) + offset).astype(kind) if offset else ids.astype(kind, copy=False)
+        found = self.mapping[ids.astype(np.int64) + offset]
+        lacking = found < 0
+        if lacking.any():
+            if self.vocabulary.unk is None:
+                what = f"holds {int(lacking.sum()):,} ids that the tokenizer has no token for"
+                where = self._place(block, int(np.argmax(lacking)))
+                raise StoreError(what, where=where, fix="it has no <unk> either: give the tokenizer that made the ids")
+            self.counts.unknown_tokens += int(lacking.sum())
+            found[lacking] = self.vocabulary.unk
+        return found.astype(kind)
+
+    def _without(self, block: Block, ids: Ids, special: NDArray[np.bool_]) -> tuple[Ids, Int64, Int64 | None]:
+        ends = np.cumsum(block.sizes)
+        starts = ends - block.sizes
+        if self.options.special_tokens == "remove":
+            keep = ~special
+        else:
+            begin, end = self.stripped(block, special)
+            border = np.zeros(len(ids) + 1, np.int64)
+            np.add.at(border, begin, 1)
+            np.add.at(border, end, -1)
+            keep = np.cumsum(border[:-1]) > 0
+        self.counts.special_tokens += int(len(ids) - keep.sum())
+        kept = np.concatenate([[0], np.cumsum(keep)])
+        sentences = block.sentences
+        if sentences is not None:
+            ends_of = np.cumsum(sentences)
+            sentences = kept[ends_of] - kept[ends_of - sentences]
+            sentences = sentences[sentences > 0]
+        return ids[keep], kept[ends] - kept[starts], sentences
+
+    def stripped(self, block: Block, special: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+        """(begin, end) of each document in the block's ids without the special ones around it. Raises `StoreError` for
+        one that stays, which is any if they are to be refused."""
+        ends = np.cumsum(block.sizes)
+        starts = ends - block.sizes
+        if self.options.special_tokens == "strip":
+            plain = np.flatnonzero(~special)
+            left = np.searchsorted(plain, starts)
+            right = np.searchsorted(plain, ends)
+            some = left < right
+            last = max(len(plain) - 1, 0)
+            padded = plain if len(plain) else np.zeros(1, np.int64)
+            starts = np.where(some, padded[np.minimum(left, last)], ends)
+            ends = np.where(some, padded[right - 1] + 1, ends)
+        before = np.concatenate([[0], np.cumsum(special)])
+        inside = before[ends] > before[starts]
+        if inside.any():
+            number = int(np.argmax(inside))
+            at = int(starts[number]) + int(np.argmax(special[starts[number] : ends[number]]))
+            stored = int(block.ids[at]) + self.options.token_offset
+            what = f"holds the special token {stored} inside a document"
+            fix = "strip leaves out those around each document, `data convert --special-tokens remove` leaves out all"
+            raise StoreError(what, where=self._place(block, at), fix=fix)
+        return starts, ends
+
+    def _place(self, block: Block, token: int) -> str:
+        document = block.first + int(np.searchsorted(np.cumsum(block.sizes), token, side="right"))
+        return f"{self.files[block.file]}:{document + 1} (the document's number)"
+
+
+def held_out(ids: Ids, starts: Int64, ends: Int64, fraction: float) -> NDArray[np.bool_]:
+    """[documents]: whether each is held out, by a hash of its ids in the store's type."""
+    if fraction in (0.0, 1.0):
+        return np.full(len(starts), fraction == 1.0)
+    view = memoryview(np.ascontiguousarray(ids).view(np.uint8))  # type: ignore[arg-type]
+    places = zip((starts * ids.itemsize).tolist(), (ends * ids.itemsize).tolist(), strict=True)
+    return np.array(all_held_out((view[a:b] for a, b in places), fraction), bool)
+
+
+class Conversion:
+    def __init__(
+        self,
+        places: list[str],
+        tokenizer: str,
+        folder: str,
+        options: ConvertOptions,
+        kind: Format | None,
+        column: str | None,
+        dtype: str | None,
+        document_end: str | None,
+        encoder: str | None,
+    ) -> None:
+        vocabulary, pieces = read_vocabulary(tokenizer), token_ids(tokenizer)
+        end = None if document_end is None else _document_end(document_end, pieces)
+        self.kind = kind or detect(places)
+        self.source: Foreign = open_foreign(places, self.kind, Options(column, dtype, end, encoder), vocabulary, pieces)
+        self.options, self.counts = options, Counts()
+        self.cleaner = Cleaner(vocabulary, options, self.counts, self.source.files, self.source.mapping)
+        status = [os.stat(path) for path in self.source.files]
+        self.sources: list[dict[str, Any]] = [
+            {"location": path, "bytes": one.st_size, "modified_ns": one.st_mtime_ns}
+            for path, one in zip(self.source.files, status, strict=True)
+        ]
+        given = {"format": self.kind, "column": column, "dtype": dtype, "document_end": end}
+        self.recorded = {**asdict(options), **{name: value for name, value in given.items() if value is not None}}
+        mapping = None if self.source.mapping is None else self.source.mapping.tolist()
+        names = [{**one, "location": os.path.basename(str(one["location"]))} for one in self.sources]
+        plan = storage.sha256_of([manifests.FORMAT, names, vocabulary.fingerprint, self.recorded, mapping])
+        self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=self.source.sentences)
+
+    def run(self) -> store.TokenStore:
+        if finished := self.writer.finished():
+            return finished
+        say(f"reading {len(self.source.files):,} files of the format {self.kind}")
+        for line in self.source.said:
+            say(line)
+        with self.writer.open(asdict(self.counts)):
+            self._work()
+        return store.TokenStore(self.writer.folder)
+
+    def _work(self) -> None:
+        with progress("convert", sum(int(one["bytes"]) for one in self.sources), "bytes") as bar:
+            for block in self._blocks():
+                bar.advance(block.ids.nbytes)
+                cleaned = self.cleaner.clean(block)
+                if self.counts.read > self.writer.passed:
+                    self._add(block.file, *cleaned)
+                    if self.writer.pending_tokens >= self.options.shard_tokens:
+                        self.writer.commit(asdict(self.counts))
+        self.writer.commit(asdict(self.counts))
+        self._finish()
+
+    def _blocks(self) -> Iterator[Block]:
+        yield from self.source.blocks()
+        for path, record in zip(self.source.files, self.sources, strict=True):
+            now = os.stat(path)
+            if (now.st_size, now.st_mtime_ns) != (record["bytes"], record["modified_ns"]):
+                raise StoreError("was changed while it was read", where=path, fix="convert again")
+
+    def _add(self, file: int, ids: Ids, sizes: Int64, sentences: Int64 | None, numbers: Int64) -> None:
+        if self.source.held_out:
+            valid = np.full(len(sizes), file in self.source.held_out)
+        else:
+            ends = np.cumsum(sizes)
+            valid = held_out(ids, ends - sizes, ends, self.options.valid_fraction)
+        origins = np.stack([np.full(len(sizes), file), numbers + 1], 1).astype(np.uint64)
+        of_token = np.repeat(valid, sizes) if 0 < valid.sum() < len(valid) else None
+        of_sentence = None
+        if sentences is not None:
+            of_sentence = valid[np.searchsorted(np.cumsum(sizes), np.cumsum(sentences))]
+        for split, side in (("train", ~valid), ("valid", valid)):
+            if side.any():
+                own = ids if of_token is None else ids[of_token == (split == "valid")]
+                lines = (
+                    sizes[side]
+                    if sentences is None or of_sentence is None
+                    else sentences[of_sentence == (split == "valid")]
+                )
+                self.writer.add(split, Encoded(own, lines, sizes[side]), origins[side])
+
+    def _finish(self) -> None:
+        counts = self.counts
+        if not self.writer.shards:
+            what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
+            raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")
+        if self.options.valid_fraction and not self.writer.totals()["valid"]["documents"]:
+            what = f"none of {counts.kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
+            fix = f"take a --valid-fraction such as {min(0.5, 10 / counts.kept):.2g}, or 0 to hold none out"
+            raise InputError(what, where=self.source.files[0], fix=fix)
+        for number, what in (
+            (counts.empty, "empty documents were left out"),
+            (counts.special_tokens, "special tokens were left out"),
+            (counts.unknown_tokens, "ids have no token in the tokenizer and became its <unk>"),
+        ):
+            if number:
+                say(f"{number:,} {what}")
+        self.writer.finish(asdict(counts), self.recorded, self.sources, {"numpy"})
+
+
+def _document_end(given: str, pieces: dict[str, int]) -> int:
+    if given in pieces:
+        return pieces[given]
+    if given.isdecimal():
+        return int(given)
+    raise InputError(f"{given} is no token of the tokenizer", where="--document-end", fix="name the token, or its id")

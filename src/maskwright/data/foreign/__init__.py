@@ -1,0 +1,1 @@
+"""Stores of token ids that other tools wrote. One page a format."""

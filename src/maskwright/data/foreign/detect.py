@@ -1,0 +1,110 @@
+"""Which format a store is in, by what lies in the folder and by the files' first bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, get_args
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.data.foreign.blocks import Foreign, Options
+from maskwright.data.foreign.columns import dataset_files, open_columns
+from maskwright.data.foreign.fairseq import open_fairseq
+from maskwright.data.foreign.flat_files import open_datatrove, open_flat
+from maskwright.data.foreign.indexed import index_kind, open_megatron
+from maskwright.data.foreign.mds import open_mds
+from maskwright.data.foreign.tfrecord import open_tfrecord
+from maskwright.text.vocabulary import Vocabulary
+
+Format = Literal["arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "tfrecord"]
+SIGNS = {
+    "index.json": "mds",
+    "dict.txt": "fairseq",
+    "state.json": "datasets",
+    "dataset_dict.json": "datasets",
+}
+"""Files that only one format has."""
+ENDINGS = {".arrow": "arrow", ".parquet": "parquet", ".ds": "datatrove", ".npy": "npy", ".bin": "bin"}
+REFUSED = {
+    ".tar": "WebDataset has no ids and no order to rely on: unpack it and `maskwright data prepare` its text",
+    ".zarr": "export the cache as Parquet or Arrow",
+    ".zarray": "export the cache as Parquet or Arrow",
+    ".zst": "unpack the files first",
+    ".gz": "unpack the files first",
+}
+
+
+def detect(places: list[str]) -> Format:
+    """Raises `InputError` where the answer is none or several."""
+    found = {_kind(place) for place in places}
+    if len(found) > 1:
+        fix = "convert them apart, or name one format: --from FORMAT"
+        raise InputError(f"are of several formats: {', '.join(sorted(found))}", where=" ".join(places), fix=fix)
+    return found.pop()
+
+
+def _kind(place: str) -> Format:
+    for name, kind in SIGNS.items():
+        if os.path.isfile(os.path.join(place.split(":")[0], name)):
+            return _format(kind)
+    paths = _paths([place])
+    if indexes := [path for path in paths if path.endswith(".idx")]:
+        return index_kind(indexes[0])
+    kinds = {kind for path in paths for ending, kind in ENDINGS.items() if path.endswith(ending)}
+    kinds |= {"tfrecord" for path in paths if "tfrecord" in os.path.basename(path) or path.endswith(".tfr")}
+    if len(kinds) == 1:
+        return _format(kinds.pop())
+    refused = next((why for path in paths for ending, why in REFUSED.items() if path.endswith(ending)), None)
+    what = f"holds several kinds of files: {', '.join(sorted(kinds))}" if kinds else "is no store of a known format"
+    raise InputError(what, where=place, fix=refused or f"name it: --from {'|'.join(get_args(Format))}")
+
+
+def _format(name: str) -> Format:
+    return next(known for known in get_args(Format) if known == name)
+
+
+def _paths(places: list[str]) -> list[str]:
+    """The files of all places; PREFIX stands for PREFIX.bin and PREFIX.idx."""
+    found = []
+    for place in map(storage.require_local, places):
+        known = [place] if os.path.exists(place) else [f"{place}{end}" for end in (".idx", ".bin")]
+        found += storage.expand(known if all(map(os.path.exists, known)) else [place])
+    return found
+
+
+def open_foreign(
+    places: list[str], kind: Format, options: Options, vocabulary: Vocabulary, pieces: dict[str, int]
+) -> Foreign:
+    """`pieces`: the tokenizer's tokens and ids. Raises kinds of `InputError`."""
+    if kind == "fairseq":
+        folders = [folder for place in places for folder in ([place] if os.path.isdir(place) else place.split(":"))]
+        return open_fairseq(folders, pieces, vocabulary, options.encoder)
+    if kind == "mds":
+        return open_mds(places, options)
+    if kind == "datasets":
+        return open_columns("datasets", [path for place in places for path in dataset_files(place)], options.column)
+    paths = _paths(places)
+    if kind == "arrow":
+        return open_columns("arrow", _of(paths, ".arrow", places), options.column)
+    if kind == "parquet":
+        return open_columns("parquet", _of(paths, ".parquet", places), options.column)
+    if kind == "megatron":
+        indexes = sorted({f"{path.removesuffix('.bin').removesuffix('.idx')}.idx" for path in paths if _pair(path)})
+        return open_megatron(_of(indexes, ".idx", places))
+    if kind == "datatrove":
+        return open_datatrove(_of(paths, ".ds", places))
+    if kind == "tfrecord":
+        return open_tfrecord(paths)
+    return open_flat(kind, _of(paths, f".{kind}", places), options, vocabulary.size)
+
+
+def _pair(path: str) -> bool:
+    return path.endswith((".idx", ".bin"))
+
+
+def _of(paths: list[str], ending: str, places: list[str]) -> list[str]:
+    """Those with the ending; all of them where the user named files."""
+    found = [path for path in paths if path.endswith(ending)] or [place for place in places if os.path.isfile(place)]
+    if not found:
+        raise InputError(f"holds no {ending} file", where=places[0], fix="check the path, or name another --from")
+    return found

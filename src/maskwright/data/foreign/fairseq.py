@@ -1,0 +1,127 @@
+"""fairseq's binarised shards: `dict.txt`, `train.bin`/`.idx`, `valid.bin`/`.idx`, also in one folder a language.
+
+A line of the text is a sequence that ends with `</s>`, and an empty line, which is `</s>` alone, stands between
+documents. Ids are places in `dict.txt`, after `<s> <pad> </s> <unk>`. Its tokens are pieces, or for RoBERTa the numbers
+of GPT-2's `encoder.json`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, StoreError
+from maskwright.data.foreign.blocks import COPY_AGAIN, Block, Foreign, Int64, of_spans
+from maskwright.data.foreign.indexed import Index, read_index
+from maskwright.text.vocabulary import Vocabulary
+
+FIRST = ("<s>", "<pad>", "</s>", "<unk>")
+EOS = FIRST.index("</s>")
+FILLER = "madeupword"
+"""fairseq's names for the ids that only fill its table up."""
+
+
+def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabulary, encoder: str | None) -> Foreign:
+    """`pieces`: the tokenizer's tokens and ids. Raises `StoreError` if a folder lacks its `dict.txt` and the first has
+    none, or its numbers have no `encoder`."""
+    indexes = [(path, held_out) for folder in folders for path, held_out in _indexes(folder)]
+    first = os.path.join(folders[0], "dict.txt")
+    if not os.path.isfile(first):
+        fix = "put the dictionary there that the shards were binarised with"
+        raise StoreError("is missing, and without it the ids mean nothing", where=first, fix=fix)
+    tokens = _read_dictionary(first)
+    for folder in folders[1:]:
+        other = os.path.join(folder, "dict.txt")
+        if os.path.isfile(other) and _read_dictionary(other) != tokens:
+            raise StoreError("is another dictionary than the first shard's", where=other, fix="convert them apart")
+    mapping, said = _mapping(tokens, pieces, vocabulary, encoder, first)
+    found = [read_index(path, "fairseq") for path, _ in indexes]
+    spans = [_documents(one, path) for one, (path, _) in zip(found, indexes, strict=True)]
+
+    def blocks() -> Iterator[Block]:
+        for number, (one, (starts, sizes, members)) in enumerate(zip(found, spans, strict=True)):
+            yield from of_spans(one.values, starts, sizes, number, members)
+
+    files = [f"{path.removesuffix('.idx')}.bin" for path, _ in indexes]
+    held_out = frozenset(number for number, (_, side) in enumerate(indexes) if side)
+    return Foreign("fairseq", files, blocks, True, mapping, said, held_out)
+
+
+def _indexes(folder: str) -> list[tuple[str, bool]]:
+    """(file, whether it is held out) of train, train1 … and valid, also in the folders of languages; test is left
+    out."""
+    found = []
+    for path in storage.expand([folder]):
+        name = os.path.basename(path).partition(".")[0].rstrip("0123456789")
+        if path.endswith(".idx") and name in ("train", "valid"):
+            found.append((path, name == "valid"))
+    if not found:
+        fix = "give the folder that `fairseq-preprocess` wrote"
+        raise InputError("has no train.idx", where=folder, fix=fix)
+    return sorted(found, key=lambda one: one[1])
+
+
+def _documents(index: Index, path: str) -> tuple[Int64, Int64, Int64]:
+    """(starts, sizes, members) of its sentences without their `</s>`: see `of_spans`."""
+    starts, sizes = index.starts, index.sizes
+    if (sizes < 1).any():
+        raise StoreError(f"sequence {int(np.argmax(sizes < 1)):,} has no ids", where=path, fix=COPY_AGAIN)
+    ends_with = index.values[starts + sizes - 1] == EOS
+    sizes = sizes - ends_with
+    empty = sizes == 0
+    if not empty.any():  # a line is a document
+        return starts, sizes, np.ones(len(starts), np.int64)
+    number = np.cumsum(empty)[~empty]  # of each sentence's document, with gaps where several lines are empty
+    members = np.unique(number, return_counts=True)[1] if len(number) else np.zeros(0, np.int64)
+    return starts[~empty], sizes[~empty], members.astype(np.int64)
+
+
+def _read_dictionary(path: str) -> list[str]:
+    with storage.open_binary(path) as file:
+        content = file.read()
+    tokens = []
+    for line, text in enumerate(content.decode("utf-8", "replace").split("\n"), 1):
+        text = text.removesuffix(" #fairseq:overwrite")
+        if not text.strip():
+            continue
+        token, space, count = text.rpartition(" ")
+        if not space or not count.strip().isdecimal():
+            fix = "restore the file; a line is a token and its count"
+            raise StoreError("is no line of a fairseq dictionary", where=f"{path}:{line}", fix=fix)
+        tokens.append(token)
+    return tokens
+
+
+def _mapping(
+    tokens: list[str], pieces: dict[str, int], vocabulary: Vocabulary, encoder: str | None, where: str
+) -> tuple[Int64, list[str]]:
+    """(the tokenizer's id of each of fairseq's, -1 for none; what to say)."""
+    real = [token for token in tokens if not token.startswith(FILLER)]
+    numbers = bool(real) and all(token.isdecimal() or token in FIRST or token == "<mask>" for token in real)
+    names = tokens
+    if numbers:
+        if encoder is None:
+            fix = "give GPT-2's file, https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/encoder.json: --encoder FILE"
+            raise InputError("is a dictionary of numbers, which encoder.json explains", where=where, fix=fix)
+        spelt = _read_encoder(encoder)
+        names = [spelt.get(int(token), token) if token.isdecimal() else token for token in tokens]
+    special = {"<s>": vocabulary.bos, "<pad>": vocabulary.pad, "</s>": vocabulary.eos, "<unk>": vocabulary.unk}
+    special["<mask>"] = vocabulary.mask
+    found = [special.get(name, pieces.get(name)) for name in (*FIRST, *names)]
+    mapping = np.array([-1 if one is None else one for one in found], np.int64)
+    lacking = [name for name, one in zip(names, found[len(FIRST) :], strict=True) if one is None and FILLER not in name]
+    said = [f"{len(real) - len(lacking):,} of the {len(real):,} tokens of {where} are in the tokenizer"]
+    if lacking:
+        said[0] += f"; {len(lacking):,} are not, such as {lacking[0]!r}"
+    return mapping, said
+
+
+def _read_encoder(path: str) -> dict[int, str]:
+    content: Any = storage.read_json(path)
+    if not isinstance(content, dict) or not all(type(number) is int for number in content.values()):
+        raise InputError("is no encoder.json: tokens and their numbers", where=path, fix="give GPT-2's own file")
+    return {number: token for token, number in content.items()}

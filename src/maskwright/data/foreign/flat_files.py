@@ -1,0 +1,121 @@
+"""Files of bare ids, one after the other.
+
+`npy`         OLMo's: a memory map without a header whatever its name says; a real `.npy` is known by its magic
+`bin`         nanoGPT's: the same; llm.c's and modded-nanogpt's begin with 256 int32: magic, version, number of ids
+`datatrove`   `.ds`, and `.ds.index` with each document's end (u64); `.ds.loss` and `.ds.metadata` are not read
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, StoreError
+from maskwright.data.foreign.blocks import (
+    COPY_AGAIN,
+    INTEGERS,
+    Block,
+    Foreign,
+    Ids,
+    Int64,
+    Options,
+    flat,
+    of_spans,
+    require_inside,
+    split_at,
+)
+
+HEADER_BYTES = 1024
+LLM_C = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
+"""(magic, version) of llm.c's `dev/data/data_common.py`: for GPT-2's tokenizer, and for Llama 3's."""
+NUMPY = b"\x93NUMPY"
+
+
+def open_flat(name: str, files: list[str], options: Options, vocab_size: int) -> Foreign:
+    """`name`: npy or bin. Raises `InputError` unless something says where documents end."""
+    found = [_read_flat(path, options, vocab_size) for path in files]
+    if options.document_end is None and any(values.ndim == 1 for values in found):
+        fix = "give --document-end TOKEN, the token between documents by its name or its id"
+        raise InputError("holds bare ids without the ends of documents", where=files[0], fix=fix)
+
+    def blocks() -> Iterator[Block]:
+        for number, values in enumerate(found):
+            yield from of_spans(values.reshape(-1), *_documents(values, options.document_end), number)
+
+    said = (
+        [f"documents end at id {options.document_end}, which is left out"] if options.document_end is not None else []
+    )
+    return Foreign(name, files, blocks, said=said)
+
+
+def _documents(values: Ids, end: int | None) -> tuple[Int64, Int64]:
+    if end is not None:
+        return split_at(values.reshape(-1), end)
+    rows, width = values.shape
+    return np.arange(rows, dtype=np.int64) * width, np.full(rows, width, np.int64)
+
+
+def _read_flat(path: str, options: Options, vocab_size: int) -> Ids:
+    with storage.open_binary(path) as file:
+        head = file.read(HEADER_BYTES)
+    if head.startswith(NUMPY):
+        return _read_npy(path)
+    magic, version, count = np.frombuffer(head, "<i4", 3).tolist() if len(head) >= 12 else (0, 0, 0)
+    if magic not in {known for known, _ in LLM_C}:
+        return flat(path, options.dtype or ("uint16" if vocab_size <= 65_536 else "uint32"))
+    dtype = LLM_C.get((magic, version))
+    if dtype is None or len(head) < HEADER_BYTES:
+        raise StoreError(f"is a file of llm.c in version {version}, which is not known", where=path, fix=COPY_AGAIN)
+    values = flat(path, dtype, HEADER_BYTES)
+    if len(values) != count:
+        what = f"has {len(values):,} ids, its header says {count:,}"
+        raise StoreError(what, where=path, fix=COPY_AGAIN)
+    return values
+
+
+def _read_npy(path: str) -> Ids:
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise StoreError(f"is no whole .npy file: {error}", where=path, fix=COPY_AGAIN) from None
+    if values.dtype.name not in INTEGERS or values.ndim not in (1, 2) or not values.size:
+        what = f"is an array {list(values.shape)} of {values.dtype}, and not of ids, or of rows of ids"
+        raise StoreError(what, where=path, fix="save the ids as an integer array")
+    return np.ascontiguousarray(values)
+
+
+def open_datatrove(files: list[str]) -> Foreign:
+    """`files`: the `.ds` files. The bytes of an id follow from the last end and the file's size."""
+    ends = [_ends(path) for path in files]
+    values = [_read_ds(path, each) for path, each in zip(files, ends, strict=True)]
+
+    def blocks() -> Iterator[Block]:
+        for number, (ids, each) in enumerate(zip(values, ends, strict=True)):
+            starts = np.concatenate([[0], each[:-1]])
+            yield from of_spans(ids, starts, each - starts, number)
+
+    return Foreign("datatrove", files, blocks)
+
+
+def _ends(path: str) -> Int64:
+    index = f"{path}.index"
+    if not os.path.isfile(index):
+        fix = "put it beside the .ds file, or read that with --from bin --document-end TOKEN"
+        raise StoreError("is missing, so that nothing says where documents end", where=index, fix=fix)
+    return flat(index, "uint64").astype(np.int64)
+
+
+def _read_ds(path: str, ends: Int64) -> Ids:
+    size, last = os.path.getsize(path), int(ends[-1])
+    if (np.diff(ends, prepend=0) < 0).any():
+        raise StoreError("does not rise", where=f"{path}.index", fix=COPY_AGAIN)
+    width = size // last if last else 0
+    if width not in (2, 4) or size != width * last:
+        what = f"has {size:,} bytes, its index ends at {last:,} ids of 2 or 4 bytes"
+        raise StoreError(what, where=path, fix=COPY_AGAIN)
+    values = flat(path, f"uint{8 * width}")
+    require_inside(ends[:-1], np.diff(ends), len(values), f"{path}.index", path)
+    return values

@@ -1,0 +1,194 @@
+"""MosaicML's MDS: `index.json`, and shards of samples.
+
+A shard is the number of samples (u32), the place of each and the end (u32), a JSON of the columns, then the samples. A
+sample is the sizes of its columns of no fixed size (u32 each), then the columns one after the other.
+
+An `ndarray` column begins with its type (u8) and its shape (u8: axes * 4 + log2 of the bytes of a dimension; then the
+dimensions), unless the name of the encoding has them: `ndarray:uint16`, `ndarray:uint16:1024`.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, StoreError
+from maskwright.core.extras import require
+from maskwright.data.foreign.blocks import BLOCK_TOKENS, COPY_AGAIN, INTEGERS, Block, Foreign, Int64, Options
+from maskwright.data.foreign.columns import COLUMNS
+
+TYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 32: "uint32", 33: "int32", 64: "uint64", 65: "int64"}
+"""The codes of `ndarray` without a type in its name; the others are floats."""
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _Shard:
+    path: str
+    samples: int
+    bytes: int
+    compression: str | None
+    encoding: str
+    column: int
+    sizes: tuple[int | None, ...]
+    """Bytes of each column, None for one whose samples say their own."""
+
+
+def open_mds(folders: list[str], options: Options) -> Foreign:
+    shards = [shard for folder in folders for shard in _read_index(os.path.join(folder, "index.json"), options)]
+    if not shards:
+        raise StoreError("names no shards", where=os.path.join(folders[0], "index.json"), fix=COPY_AGAIN)
+
+    def blocks() -> Iterator[Block]:
+        for number, shard in enumerate(shards):
+            yield from _blocks(shard, number, options.dtype)
+
+    return Foreign("mds", [shard.path for shard in shards], blocks)
+
+
+def _read_index(path: str, options: Options) -> list[_Shard]:
+    content: Any = storage.read_json(path)
+    try:
+        return [_shard(os.path.dirname(path), record, options) for record in content["shards"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        fix = "restore it, or `streaming.base.util.merge_index` makes it again"
+        raise StoreError("is no index of MDS, version 2", where=path, fix=fix) from None
+
+
+def _shard(folder: str, record: dict[str, Any], options: Options) -> _Shard:
+    names = record["column_names"]
+    if record["format"] != "mds" or record["version"] != 2:
+        raise ValueError
+    name = options.column or next((known for known in COLUMNS if known in names), None)
+    if name not in names:
+        what = f"has no column {name or 'of a known name'}; it has {', '.join(names)}"
+        raise StoreError(what, where=os.path.join(folder, "index.json"), fix="name the column of the ids: --column")
+    raw, packed = record["raw_data"], record["zip_data"]
+    path, size = os.path.join(folder, _own(raw["basename"])), int(raw["bytes"])
+    packing = None
+    if packed and not os.path.exists(path):
+        path, packing = os.path.join(folder, _own(packed["basename"])), record["compression"]
+    if not os.path.isfile(path):
+        raise StoreError("is missing", where=path, fix=COPY_AGAIN)
+    expected = int(packed["bytes"]) if packing else size
+    if os.path.getsize(path) != expected:
+        what = f"has {os.path.getsize(path):,} bytes, index.json says {expected:,}"
+        raise StoreError(what, where=path, fix=COPY_AGAIN)
+    column = names.index(name)
+    sizes = tuple(None if one is None else int(one) for one in record["column_sizes"])
+    return _Shard(path, int(record["samples"]), size, packing, record["column_encodings"][column], column, sizes)
+
+
+def _own(name: str) -> str:
+    """A shard's name, which must not lead out of the folder."""
+    if name != os.path.basename(name) or name in ("", ".", ".."):
+        raise ValueError
+    return name
+
+
+def _blocks(shard: _Shard, number: int, wanted: str | None) -> Iterator[Block]:
+    data = _content(shard)
+    begin, end = _samples(shard, data)
+    sized = [at for at, size in enumerate(shard.sizes) if size is None]
+    own = {at: _u32(data, begin + 4 * place) for place, at in enumerate(sized)}
+    start = begin + 4 * len(sized)
+    for at in range(shard.column):
+        size = shard.sizes[at]
+        start = start + (own[at] if size is None else size)
+    fixed = shard.sizes[shard.column]
+    stop = start + (own[shard.column] if fixed is None else fixed)
+    _require(bool(((start <= stop) & (stop <= end)).all()), shard, "a column reaches beyond its sample")
+    start, kind = _past_header(shard, data, start, stop, wanted)
+    width = np.dtype(kind).itemsize
+    _require(bool(((stop >= start) & ((stop - start) % width == 0)).all()), shard, f"an array is no whole {kind}")
+    sizes = (stop - start) // width
+    done, view, first = np.cumsum(sizes), memoryview(data), 0  # type: ignore[arg-type]
+    while first < len(sizes):
+        before = int(done[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(done, before + BLOCK_TOKENS, side="right")))
+        places = zip(start[first:last].tolist(), stop[first:last].tolist(), strict=True)
+        ids = np.frombuffer(b"".join([view[a:b] for a, b in places]), np.dtype(kind).newbyteorder("<"))
+        yield Block(ids, sizes[first:last], number, first)
+        first = last
+
+
+def _content(shard: _Shard) -> Bytes:
+    if shard.compression is None:
+        return np.asarray(np.memmap(shard.path, np.uint8, "r"))
+    with storage.open_binary(shard.path) as file:
+        packed = file.read()
+    name = str(shard.compression).partition(":")[0]
+    what = f"is no whole {name} file of {shard.bytes:,} bytes"
+    if name == "zstd":
+        require("pyarrow", shard.path)
+        import pyarrow as arrow
+
+        try:
+            content = arrow.decompress(packed, shard.bytes, codec="zstd", asbytes=True)
+        except (arrow.ArrowException, OSError):
+            raise StoreError(what, where=shard.path, fix=COPY_AGAIN) from None
+    elif name == "gz":
+        unpack = zlib.decompressobj(31)
+        try:
+            content = unpack.decompress(packed, shard.bytes + 1)
+        except zlib.error:
+            raise StoreError(what, where=shard.path, fix=COPY_AGAIN) from None
+    else:
+        fix = "unpack the shards with `streaming` first, or write them with zstd"
+        raise InputError(f"is packed with {name}, which is not read", where=shard.path, fix=fix)
+    if len(content) != shard.bytes:
+        raise StoreError(what, where=shard.path, fix=COPY_AGAIN)
+    return np.frombuffer(content, np.uint8)
+
+
+def _samples(shard: _Shard, data: Bytes) -> tuple[Int64, Int64]:
+    """(begin, end) of each sample, in bytes."""
+    head = 4 * (shard.samples + 2)
+    count = int(data[:4].view("<u4")[0]) if len(data) >= max(head, 8) else -1
+    _require(count == shard.samples, shard, f"does not hold the {shard.samples:,} samples of index.json")
+    places = data[4:head].view("<u4").astype(np.int64)
+    rising = bool((places[1:] >= places[:-1]).all()) and places[0] >= head and places[-1] <= len(data)
+    _require(rising, shard, "its samples do not lie one after the other inside it")
+    sizes = 4 * sum(size is None for size in shard.sizes)
+    _require(bool((np.diff(places) >= sizes).all()), shard, "a sample is shorter than the sizes of its columns")
+    return places[:-1], places[1:]
+
+
+def _past_header(shard: _Shard, data: Bytes, start: Int64, stop: Int64, wanted: str | None) -> tuple[Int64, str]:
+    """(where each array's values begin, their type)."""
+    name, _, rest = shard.encoding.partition(":")
+    kind, _, shape = rest.partition(":")
+    if name == "bytes":
+        if wanted is None:
+            fix = "say their type: --dtype int64 for what llm-foundry writes"
+            raise InputError("holds ids as plain bytes", where=shard.path, fix=fix)
+        return start, wanted
+    if name != "ndarray" or (kind and kind not in INTEGERS):
+        fix = "name the column of the ids: --column"
+        raise InputError(f"has a column of {shard.encoding}, and not of ids", where=shard.path, fix=fix)
+    _require(bool((start < stop).all()) if not (kind and shape) else True, shard, "an array has no bytes")
+    if not kind:
+        codes = np.unique(data[start])
+        _require(len(codes) == 1 and int(codes[0]) in TYPES, shard, "its arrays are not of one type of integers")
+        kind, start = TYPES[int(codes[0])], start + 1
+    if not shape:
+        _require(bool((start < stop).all()), shard, "an array ends before its shape")
+        axes, width = np.divmod(data[start], 4)
+        start = start + 1 + axes.astype(np.int64) * (1 << width.astype(np.int64))
+    return start, kind
+
+
+def _u32(data: Bytes, at: Int64) -> Int64:
+    return data[at[:, None] + np.arange(4)].view("<u4").reshape(-1).astype(np.int64)
+
+
+def _require(fine: bool, shard: _Shard, what: str) -> None:
+    if not fine:
+        raise StoreError(what, where=shard.path, fix=COPY_AGAIN)
