@@ -17,7 +17,7 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.console import progress
-from maskwright.core.errors import InputError, StoreError
+from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import encode_documents
