@@ -119,6 +119,53 @@ def tokenizer_train(
     )
 
 
+@tokenizer_app.command("extend")
+def tokenizer_extend(
+    tokenizer: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."
+        ),
+    ],
+    src: SourceFiles,
+    tokens: Annotated[int, typer.Option(metavar="N", help="Number of tokens to add.", min=1)],
+    to: To,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model with this tokenizer. --to is then a model folder, with rows for the new tokens that are the "
+            "means of their old pieces' rows.",
+        ),
+    ] = None,
+    min_frequency: Annotated[
+        int, typer.Option(metavar="N", help="How often a new token must occur in the text.", min=1)
+    ] = 2,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+    on_bad_input: OnBadInput = "error",
+) -> None:
+    """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay."""
+    import tempfile
+
+    from maskwright.tasks.hub import local
+    from maskwright.text.extend import extend_tokenizer, report
+    from maskwright.text.vocabulary import read_vocabulary
+
+    sources, location = open_sources(src, layout, text_column, on_bad_input), local(tokenizer, weights=False)
+    if model is None:
+        print(report(*extend_tokenizer(location, sources, to, tokens=tokens, min_frequency=min_frequency), to))
+        return
+    from maskwright.tasks.extend import grow
+
+    with tempfile.TemporaryDirectory() as folder:
+        new = f"{folder}/tokenizer"
+        extension, after = extend_tokenizer(location, sources, new, tokens=tokens, min_frequency=min_frequency)
+        difference = grow(model, read_vocabulary(location), after, extension, new, to)
+    print(report(extension, after, to))
+    print(f"{to}: max |Δlogit| {difference:.3g} against transformers in fp32")
+
+
 @tokenizer_app.command("inspect")
 def tokenizer_inspect(
     tokenizer: Annotated[

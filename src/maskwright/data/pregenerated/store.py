@@ -129,7 +129,8 @@ class PregeneratedStore:
         wrong = self.findings.wrong(self.vocabulary.mask_token, whole_words=options["do_whole_word_mask"])
         repair = f"`maskwright data pregenerate --repair {self.location} --bert_model {self.tokenizer_folder} "
         repair += "--output_dir FOLDER` repairs what can be; training takes the examples as they are"
-        return [*(f"{self.location}: {sentence}" for sentence in wrong), *([repair] if wrong else [])]
+        more = [repair] if wrong and not self.record else []
+        return [*(f"{self.location}: {sentence}" for sentence in wrong), *more]
 
 
 def _record(folder: str, vocabulary: Vocabulary) -> dict[str, Any]:
