@@ -24,10 +24,11 @@ from maskwright.data.encode import encode_documents
 from maskwright.data.writer import CLEANING, StoreWriter
 from maskwright.text.cleaning.steps import CleaningOptions, changed
 from maskwright.text.cleaning.survey import DUPLICATE, STAYS, TOO_LONG, TOO_SHORT, Limits, Outcome, survey
+from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven
-from maskwright.text.sources import Sources, changed_while_read, fingerprint
+from maskwright.text.sources import Sources, fingerprint
 from maskwright.text.vocabulary import read_vocabulary
 
 ENCODE_CHARACTERS = 4_000_000
@@ -136,6 +137,7 @@ class _Preparation:
                 sources.on_bad_input,
                 *([len(held_out.files), held_out.layout] if held_out else []),
                 *([self.cleaning_record] if self.cleaning else []),
+                *([sources.letters] if sources.letters != "upper" else []),
             ]
         )
         with_sentences = all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
@@ -273,6 +275,7 @@ class _Preparation:
             "on_bad_input": self.sources.on_bad_input,
             **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
             **({"cleaning": self.cleaning_record} if self.cleaning else {}),
+            **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
         }
         self.writer.finish(self.counts.record(), options, self.origin, {"tokenizers", self.encoder.name})
 
