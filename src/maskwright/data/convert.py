@@ -302,8 +302,8 @@ class Conversion:
 
 
 def _document_end(given: str, pieces: dict[str, int]) -> int:
-    if given in pieces:
-        return pieces[given]
     if given.isdecimal():
         return int(given)
+    if given in pieces:
+        return pieces[given]
     raise InputError(f"{given} is no token of the tokenizer", where="--document-end", fix="name the token, or its id")
