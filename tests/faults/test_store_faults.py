@@ -218,7 +218,7 @@ def test_a_run_goes_on_once_its_damaged_store_is_put_back(
 
 
 def test_wide_ids_that_look_negative_are_refused(store: TokenStore) -> None:
-    from maskwright.data.loader import open_rows
+    from maskwright.data.rows import open_rows
 
     rows = open_rows(store, "train", 32, "documents")
     wide = [shard.astype(np.uint32) for shard in rows.split.shards]

@@ -15,8 +15,9 @@ from conftest import documents, sentence
 
 from maskwright.core.config import Engine
 from maskwright.core.errors import InputError
-from maskwright.data.loader import open_rows, validation_batches, validation_rows
+from maskwright.data.loader import validation_batches, validation_rows
 from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.rows import open_rows
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import EvalStats
 from maskwright.model.config import ModelConfig

@@ -7,8 +7,9 @@ from reference import oracles
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import StoreError
-from maskwright.data.loader import Loader, Rows, open_rows, validation_batches
+from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.packing import plan
+from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import Split, TokenStore
 from maskwright.text.tokenizer import load_tokenizer
 

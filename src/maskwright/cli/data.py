@@ -7,6 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from maskwright.cli.cleaning import (
+    Decontaminate,
+    DecontaminateWords,
+    Filters,
+    LanguageProbability,
+    Languages,
+    MaskPii,
+    NearDuplicates,
+    Workers,
+    cleaning_options,
+)
 from maskwright.cli.options import (
     AsJson,
     Layout,
@@ -23,18 +34,53 @@ from maskwright.cli.options import (
 )
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
+from maskwright.core.hardware import usable_cores
 
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
 @text_app.command("audit")
 def text_audit(
-    src: SourceFiles, layout: Layout = "auto", text_column: TextColumn = "text", as_json: AsJson = False
+    src: SourceFiles,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Tokenizer folder, to show its tokens per word on the text.")
+    ] = None,
+    filters: Filters = None,
+    languages: Languages = None,
+    language_probability: LanguageProbability = 0.5,
+    near_duplicates: NearDuplicates = None,
+    decontaminate: Decontaminate = None,
+    decontaminate_words: DecontaminateWords = 13,
+    mask_pii: MaskPii = None,
+    workers: Workers = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="FILE.html", help="Write a page with plots and examples as well.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each."""
+    """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each. With the options
+    of cleaning, also count and show what each step would leave out."""
+    from maskwright.tasks.audit_page import write_page
+    from maskwright.tasks.hub import local
     from maskwright.text.audit import audit, report
 
-    result = audit(src, layout=layout, text_column=text_column)
+    cleaning = cleaning_options(
+        filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
+    )
+    if to and not to.endswith(".html"):
+        raise InputError(f"--to {to} does not end in .html", fix="give a name such as audit.html")
+    result = audit(
+        src,
+        layout=layout,
+        text_column=text_column,
+        tokenizer=tokenizer and local(tokenizer, weights=False),
+        cleaning=cleaning,
+        workers=workers or usable_cores(),
+    )
+    if to:
+        write_page(to, result)
     print_result(report(result), asdict(result), as_json)
 
 
@@ -71,6 +117,53 @@ def tokenizer_train(
         f"{to}: {vocabulary.size:,} tokens, {vocabulary.mask_token} is {vocabulary.mask}, fingerprint "
         f"{vocabulary.fingerprint[:16]}"
     )
+
+
+@tokenizer_app.command("extend")
+def tokenizer_extend(
+    tokenizer: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."
+        ),
+    ],
+    src: SourceFiles,
+    tokens: Annotated[int, typer.Option(metavar="N", help="Number of tokens to add.", min=1)],
+    to: To,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model with this tokenizer. --to is then a model folder, with rows for the new tokens that are the "
+            "means of their old pieces' rows.",
+        ),
+    ] = None,
+    min_frequency: Annotated[
+        int, typer.Option(metavar="N", help="How often a new token must occur in the text.", min=1)
+    ] = 2,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+    on_bad_input: OnBadInput = "error",
+) -> None:
+    """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay."""
+    import tempfile
+
+    from maskwright.tasks.hub import local
+    from maskwright.text.extend import extend_tokenizer, report
+    from maskwright.text.vocabulary import read_vocabulary
+
+    sources, location = open_sources(src, layout, text_column, on_bad_input), local(tokenizer, weights=False)
+    if model is None:
+        print(report(*extend_tokenizer(location, sources, to, tokens=tokens, min_frequency=min_frequency), to))
+        return
+    from maskwright.tasks.extend import grow
+
+    with tempfile.TemporaryDirectory() as folder:
+        new = f"{folder}/tokenizer"
+        extension, after = extend_tokenizer(location, sources, new, tokens=tokens, min_frequency=min_frequency)
+        difference = grow(model, read_vocabulary(location), after, extension, new, to)
+    print(report(extension, after, to))
+    print(f"{to}: max |Δlogit| {difference:.3g} against transformers in fp32")
 
 
 @tokenizer_app.command("inspect")
@@ -135,6 +228,14 @@ def data_prepare(
             help="Tokenizer library. auto takes gigatoken where it is installed: the same ids, many times as fast."
         ),
     ] = "auto",
+    filters: Filters = None,
+    languages: Languages = None,
+    language_probability: LanguageProbability = 0.5,
+    near_duplicates: NearDuplicates = None,
+    decontaminate: Decontaminate = None,
+    decontaminate_words: DecontaminateWords = 13,
+    mask_pii: MaskPii = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Encode documents into a token store. The same command continues after a stop."""
@@ -149,7 +250,12 @@ def data_prepare(
     if valid_files:
         same = sources.layout if sources.has_plain_text else layout
         held_out = open_sources(valid_files, same, text_column, on_bad_input)
-    ready = prepare(sources, local(tokenizer, weights=False), to, options, encoder, held_out=held_out)
+    cleaning = cleaning_options(
+        filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
+    )
+    tokenizer = local(tokenizer, weights=False)
+    workers = workers or usable_cores()
+    ready = prepare(sources, tokenizer, to, options, encoder, held_out=held_out, cleaning=cleaning, workers=workers)
     print_result(report(ready), ready.manifest, as_json)
 
 

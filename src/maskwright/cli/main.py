@@ -25,6 +25,7 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     env_build,
     models,
     monitor,
+    pregenerate,
     submit,
     use,
 )

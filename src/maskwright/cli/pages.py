@@ -20,7 +20,7 @@ path. Keys marked *resumable* may change when a run is continued; a change of an
 schema` prints the JSON schema, for completion in an editor. The [glossary](glossary.md) says what a row, a sequence and
 a virtual worker are.
 
-`data.store` has no default, and either `schedule.steps` or `schedule.epochs` has to be given.
+Either `data.store` or `data.mixture` has to be given, and either `schedule.steps` or `schedule.epochs`.
 """
 FINETUNING = """\
 # Configuration of a fine-tuning run

@@ -241,7 +241,8 @@ class RunConfig(Section):
     def locations(self) -> dict[str, str | None]:
         """What a run reads, by key."""
         held_out = {f"data.validation.{name}".rstrip("."): store for name, store in self.data.held_out.items()}
-        return {"data.store": self.data.store, **held_out, "model.init_from": self.model.init_from}
+        mixed = {f"data.mixture.{name}.store": source.store for name, source in (self.data.mixture or {}).items()}
+        return {"data.store": self.data.store, **mixed, **held_out, "model.init_from": self.model.init_from}
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> RunConfig:
@@ -276,9 +277,9 @@ class RunConfig(Section):
         assert self.schedule.steps is not None, "epochs are resolved once the store is known"
         return self.schedule.steps
 
-    def resolved(self, rows: int) -> RunConfig:
-        """With the steps that schedule.epochs make of so many training rows. Raises `ConfigError` if warm-up and decay
-        are longer."""
+    def resolved(self, rows: float) -> RunConfig:
+        """With the steps that schedule.epochs make of so many training rows in each. Raises `ConfigError` if warm-up
+        and decay are longer."""
         schedule = self.schedule
         if schedule.epochs is None:
             return self

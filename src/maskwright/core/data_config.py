@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from maskwright.core.settings import Fraction, Refused, Resumable, Section
 
 SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""Name of a held-out set, which is part of the names of its metrics."""
+"""Name of a source or a held-out set, which is part of the names of its metrics."""
 
 
 class Arrow(Section):
@@ -30,11 +33,59 @@ class Arrow(Section):
     """Share of documents to hold out, by a hash of their ids."""
 
 
+class Source(Section):
+    store: str
+    """Folder of a token store."""
+    weight: Annotated[float, Field(gt=0.0)] | None = None
+    """Share of the rows, relative to the weights of the others."""
+    max_epochs: Annotated[float, Field(gt=0.0)] | None = None
+    """How often the source may be read. The others share its weight afterwards."""
+
+
+def named_sources(given: Any) -> Any:
+    """{name: source} from what `data.mixture` takes: {name: {store: FOLDER, weight: 3}}, {name: FOLDER}, or the names
+    of folders with colons between them, as fairseq and its users write them."""
+    if isinstance(given, str):
+        folders = re.split(r":(?!//)", given)
+        names = [os.path.basename(folder.rstrip("/")) for folder in folders]
+        counts = Counter(names)
+        given = {
+            name if counts[name] == 1 else f"{name}-{number}": folder
+            for number, (name, folder) in enumerate(zip(names, folders, strict=True))
+        }
+    if not isinstance(given, dict) or len(given) < 2:
+        raise Refused(f"{given!r:.60} names no two stores", fix="give {en: {store: FOLDER, weight: 3}, sw: {…}}")
+    for name in given:
+        if not isinstance(name, str) or not SET_NAME.fullmatch(name):
+            raise Refused(f"{name!r:.60} is no name of a source", fix="use letters, digits, _ . and -")
+    return {name: {"store": source} if isinstance(source, str) else source for name, source in given.items()}
+
+
+def require_weights(sources: dict[str, Source], alpha: float | None) -> None:
+    """Raises `Refused` unless every source has a weight or none has."""
+    without = [name for name, source in sources.items() if source.weight is None]
+    if without and len(without) < len(sources):
+        raise Refused(f"{without[0]} has no weight, and others have", fix="give each source one, or none")
+    if alpha is not None and not without:
+        fix = "leave one of them out"
+        raise Refused("mixture_alpha makes weights of the sizes, and the sources have weights", fix=fix)
+
+
 class Data(Section):
-    store: Annotated[str, Resumable]
+    store: Annotated[str | None, Field(json_schema_extra={"resumable": True, "needed": True})] = None
     """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
-    format: Literal["store", "arrow"] = "store"
-    """What `store` is. store: a token store. arrow: a folder of Arrow IPC files of token ids, or of such folders."""
+    mixture: Annotated[dict[str, Source] | None, Resumable] = None
+    """Several token stores instead of `store`, as {en: {store: FOLDER, weight: 3}, sw: {store: FOLDER, weight: 1,
+    max_epochs: 4}}, or {en: FOLDER, sw: FOLDER}, or folders with colons between them. Without weights, those are the
+    sizes. The run is judged by what each source holds out, under the source's name; the first counts as its held-out
+    loss."""
+    mixture_alpha: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    """Weights of `mixture` are tokens ** alpha: 1, when not set, keeps the sizes, 0 makes all sources equal; XLM-R took
+    0.3."""
+    format: Literal["store", "arrow", "pregenerated"] = "store"
+    """What `store` is. store: a token store. arrow: a folder of Arrow IPC files of token ids, or of such folders.
+    pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data pregenerate` or by
+    pytorch-transformers' script. The masks are those in the files; packing and masking.* are not used."""
     arrow: Arrow = Arrow()
     validation: Annotated[str | dict[str, str] | None, Resumable] = None
     """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:
@@ -56,6 +107,26 @@ class Data(Section):
             raise Refused(f"{given!r:.60} names no token stores", fix=fix)
         return given
 
+    @field_validator("mixture", mode="before")
+    @classmethod
+    def _names_sources(cls, given: Any) -> Any:
+        return given if given is None else named_sources(given)
+
+    @model_validator(mode="after")
+    def _one_or_several_stores(self) -> Data:
+        if self.mixture is None:
+            if self.store is None:
+                raise PydanticCustomError("missing", "data has neither store nor mixture")
+            if self.mixture_alpha is not None:
+                raise Refused("mixture_alpha is only for data.mixture", fix="leave it out")
+            return self
+        if self.store is not None or self.format != "store":
+            raise Refused(
+                "mixture takes the place of store and format", fix="leave them out, as in --set data.store=null"
+            )
+        require_weights(self.mixture, self.mixture_alpha)
+        return self
+
     @property
     def held_out(self) -> dict[str, str]:
         """The stores of `validation` by name; the name of a single one is empty."""
@@ -64,6 +135,7 @@ class Data(Section):
 
 LATER_DATA: dict[str, Any] = {
     "data.format": "store",
+    "data.mixture_alpha": None,
     **{f"data.arrow.{name}": field.default for name, field in Arrow.model_fields.items()},
 }
 """See `core.config.LATER`."""

@@ -122,6 +122,12 @@ class Key(NamedTuple):
         return _section_in(self.field.annotation)
 
     @property
+    def holds_many(self) -> bool:
+        """Whether it is a list or a mapping, of sections or other values."""
+        kinds = (self.field.annotation, *typing.get_args(self.field.annotation))
+        return any(typing.get_origin(kind) in (list, dict) for kind in kinds)
+
+    @property
     def schema(self) -> dict[str, Any]:
         """JSON schema of what it may be, null aside."""
         return next(choice for choice in self._choices() if choice.get("type") != "null")
@@ -172,9 +178,9 @@ def _number(value: float) -> str:
 def keys_of(section: type[BaseModel], prefix: str = "") -> dict[str, Key]:
     """Every key below a section by its dotted name, in the order of the source."""
     found: dict[str, Key] = {}
-    for name, field in section.model_fields.items():
+    for name in section.model_fields:
         key = Key(section, name)
-        if key.inner is None or typing.get_origin(field.annotation) in (list, dict):
+        if key.inner is None or key.holds_many:
             found[prefix + name] = key
         else:
             found |= keys_of(key.inner, f"{prefix}{name}.")
@@ -200,6 +206,9 @@ def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
         value = getattr(config, name)
         if isinstance(value, BaseModel):
             result |= flat(value, f"{prefix}{name}.")
+        elif isinstance(value, dict):
+            of_models = {key: one.model_dump() if isinstance(one, BaseModel) else one for key, one in value.items()}
+            result[prefix + name] = of_models
         else:
             result[prefix + name] = value
     return result
@@ -315,6 +324,8 @@ class Guide(NamedTuple):
         for word in loc:
             if isinstance(word, int) or str(word).isdigit():
                 continue
+            if key and key.holds_many and section and word not in section.model_fields:
+                continue  # the name of one of many sections
             key = Key(section, str(word)) if section and word in section.model_fields else None
             section = key.inner if key else None
         return key

@@ -86,6 +86,9 @@ def read_manifest(folder: str) -> dict[str, Any]:
         if os.path.exists(os.path.join(folder, "prepare.json")):
             fix = "run `maskwright data prepare` again: it continues"
             raise StoreError("its preparation never finished", where=folder, fix=fix)
+        if os.path.exists(os.path.join(folder, "epoch_0_metrics.json")):
+            fix = "train from it with data.format: pregenerated; measure on a token store of held-out text (--store)"
+            raise StoreError("holds pregenerated examples, and is not a token store", where=folder, fix=fix)
         what = "it has no manifest.json" if os.path.isdir(folder) else "there is no such folder"
         near = storage.near(folder, "manifest.json")
         fix = f"did you mean {near}? Else make" if near else "correct the path, or make"

@@ -5,29 +5,48 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from maskwright.core.config import RunConfig
 from maskwright.core.data_config import Data
+from maskwright.core.errors import InputError
 from maskwright.data.arrow_store import ArrowStore
+from maskwright.data.loader import Loader
+from maskwright.data.mixture import Mixture
+from maskwright.data.pregenerated.loader import PregeneratedLoader
+from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.data.store import TokenStore
 
-Store = TokenStore | ArrowStore
+Judged = TokenStore | ArrowStore
+"""What can hold documents out."""
+Store = Judged | Mixture | PregeneratedStore
+AnyLoader = Loader | PregeneratedLoader
 
 
-def open_store(data: Data) -> Store:
-    """`data.store`."""
+def open_store(data: Data, tokenizer: str | None = None) -> Store:
+    """`data.store` or `data.mixture`. `tokenizer`: of the model that is continued, for examples that came without."""
+    if data.mixture is not None:
+        return Mixture(data.mixture, data.mixture_alpha)
+    assert data.store is not None, "a configuration has one of them"
+    if data.format == "pregenerated":
+        return PregeneratedStore(data.store, tokenizer)
     return ArrowStore(data.store, data.arrow) if data.format == "arrow" else TokenStore(data.store)
 
 
-def open_held_out(data: Data) -> dict[str, TokenStore | ArrowStore]:
+def make_loader(config: RunConfig, store: Store) -> AnyLoader:
+    return PregeneratedLoader(config, store) if isinstance(store, PregeneratedStore) else Loader(config, store)
+
+
+def open_held_out(data: Data) -> dict[str, Judged]:
     """The stores of `data.validation` by name. A folder of Arrow files is held out in full."""
-    found: dict[str, TokenStore | ArrowStore] = {}
+    found: dict[str, Judged] = {}
     for name, location in data.held_out.items():
         own = data.format != "arrow" or os.path.isfile(os.path.join(location, "manifest.json"))
         found[name] = TokenStore(location) if own else ArrowStore(location, data.arrow, all_held_out=True)
     return found
 
 
-def recorded_store(run: dict[str, Any]) -> Store:
-    """The store of a run, from its record."""
+def recorded_store(run: dict[str, Any]) -> Judged:
+    """What a run was judged by, from its record: its store, or the first of its mixture. Raises `InputError` for
+    pregenerated epochs, which hold nothing out."""
     values: dict[str, Any] = {"store": run["store"], "arrow": {}}
     for key, value in run["config"].items():
         section, _, name = key.removeprefix("data.").partition(".")
@@ -35,4 +54,8 @@ def recorded_store(run: dict[str, Any]) -> Store:
             values["arrow"][name] = value
         elif key == "data.format":
             values[section] = value
-    return open_store(Data.model_validate(values))
+    opened = open_store(Data.model_validate(values))
+    if isinstance(opened, TokenStore | ArrowStore):
+        return opened
+    what = "holds pregenerated examples, none of which are held out"
+    raise InputError(what, where=run["store"], fix="give --store, --blimp or --text")

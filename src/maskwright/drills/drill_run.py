@@ -49,7 +49,9 @@ class Place:
 
     def __init__(self, folder: str, config: RunConfig) -> None:
         storage.make_folder(folder)
-        self.folder, self.config, self.store = folder, config, TokenStore(config.data.store)
+        self.folder, self.config = folder, config
+        of_mixture = [source.store for source in (config.data.mixture or {}).values()]
+        self.store = TokenStore(config.data.store or of_mixture[0])
         self.step = STEP[config.engine.kind]
         self.straight, self.bothered = (RunDirectory(os.path.join(folder, n)) for n in ("straight", "bothered"))
         self.file = os.path.join(folder, "config.yaml")
@@ -238,9 +240,12 @@ def _bad_shards(place: Place) -> str:
     place.call("data", "verify", copy).require(2, os.path.basename(shard))
     os.truncate(shard, os.path.getsize(shard) - 2)
     run = os.path.join(place.folder, "not-begun")
-    seen = place.call("pretrain", place.file, "--run", run, "--set", f"data.store={copy}").require(
-        2, os.path.basename(shard)
-    )
+    mixture = place.config.data.model_dump()["mixture"]
+    given = f"data.store={copy}"
+    if mixture is not None:
+        first = next(iter(mixture))
+        given = f"data.mixture={json.dumps(mixture | {first: mixture[first] | {'store': copy}})}"
+    seen = place.call("pretrain", place.file, "--run", run, "--set", given).require(2, os.path.basename(shard))
     assert not os.path.exists(run), "a run directory was made"
     return f"{seen}, the file named, nothing begun"
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from maskwright.core import config as run
 from maskwright.core.console import progress
 from maskwright.data.batch import Batch
-from maskwright.data.loader import open_rows, validation_batches, validation_rows
-from maskwright.data.opening import Store
+from maskwright.data.loader import validation_batches, validation_rows
+from maskwright.data.opening import Judged
 from maskwright.data.packing import Packing
+from maskwright.data.rows import open_rows
 from maskwright.data.store import SplitName
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
@@ -91,7 +92,7 @@ def row_tokens(model: TrainedModel, wanted: int | None = None) -> int:
 
 def evaluate(
     model: TrainedModel,
-    store: Store,
+    store: Judged,
     *,
     seq_len: int | None = None,
     max_rows: int = 512,
@@ -139,13 +140,13 @@ def evaluate(
 BANDS = ["0", *(f"{10**power:,} to {10 ** (power + 1) - 1:,}" for power in range(19))]
 
 
-def _decades(store: Store, side: SplitName) -> Int64:
+def _decades(store: Judged, side: SplitName) -> Int64:
     """[vocab_size]: the number of digits of each id's count in one side of the store, 0 for a count of 0."""
     counts = store.split(side).counts(store.vocabulary.size)
     return np.searchsorted(10 ** np.arange(18), counts, side="right")
 
 
-def _sources(store: Store, batches: list[Batch], seq_len: int, packing: Packing, max_rows: int) -> Int64:
+def _sources(store: Judged, batches: list[Batch], seq_len: int, packing: Packing, max_rows: int) -> Int64:
     """[n]: for each label with a weight, which of the manifest's sources its document is from."""
     rows = open_rows(store, "valid", seq_len, packing)
     chosen = validation_rows(rows, max_rows)
@@ -167,7 +168,7 @@ def _parts(number: Int64, names: list[str], losses: NDArray[np.float32], correct
     ]
 
 
-def unigram(store: Store, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
+def unigram(store: Judged, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
     """(loss, accuracy) of guessing by frequency in one side of the store alone (add-one smoothed): the training text,
     or where the store is a test set only, the held-out text itself, which no unigram model can beat."""
     counts = store.split(side).counts(store.vocabulary.size).astype(np.float64) + 1.0

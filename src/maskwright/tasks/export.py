@@ -238,6 +238,9 @@ def _base_name(folder: str | None) -> str | None:
 def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
     source = "labelled data" if model.task else "token store"
     lines = [f"- {source} fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
+    if mixed := run["config"].get("data.mixture"):
+        named = [f"{name}, weight {one['weight']:g}" if one["weight"] else name for name, one in mixed.items()]
+        lines.append(f"- a mixture of {'; '.join(named)}")
     base = run.get("base", {}).get("location", "")
     lines += [f"- base model `{base}`"] if hub.is_hub(base) else []
     lines += _base_weights(run)
@@ -250,7 +253,7 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
         )
         lines += _base_weights(one)
     lines += _scores(model) if model.task else _held_out(model)
-    left_out = {"data.store", "model.init_from"}
+    left_out = {"data.store", "data.mixture", "model.init_from"}
     if run["config"].get("model.init_from"):
         left_out |= SHAPE_KEYS
     values = {key: value for key, value in run["config"].items() if value is not None and key not in left_out}

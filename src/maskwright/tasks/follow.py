@@ -25,7 +25,7 @@ from maskwright.training.beats import Beats
 from maskwright.training.loop import FROM_RANK_0, restore, train
 from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
-OWN_KEYS = {"data.store", "model.init_from", "engine.threads"}
+OWN_KEYS = {"data.store", "data.mixture", "model.init_from", "engine.threads"}
 OWN_KEYS |= {"data.train", "data.validation", "data.test", "model.tokenizer"}
 """Keys that may differ from rank 0's; the contents of those places are compared."""
 

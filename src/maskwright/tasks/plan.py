@@ -228,9 +228,10 @@ def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
     if config.model.init_from is not None:
         return continued_model(config, config.model.init_from)
     if vocab_size is None:
-        if not os.path.isdir(config.data.store):
+        stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
+        if not any(map(os.path.isdir, stores)):
             fix = "give --vocab-size"
-            raise InputError("is not here, so the vocabulary is not known", where=config.data.store, fix=fix)
+            raise InputError("is not here, so the vocabulary is not known", where=max(stores), fix=fix)
         vocab_size = open_store(config.data).vocabulary.size
     return model_config(config.model, vocab_size, config.data.seq_len)
 

@@ -16,7 +16,9 @@ from maskwright.core.hub import is_hub
 from maskwright.core.settings import flat
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.opening import Store, open_held_out, open_store
+from maskwright.data.mixture import Mixture
+from maskwright.data.opening import AnyLoader, Judged, Store, make_loader, open_held_out, open_store
+from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
@@ -48,10 +50,10 @@ class Pretraining:
     config: RunConfig
     model: ModelConfig
     store: Store
-    loader: Loader
+    loader: AnyLoader
     lineage: Lineage | None = None
     """The checkpoint of another run that this one began from."""
-    validation: Mapping[str, Store] = field(default_factory=dict)
+    validation: Mapping[str, Judged] = field(default_factory=dict)
     """The stores of data.validation by name; none where the run is judged by what its own store holds out."""
     base: str | None = None
     """`model.init_from`, with the commit that a model of the Hub had when the run began."""
@@ -103,9 +105,20 @@ class Pretraining:
     def objective(self) -> MaskedLM:
         return MaskedLM(self.loader, self._validation(), self.model.vocab_size, self.config.evaluation.patience)
 
+    @property
+    def held_out(self) -> Mapping[str, Judged]:
+        """The stores that the run is judged by; pregenerated epochs hold nothing out."""
+        own: Mapping[str, Judged] = {}
+        if isinstance(self.store, Mixture):
+            own = self.store.by_name
+        elif not isinstance(self.store, PregeneratedStore):
+            own = {"": self.store}
+        return self.validation or {name: store for name, store in own.items() if store.split("valid").documents}
+
     def _validation(self) -> dict[str, list[Batch]]:
-        if not self.validation and not self.store.split("valid").documents:
-            warn(f"{self.store.location}: has no valid documents. This run has no validation")
+        if not self.held_out:
+            fix = "data.validation names a token store of held-out text"
+            warn(f"{self.store.location}: has no valid documents. This run has no validation; {fix}")
             return {}
         config = self.config
         return {
@@ -116,7 +129,7 @@ class Pretraining:
                 max_rows=config.evaluation.max_rows,
                 micro_batch_rows=config.batch.micro_batch_rows,
             )
-            for name, store in (self.validation or {"": self.store}).items()
+            for name, store in self.held_out.items()
         }
 
     def write_tokenizer(self, folder: str) -> None:
@@ -126,7 +139,8 @@ class Pretraining:
         return describe(self)
 
     def warnings(self) -> list[str]:
-        return unusual_settings(self.config, self)
+        told = self.store.warnings() if isinstance(self.store, PregeneratedStore) else []
+        return [*told, *unusual_settings(self.config, self)]
 
     def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
         data = job.rollbacks.data_step(step)
@@ -167,23 +181,34 @@ def prepare_run(
     `before`: the record of a run that is continued; what it once began from is then no longer needed. `parent`: of a
     new run that begins from another's checkpoint.
     """
-    store = open_store(config.data)
-    vocabulary = store.vocabulary
     init_from, base = config.model.init_from, None
     if init_from is not None and parent is None and "lineage" not in (before or {}):
         base = pinned(init_from, (before or {}).get("base"))
+    store = open_store(config.data, _own_tokenizer(base))
+    vocabulary = store.vocabulary
     model, lineage = _model(config, store, before, parent, base or "")
     model = with_ids(model, vocabulary, store.tokenizer_folder)
-    loader = Loader(config, store)
-    loader.config = config = config.resolved(loader.rows.plan.rows)
+    loader = make_loader(config, store)
+    loader.config = config = config.resolved(loader.mean_epoch_rows(config.schedule.epochs or 1.0))
+    if isinstance(loader, Loader):
+        loader.require_rows(config.steps)
     held_out = _validation_stores(config, store)
-    if config.evaluation.patience is not None and not (held_out or store.split("valid").documents):
+    if config.evaluation.patience is not None and not (held_out or store.manifest["splits"]["valid"]["documents"]):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
     return Pretraining(config, model, store, loader, lineage, held_out, base)
 
 
-def _validation_stores(config: RunConfig, store: Store) -> dict[str, Store]:
+def _own_tokenizer(base: str | None) -> str | None:
+    """The tokenizer of the model or the run that is continued; None where it has none."""
+    if base is None:
+        return None
+    folder = local(base)
+    folder = RunDirectory(folder).path("tokenizer") if lineages.is_run(folder) else folder
+    return folder if os.path.exists(os.path.join(folder, "tokenizer.json")) else None
+
+
+def _validation_stores(config: RunConfig, store: Store) -> dict[str, Judged]:
     found = open_held_out(config.data)
     for held_out in found.values():
         held_out.require_tokenizer(store.vocabulary, store.location)
@@ -241,9 +266,8 @@ def starting_weights(config: RunConfig, model: ModelConfig, base: str) -> Parame
 
 def _continued(config: RunConfig, store: Store, base: str) -> ModelConfig:
     folder, model = local(base), continued_model(config, base)
-    folder = RunDirectory(folder).path("tokenizer") if lineages.is_run(folder) else folder
-    if os.path.exists(os.path.join(folder, "tokenizer.json")):
-        store.require_tokenizer(read_vocabulary(folder), folder)
+    if (tokenizer := _own_tokenizer(base)) is not None:
+        store.require_tokenizer(read_vocabulary(tokenizer), tokenizer)
     else:
         warn(
             f"{folder}: has no tokenizer.json, so nothing shows whether the text was prepared with the model's own one"
@@ -320,7 +344,7 @@ def _unusual_data(ready: Pretraining) -> list[str]:
             f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
             "prepare more text, or lower schedule.steps"
         )
-    for name, store in (ready.validation or {"": ready.store}).items():
+    for name, store in ready.held_out.items():
         held_out, of = store.manifest["splits"]["valid"]["documents"], f" in {name}" if name else ""
         if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
             found.append(
@@ -334,13 +358,15 @@ def describe(ready: Pretraining) -> str:
     """Describes what the run will do, for `--dry-run` and the beginning of each run."""
     config, model, rows = ready.config, ready.model, ready.loader.rows.plan
     per_step, parameters, state = config.rows_per_step, count_parameters(model), state_bytes(ready)
+    packing = "an example a row" if isinstance(ready.store, PregeneratedStore) else config.data.packing
     return "\n".join(
         [
             *describe_lineage(ready.lineage),
             f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
             f"{human_count(parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
             f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
-            f"({config.data.packing}, {rows.waste:.1%} unused)",
+            f"({packing}, {rows.waste:.1%} unused)",
+            *ready.loader.describe(),
             f"run: {config.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
             f"{config.batch.micro_batch_rows}), {human_count(config.steps * per_step * rows.seq_len)} tokens, "
             f"{ready.loader.epoch(config.steps):.2f} epochs",

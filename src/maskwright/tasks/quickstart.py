@@ -140,7 +140,7 @@ def _run(*arguments: str) -> None:
 
 
 def _training_rows(place: Place) -> int:
-    from maskwright.data.loader import open_rows
+    from maskwright.data.rows import open_rows
     from maskwright.data.store import TokenStore
 
     return open_rows(TokenStore(place.store), "train", SEQ_LEN, "documents").plan.rows

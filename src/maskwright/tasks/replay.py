@@ -9,8 +9,7 @@ from typing import Any
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
-from maskwright.data.loader import Loader
-from maskwright.data.opening import Store
+from maskwright.data.opening import AnyLoader, Store
 from maskwright.engines.base import Engine, TrainState
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.preflight import prepare_run
@@ -82,7 +81,8 @@ def replay(run: str, step: int) -> Replay:
     """
     directory = RunDirectory(run)
     before = directory.read_config()
-    config = _config({**before["config"], "data.store": before["store"]})
+    moved = {} if before["config"].get("data.mixture") else {"data.store": before["store"]}
+    config = _config({**before["config"], **moved})
     if not 0 <= step < config.steps:
         fix = "count steps from 0"
         raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix=fix)
@@ -136,13 +136,13 @@ def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None
     return None, {}
 
 
-def _step(engine: Engine, config: RunConfig, loader: Loader, step: int, data_step: int) -> tuple[float, float]:
+def _step(engine: Engine, config: RunConfig, loader: AnyLoader, step: int, data_step: int) -> tuple[float, float]:
     stats = engine.step(loader.batches(step, data_step), config.learning_rate_at(step), lambda: False)
     assert stats is not None
     return float(stats.loss_sum) / max(float(stats.weight), 1.0), float(stats.grad_norm)
 
 
-def _rows(engine: Engine, loader: Loader, store: Store, step: int, data_step: int) -> list[RowLoss]:
+def _rows(engine: Engine, loader: AnyLoader, store: Store, step: int, data_step: int) -> list[RowLoss]:
     """Rows that cannot be computed come first, then the others by falling loss."""
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
     batches, found = loader.batches(step, data_step), []

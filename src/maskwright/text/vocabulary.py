@@ -89,6 +89,14 @@ def token_ids(location: str) -> dict[str, int]:
     return _pieces(content["model"], tokenizer_file(location)) | added
 
 
+def token_strings(location: str) -> list[str]:
+    """The token of each id, as the tokenizer's files spell it; empty for an id without one."""
+    found = [""] * read_vocabulary(location).size
+    for token, index in token_ids(location).items():
+        found[index] = token
+    return found
+
+
 @lru_cache(maxsize=2)
 def _read(path: str, folder: str | None, *_changes: int) -> tuple[dict[str, Any], Vocabulary]:
     content = storage.read_json(path)

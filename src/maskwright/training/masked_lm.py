@@ -9,7 +9,7 @@ from typing import Any
 
 from maskwright.core.console import note, progress
 from maskwright.data.batch import Batch
-from maskwright.data.loader import Loader
+from maskwright.data.opening import AnyLoader
 from maskwright.engines.base import Engine, EvalStats
 from maskwright.training.best import Best
 from maskwright.training.objective import Work
@@ -22,7 +22,7 @@ class MaskedLM:
     evaluates_at_start = True
 
     def __init__(
-        self, loader: Loader, sets: dict[str, list[Batch]], vocab_size: int, patience: int | None = None
+        self, loader: AnyLoader, sets: dict[str, list[Batch]], vocab_size: int, patience: int | None = None
     ) -> None:
         self.loader, self.sets, self.chance = loader, sets, math.log(vocab_size)
         self.best = Best(patience, lower=True)
@@ -35,13 +35,13 @@ class MaskedLM:
 
     def work(self, step: int, data_step: int) -> Work:
         tokens, pairs = self.loader.work(data_step)
-        return Work(tokens, pairs, tokens * self.loader.config.masking_at(step).rate)
+        return Work(tokens, pairs, tokens * self.loader.masking_rate(step))
 
     def epoch(self, data_step: int) -> float:
         return self.loader.epoch(data_step)
 
     def logged(self, step: int) -> dict[str, float]:
-        return {"masking_rate": self.loader.config.masking_at(step).rate}
+        return {"masking_rate": self.loader.masking_rate(step)}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
         found: dict[str, float] = {}

@@ -1,0 +1,147 @@
+"""Which source of a mixture each row of a run is from: a function of the row's number, so that resuming is a seek.
+
+Rows go in blocks. Each block has a fixed number of rows of every source, by the weights, in a keyed order of its own.
+A source gives its rows epoch by epoch, each epoch in a keyed order, as a single store does. Once a source has given
+its last allowed epoch, the others share its weight: a new stretch of blocks begins at that very row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.errors import ConfigError
+from maskwright.data.order import RowOrder, order
+
+Int64 = NDArray[np.int64]
+BLOCK = 1 << 16
+"""Rows in a block: weights are kept to 1 in 65,536, and the order of a block takes some 10 ms."""
+SEED_OF_BLOCKS = 0x6D69786564
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Rows of the run that are mixed with the same counts."""
+
+    start: int
+    """The run's row with which it begins."""
+    counts: Int64
+    """[sources]: rows of each in a block."""
+    used: Int64
+    """[sources]: rows that each has given before."""
+
+
+class MixedOrder:
+    """Like `RowOrder`, for several sources. Rows are numbered through all sources, one after the other."""
+
+    def __init__(self, seed: int, sizes: Sequence[int], weights: Sequence[float], most: Sequence[float | None]) -> None:
+        """`sizes`: rows of each source. `most`: the epochs after which a source gives no more rows; None for no
+        limit. Raises `ConfigError` for a weight that is too small to be kept."""
+        self.seed, self.sizes = seed, np.array(sizes, np.int64)
+        self.size = int(self.sizes.sum())
+        self.first = np.cumsum(self.sizes) - self.sizes
+        """[sources]: number of each one's first row."""
+        self._orders = [RowOrder(seed, size) for size in sizes]
+        self._assigned: tuple[int, Int64, Int64] | None = None
+        supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(most, sizes, strict=True)]
+        self.stretches, self.end = self._plan(np.array(weights, np.float64), supply)
+
+    def _plan(self, weights: NDArray[np.float64], supply: list[int | None]) -> tuple[list[Stretch], int | None]:
+        """The stretches, and how many rows there are in all if every source has a limit."""
+        stretches: list[Stretch] = []
+        start, used = 0, np.zeros(len(weights), np.int64)
+        while weights.any():
+            stretch = Stretch(start, counts_in_block(weights), used)
+            stretches.append(stretch)
+            limited = [number for number, most in enumerate(supply) if most is not None and weights[number]]
+            if not limited:
+                return stretches, None
+            rows, source = min((self._rows_until(stretch, number, supply[number] or 0), number) for number in limited)
+            used = used + self._given(stretch, rows)
+            start, weights = start + rows, np.where(np.arange(len(weights)) == source, 0.0, weights)
+        return stretches, start
+
+    def _rows_until(self, stretch: Stretch, source: int, supply: int) -> int:
+        """Rows of the stretch up to the last one that the source may give."""
+        blocks, rest = divmod(supply - int(stretch.used[source]), int(stretch.counts[source]))
+        if not rest:
+            blocks, rest = blocks - 1, int(stretch.counts[source])
+        if blocks < 0:
+            return 0
+        of_row, number = self._assignment(stretch, blocks)
+        return blocks * BLOCK + int(np.flatnonzero((of_row == source) & (number == rest - 1))[0]) + 1
+
+    def _given(self, stretch: Stretch, rows: int) -> Int64:
+        """[sources]: what each gives in the first `rows` of the stretch."""
+        blocks, rest = divmod(rows, BLOCK)
+        of_row, _ = self._assignment(stretch, blocks)
+        return blocks * stretch.counts + np.bincount(of_row[:rest], minlength=len(stretch.counts))
+
+    def _assignment(self, stretch: Stretch, block: int) -> tuple[Int64, Int64]:
+        """([BLOCK] sources, [BLOCK] numbers of the rows among those of their source in the block). Only the last one
+        is kept: a cache of a pure function, not a state."""
+        key, kept = stretch.start + block * BLOCK, self._assigned
+        if kept is not None and kept[0] == key:
+            return kept[1:]
+        place = order(self.seed ^ SEED_OF_BLOCKS, key, np.arange(BLOCK, dtype=np.int64), BLOCK)
+        of_row = np.searchsorted(np.cumsum(stretch.counts), place, side="right")
+        number = np.empty(BLOCK, np.int64)
+        before = np.repeat(np.cumsum(stretch.counts) - stretch.counts, stretch.counts)
+        number[np.argsort(of_row, kind="stable")] = np.arange(BLOCK) - before
+        self._assigned = key, of_row, number
+        return of_row, number
+
+    def at(self, seen: Int64) -> tuple[Int64, Int64]:
+        """(epochs of their source, rows) of the run's rows with numbers `seen`. Raises `ConfigError` past the end."""
+        sources, index = self.sources_at(seen)
+        epochs, rows = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
+        for source in np.unique(sources).tolist():
+            here = sources == source
+            epochs[here], rows[here] = self._orders[source].at(index[here])
+        return epochs, rows + self.first[sources]
+
+    def sources_at(self, seen: Int64) -> tuple[Int64, Int64]:
+        """(sources, number of each row among those that its source gives in the run)."""
+        if self.end is not None and len(seen) and int(seen.max()) >= self.end:
+            what = f"every source has given its max_epochs after {self.end:,} rows"
+            raise ConfigError(what, where="data.mixture", fix="raise or leave out one, or lower schedule.steps")
+        starts = [stretch.start for stretch in self.stretches]
+        of_stretch = np.searchsorted(starts, seen, side="right") - 1
+        sources, index = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
+        block, place = np.divmod(seen - np.array(starts)[of_stretch], BLOCK)
+        for one, two in np.unique(np.stack((of_stretch, block)), axis=1).T.tolist():
+            here = (of_stretch == one) & (block == two)
+            stretch = self.stretches[one]
+            of_row, number = self._assignment(stretch, two)
+            sources[here] = of_row[place[here]]
+            index[here] = number[place[here]] + stretch.used[sources[here]] + two * stretch.counts[sources[here]]
+        return sources, index
+
+    def epochs(self, rows: int) -> NDArray[np.float64]:
+        """[sources]: how often the first `rows` rows of the run read each source."""
+        rows = rows if self.end is None else min(rows, self.end)
+        stretch = next(one for one in reversed(self.stretches) if one.start <= rows)
+        return (stretch.used + self._given(stretch, rows - stretch.start)) / self.sizes
+
+
+def counts_in_block(weights: NDArray[np.float64]) -> Int64:
+    """[sources] whole numbers in proportion to the weights, with BLOCK as their sum (largest remainders)."""
+    share = weights / weights.sum() * BLOCK
+    counts = np.floor(share).astype(np.int64)
+    left = BLOCK - int(counts.sum())
+    counts[np.argsort(counts - share, kind="stable")[:left]] += 1
+    if (too_small := (counts == 0) & (weights > 0)).any():
+        smallest = float(weights[too_small].min() / weights.sum())
+        what = f"a source has {smallest:.2g} of the weight, and less than 1 in {BLOCK:,} is not kept"
+        raise ConfigError(what, where="data.mixture", fix="raise its weight, or leave the source out")
+    return counts
+
+
+def weights_by_size(tokens: Sequence[int], alpha: float) -> list[float]:
+    """Shares in proportion to tokens ** alpha (Conneau and Lample 2019, section 3.1): 1 keeps the sizes, 0 makes all
+    sources equal."""
+    powers = [count**alpha for count in tokens]
+    return [power / sum(powers) for power in powers]

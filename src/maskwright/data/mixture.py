@@ -1,0 +1,134 @@
+"""Several token stores that one run reads. They share a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from maskwright.core import storage
+from maskwright.core.data_config import Source
+from maskwright.core.errors import StoreError
+from maskwright.data.mixing import MixedOrder, weights_by_size
+from maskwright.data.packing import Packing
+from maskwright.data.rows import Arrays, Int64, Rows, open_rows
+from maskwright.data.store import SplitName, TokenStore
+from maskwright.text.vocabulary import Vocabulary
+
+
+class Mixture:
+    def __init__(self, sources: dict[str, Source], alpha: float | None) -> None:
+        """Raises `StoreError` for a store that cannot be opened, and if two have different tokenizers."""
+        self.names = tuple(sources)
+        self.stores = tuple(TokenStore(source.store) for source in sources.values())
+        self._most_epochs = [source.max_epochs for source in sources.values()]
+        self._weights = [source.weight for source in sources.values()]
+        self._alpha = 1.0 if alpha is None else alpha
+        first = self.stores[0]
+        for store in self.stores[1:]:
+            store.require_tokenizer(first.vocabulary, first.location)
+        self.location = first.location
+        totals = {
+            split: {"documents": sum(store.manifest["splits"][split]["documents"] for store in self.stores)}
+            for split in ("train", "valid")
+        }
+        self.manifest: dict[str, Any] = {"splits": totals}
+
+    @property
+    def by_name(self) -> dict[str, TokenStore]:
+        return dict(zip(self.names, self.stores, strict=True))
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that decides which rows a run reads: the stores, their weights and limits."""
+        stores = [store.fingerprint for store in self.stores]
+        return storage.sha256_of([stores, self._weights, self._alpha, self._most_epochs])
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.stores[0].vocabulary
+
+    @property
+    def tokenizer_folder(self) -> str:
+        return self.stores[0].tokenizer_folder
+
+    def require_tokenizer(self, vocabulary: Vocabulary, where: str) -> None:
+        for store in self.stores:
+            store.require_tokenizer(vocabulary, where)
+
+    def verify(self) -> None:
+        for store in self.stores:
+            store.verify()
+
+    def origin(self, split: SplitName, document: int) -> str:
+        """See `TokenStore.origin`. Documents are numbered through all stores."""
+        for store in self.stores:
+            count = int(store.manifest["splits"][split]["documents"])
+            if document < count:
+                return store.origin(split, document)
+            document -= count
+        raise IndexError(document)
+
+    def rows(self, seq_len: int, packing: Packing) -> MixedRows:
+        """Raises `StoreError` for a source that does not fill one row."""
+        sources = tuple(open_rows(store, "train", seq_len, packing) for store in self.stores)
+        for store, rows in zip(self.stores, sources, strict=True):
+            if rows.plan.text_tokens < seq_len - 2:
+                what = f"has {rows.plan.text_tokens:,} tokens to train on, and one row takes {seq_len - 2:,}"
+                fix = "leave it out of data.mixture, add its text to another source, or lower data.seq_len"
+                raise StoreError(what, where=store.location, fix=fix)
+        return MixedRows(self.names, sources)
+
+    def order(self, seed: int, rows: MixedRows) -> MixedOrder:
+        """Raises `ConfigError` for a weight that is too small."""
+        given = [weight for weight in self._weights if weight is not None]
+        weights = given or weights_by_size([source.plan.text_tokens for source in rows.sources], self._alpha)
+        return MixedOrder(seed, [source.plan.rows for source in rows.sources], weights, self._most_epochs)
+
+
+@dataclass(frozen=True)
+class Total:
+    """What `Plan` says of one source, of all of them."""
+
+    seq_len: int
+    rows: int
+    text_tokens: int
+    waste: float
+
+
+class MixedRows:
+    """See `Rows`. Rows and documents are numbered through all sources, one after the other."""
+
+    def __init__(self, names: tuple[str, ...], sources: tuple[Rows, ...]) -> None:
+        self.names, self.sources = names, sources
+        plans = [source.plan for source in sources]
+        sizes = [plan.rows for plan in plans]
+        self.first = np.cumsum(sizes) - sizes
+        """[sources]: number of each one's first row."""
+        waste = sum(plan.waste * plan.rows for plan in plans) / sum(sizes)
+        self.plan = Total(plans[0].seq_len, sum(sizes), sum(plan.text_tokens for plan in plans), waste)
+
+    def materialize(self, rows: Int64) -> Arrays:
+        parts = [(here, self.sources[source].materialize(own)) for source, here, own in self._by_source(rows)]
+        ids, positions, segments = (np.empty((len(rows), self.plan.seq_len), np.int32) for _ in range(3))
+        for here, part in parts:
+            ids[here], positions[here], segments[here] = part
+        return ids, positions, segments
+
+    def work(self, rows: Int64) -> tuple[int, float]:
+        found = [self.sources[source].work(own) for source, _, own in self._by_source(rows)]
+        return sum(tokens for tokens, _ in found), sum(pairs for _, pairs in found)
+
+    def documents(self, row: int) -> list[int]:
+        source = int(np.searchsorted(self.first, row, side="right")) - 1
+        before = sum(one.split.documents for one in self.sources[:source])
+        return [before + number for number in self.sources[source].documents(row - int(self.first[source]))]
+
+    def _by_source(self, rows: Int64) -> Iterator[tuple[int, Int64, Int64]]:
+        """Of each source that `rows` are from: its number, their places in `rows`, and their numbers in the source."""
+        sources = np.searchsorted(self.first, rows, side="right") - 1
+        for source in np.unique(sources).tolist():
+            here = np.flatnonzero(sources == source)
+            yield source, here, rows[here] - self.first[source]

@@ -1,0 +1,253 @@
+"""`maskwright tokenizer extend`: more tokens for a tokenizer, learned from a text by how many tokens they save.
+
+Byte-level BPE goes on with its own training: the pair of pieces that occurs most often in the text is merged, and each
+merge is a token. New merges come after all old ones, so a text is first parted as before, and its pieces are then put
+together. WordPiece takes whole words, by frequency x (pieces - 1), which is what each saves. Old ids, the splitting
+rules and special tokens stay.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.console import progress, say, warn
+from maskwright.core.errors import InputError, SourceError, TokenizerError
+from maskwright.text.dedup import is_held_out, text_key
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
+from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary
+
+HELD_OUT_SHARE, HELD_OUT_CHARACTERS = 0.1, 20_000_000
+MOST_WORDS = 5_000_000
+"""Different words that are counted; above, those that occurred once are forgotten."""
+EXTENDED = ("byte_level_bpe", "wordpiece")
+Pair = tuple[str, str]
+
+
+@dataclass
+class Extension:
+    """What was added, and what it does to a text that it was not learned from."""
+
+    tokens: list[str]
+    pieces: list[list[int]]
+    """For each new token, the old ids that its text had."""
+    merges: list[Pair] = field(default_factory=list)
+    documents: int = 0
+    """Held-out documents; 0 if the text has too few, and is itself measured."""
+    fertility: tuple[float, float] = (0.0, 0.0)
+    """Tokens a whitespace-separated word on them, before and after."""
+
+
+def extend_tokenizer(
+    location: str, sources: Sources, folder: str, *, tokens: int, min_frequency: int = 2
+) -> tuple[Extension, Vocabulary]:
+    """Writes the extended tokenizer's folder. The same text gives the same files.
+
+    Raises `TokenizerError` for another kind of tokenizer, `InputError` for a folder that holds something, `SourceError`
+    for a text without documents or without words of several tokens."""
+    content, vocabulary = read_tokenizer(location)
+    if vocabulary.kind not in EXTENDED:
+        what = f"is a {vocabulary.kind.replace('_', ' ')} tokenizer, which cannot be extended"
+        raise TokenizerError(what, where=location, fix="byte-level BPE and WordPiece can; or train one of your own")
+    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        raise InputError("is not empty", where=folder, fix="choose another --to")
+    tokenizer = load_tokenizer(location, special_tokens_are_text=True)
+    words, held_out = _read(sources, tokenizer)
+    parted = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
+    ids = {piece: tokenizer.token_to_id(piece) for pieces in parted.values() for piece in pieces}
+    if vocabulary.kind == "wordpiece":
+        extension = _whole_words(words, parted, ids, vocabulary.unk, tokens, min_frequency)
+    else:
+        known = set(tokenizer.get_vocab(with_added_tokens=True))
+        extension = _more_merges(words, parted, ids, known, tokens, min_frequency)
+    if not extension.tokens:
+        fix = "give more text, or text of another kind"
+        raise SourceError("holds no word of several tokens that occurs often enough", where=sources.files[0], fix=fix)
+    if len(extension.tokens) < tokens:
+        warn(f"the text supports {len(extension.tokens):,} new tokens, not {tokens:,}")
+    temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
+    try:
+        with storage.new_folder(temporary):
+            _write(location, temporary, content, vocabulary, extension)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    after = load_tokenizer(folder, special_tokens_are_text=True)
+    extension.documents = len(held_out)
+    measured = held_out or [document.text for document in sources]
+    extension.fertility = (_fertility(tokenizer, measured), _fertility(after, measured))
+    return extension, read_vocabulary(folder)
+
+
+def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
+    before, after = extension.fertility
+    on = f"{extension.documents:,} held-out documents" if extension.documents else "the text itself: none is held out"
+    return "\n".join(
+        [
+            f"{folder}: {vocabulary.size:,} tokens, {len(extension.tokens):,} of them new, fingerprint "
+            f"{vocabulary.fingerprint[:16]}",
+            f"new: {', '.join(extension.tokens[:12])} …",
+            f"fertility {before:.3f} before, {after:.3f} after ({after / before - 1.0:+.1%}), on {on}",
+        ]
+    )
+
+
+def _read(sources: Sources, tokenizer: Any) -> tuple[Counter[str], list[str]]:
+    """How often each word occurs, as the tokenizer splits text; and texts of documents that are held out of that."""
+    words: Counter[str] = Counter()
+    held_out, characters, documents = list[str](), 0, 0
+    normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
+    with progress("words", sum(sources.sizes), "bytes") as bar:
+        for document in sources:
+            documents += 1
+            if is_held_out(text_key(document.utf8), HELD_OUT_SHARE):
+                if characters < HELD_OUT_CHARACTERS:
+                    held_out.append(document.text)
+                    characters += document.characters
+            else:
+                text = normalizer.normalize_str(document.text) if normalizer else document.text
+                words.update(word for word, _ in splitter.pre_tokenize_str(text))
+                if len(words) > MOST_WORDS:
+                    words = Counter({word: count for word, count in words.items() if count > 1})
+            bar.advance(sources.bytes_read - bar.done)
+    if not documents:
+        raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
+    say(f"{len(words):,} different words")
+    return words, held_out
+
+
+def _fertility(tokenizer: Any, texts: Iterable[str]) -> float:
+    tokens = words = 0
+    for text in texts:
+        tokens += len(tokenizer.encode(text, add_special_tokens=False).ids)
+        words += len(text.split())
+    return tokens / max(words, 1)
+
+
+def _whole_words(
+    words: Counter[str], parted: dict[str, list[str]], ids: dict[str, int], unk: int | None, most: int, least: int
+) -> Extension:
+    gains = [
+        (-count * (len(pieces) - 1), word)
+        for word, count in words.items()
+        if count >= least and len(pieces := parted[word]) > 1 and unk not in [ids[piece] for piece in pieces]
+    ]
+    chosen = [word for _, word in heapq.nsmallest(most, gains)]
+    return Extension(chosen, [[ids[piece] for piece in parted[word]] for word in chosen])
+
+
+def _more_merges(
+    words: Counter[str], parted: dict[str, list[str]], ids: dict[str, int], known: set[str], most: int, least: int
+) -> Extension:
+    """Merges the pair with the highest count until `most` tokens are new or none occurs `least` times; of equal pairs
+    the first in the alphabet. A pair that makes an old token is left alone: ids of texts that had it would depend on
+    the order of old and new merges."""
+    rows = [(list(parted[word]), count) for word, count in sorted(words.items()) if len(parted[word]) > 1]
+    counts: Counter[Pair] = Counter()
+    where: defaultdict[Pair, set[int]] = defaultdict(set)
+    for number, (pieces, count) in enumerate(rows):
+        for pair in zip(pieces, pieces[1:], strict=False):
+            counts[pair] += count
+            where[pair].add(number)
+    heap = [(-count, pair) for pair, count in counts.items()]
+    heapq.heapify(heap)
+    made: dict[str, list[int]] = {}
+    merges: list[Pair] = []
+    while heap and len(made) < most:
+        negative, pair = heapq.heappop(heap)
+        if -negative != counts[pair]:  # an older count of a pair that has changed since
+            continue
+        if -negative < least:
+            break
+        new = "".join(pair)
+        if new in known:
+            continue
+        merges.append(pair)
+        made.setdefault(new, [one for piece in pair for one in (made.get(piece) or [ids[piece]])])
+        changed = set[Pair]()
+        for number in sorted(where.pop(pair)):
+            changed |= _merge(rows, number, pair, counts, where)
+        for one in changed - {pair}:
+            if counts[one] > 0:
+                heapq.heappush(heap, (-counts[one], one))
+    return Extension(list(made), list(made.values()), merges)
+
+
+def _merge(
+    rows: list[tuple[list[str], int]],
+    number: int,
+    pair: Pair,
+    counts: Counter[Pair],
+    where: defaultdict[Pair, set[int]],
+) -> set[Pair]:
+    """Merges a pair in one word. Returns the pairs whose counts have changed."""
+    pieces, count = rows[number]
+    before = list(zip(pieces, pieces[1:], strict=False))
+    merged, at = list[str](), 0
+    while at < len(pieces):
+        here = tuple(pieces[at : at + 2]) == pair
+        merged.append("".join(pair) if here else pieces[at])
+        at += 2 if here else 1
+    after = list(zip(merged, merged[1:], strict=False))
+    for one in before:
+        counts[one] -= count
+    for one in after:
+        counts[one] += count
+        where[one].add(number)
+    for one in set(before) - set(after):
+        where[one].discard(number)
+    rows[number] = (merged, count)
+    return set(before) ^ set(after) | {one for one in after if before.count(one) != after.count(one)}
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Vocabulary, extension: Extension) -> None:
+    """New ids follow all old ones. tokenizer.json is written last: with it, the folder is whole."""
+    model = dict(content["model"])
+    new = {token: vocabulary.size + number for number, token in enumerate(extension.tokens)}
+    # The library numbers added tokens that the vocabulary lacks from its end on: all have to be in it to stay.
+    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    model["vocab"] = {**model["vocab"], **added, **new}
+    lines = [" ".join(pair) for pair in extension.merges]
+    if extension.merges:
+        spelt = bool(model["merges"]) and isinstance(model["merges"][0], str)
+        model["merges"] = [*model["merges"], *(lines if spelt else map(list, extension.merges))]
+    copy_tokenizer(location, folder)
+    os.unlink(os.path.join(folder, "tokenizer.json"))
+    _beside(location, folder, new, lines, vocabulary.size)
+    with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:
+        file.write(json.dumps({**content, "model": model}, indent=2, ensure_ascii=False).encode())
+
+
+def _beside(location: str, folder: str, new: dict[str, int], merges: list[str], size: int) -> None:
+    """The files from which classes of `transformers` make the tokenizer anew say the same."""
+    vocab, pairs, plain = (os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "vocab.txt"))
+    if os.path.exists(vocab):
+        with storage.atomic_writer(vocab) as file:
+            file.write(json.dumps({**storage.read_json(vocab), **new}, ensure_ascii=False).encode())
+    if os.path.exists(pairs):
+        _append(pairs, merges)
+    if os.path.exists(plain):
+        with open(plain, encoding="utf-8") as lines:
+            count = sum(1 for _ in lines)
+        if count != size:  # a line is an id there
+            what = f"has {count:,} lines, and the tokenizer {size:,} tokens"
+            raise TokenizerError(what, where=location, fix="remove vocab.txt from the tokenizer's folder")
+        _append(plain, list(new))
+
+
+def _append(path: str, lines: list[str]) -> None:
+    with open(path, "rb") as file:
+        old = file.read()
+    with storage.atomic_writer(path) as file:
+        file.write(old.removesuffix(b"\n") + b"\n" + "".join(f"{line}\n" for line in lines).encode())

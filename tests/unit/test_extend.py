@@ -1,0 +1,158 @@
+"""Tokens added to a tokenizer: which ones, old ids, what transformers makes of the folder, the model's new rows."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+
+from maskwright.core.config import Model
+from maskwright.core.errors import InputError, SourceError, TokenizerError
+from maskwright.model.config import model_config
+from maskwright.model.initial import initial_parameters
+from maskwright.tasks.export import export
+from maskwright.tasks.extend import grow
+from maskwright.tasks.models import TrainedModel, load_model, special_ids
+from maskwright.text.encoder import open_encoder
+from maskwright.text.extend import extend_tokenizer, report
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.vocabulary import read_vocabulary, token_ids
+
+WORDS = ["pneumothorax", "bronchoscopy", "tachycardia", "the", "patient", "had", "no", "acute", "Größe", "stenosis"]
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """Documents in which a few long words are frequent."""
+    generator, path = random.Random(3), tmp_path_factory.mktemp("notes") / "notes.txt"
+    lines = [" ".join(generator.choices(WORDS, k=12)) + f" {number}." for number in range(400)]
+    path.write_text("\n".join(lines))
+    return Sources([str(path)], layout="lines")
+
+
+@pytest.mark.parametrize("kind", ["roberta", "modernbert", "bert", "bert-uncased"])
+def test_old_ids_stay_and_transformers_agrees(
+    kind: str, notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    old, new = tokenizer_of(kind), str(tmp_path / "new")
+    wanted = 6 if kind.startswith("bert") else 20  # whole words, of which the text has few
+    extension, vocabulary = extend_tokenizer(old, notes, new, tokens=wanted)
+    before, after = token_ids(old), token_ids(new)
+    size = read_vocabulary(old).size
+    assert before.items() <= after.items() and len(extension.tokens) == wanted
+    assert [after[token] for token in extension.tokens] == list(range(size, size + wanted))
+    assert vocabulary.size == size + wanted and vocabulary.fingerprint != read_vocabulary(old).fingerprint
+    assert extension.documents > 10 and extension.fertility[1] < 0.8 * extension.fertility[0]
+    assert "held-out documents" in report(extension, vocabulary, new)
+
+    names = {index: token for token, index in before.items()}
+    for token, pieces in zip(extension.tokens, extension.pieces, strict=True):
+        assert token == "".join(names[index].removeprefix("##") for index in pieces)
+
+    theirs = transformers.AutoTokenizer.from_pretrained(new)
+    ours, was = (load_tokenizer(folder, special_tokens_are_text=False) for folder in (new, old))
+    texts = ["The old fox <mask> [MASK] saw  letters.", "naïve 東京", "", *[document.text for document in notes][:40]]
+    for text in texts:
+        ids = ours.encode(text).ids
+        assert theirs(text)["input_ids"] == ids
+        split = [one for index in ids for one in (extension.pieces[index - size] if index >= size else [index])]
+        if kind in ("roberta", "modernbert"):  # a new merge puts old pieces together, and does nothing else
+            assert split == was.encode(text).ids
+        if max(ids, default=0) < size:
+            assert ids == was.encode(text).ids
+    encoder, referee = open_encoder(new)
+    assert all(np.array_equal(encoder.encode([text])[0], referee.encode([text])[0]) for text in texts)
+
+
+def test_merges_are_those_of_a_slow_twin(notes: Sources, tokenizer: str, tmp_path: Path) -> None:
+    """Counts all pairs anew for each merge."""
+    extension, _ = extend_tokenizer(tokenizer, notes, str(tmp_path / "new"), tokens=25)
+    again, _ = extend_tokenizer(tokenizer, notes, str(tmp_path / "again"), tokens=25)
+    assert extension == again
+    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+        assert (tmp_path / "new" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+    from maskwright.text.dedup import is_held_out, text_key
+
+    loaded, known = load_tokenizer(tokenizer, special_tokens_are_text=True), set(token_ids(tokenizer))
+    counts: Counter[tuple[str, ...]] = Counter()
+    for document in notes:
+        if not is_held_out(text_key(document.utf8), 0.1):
+            for word, _ in loaded.pre_tokenizer.pre_tokenize_str(document.text):
+                counts[tuple(piece.value for piece in loaded.model.tokenize(word))] += 1
+    merges: list[tuple[str, str]] = []
+    while len(merges) < len(extension.merges):
+        pairs: Counter[tuple[str, str]] = Counter()
+        for pieces, count in counts.items():
+            for pair in zip(pieces, pieces[1:], strict=False):
+                if "".join(pair) not in known:
+                    pairs[pair] += count
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        counts = Counter({_merged(pieces, best): count for pieces, count in counts.items()})
+    assert merges == extension.merges
+
+
+def _merged(pieces: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    out = list(pieces)
+    at = 0
+    while at < len(out) - 1:
+        if (out[at], out[at + 1]) == pair:
+            out[at : at + 2] = ["".join(pair)]
+        at += 1
+    return tuple(out)
+
+
+def test_wordpiece_takes_the_words_that_save_most(
+    notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    old = tokenizer_of("bert-uncased")
+    extension, _ = extend_tokenizer(old, notes, str(tmp_path / "new"), tokens=3)
+    assert set(extension.tokens) <= {"pneumothorax", "bronchoscopy", "tachycardia", "stenosis", "patient"}
+    assert (tmp_path / "new" / "vocab.txt").read_text().splitlines()[-3:] == extension.tokens
+
+
+@pytest.mark.parametrize("kind", ["roberta", "modernbert", "bert"])
+def test_a_models_new_rows_are_means_of_old_ones(
+    kind: str, notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    old, words = tokenizer_of(kind), read_vocabulary(tokenizer_of(kind))
+    shape = Model(architecture=kind, size="nano", hidden_size=32, num_attention_heads=2)  # type: ignore[arg-type]
+    config = model_config(shape, words.size + 7, 34, **special_ids(words))  # more rows than tokens, as ModernBERT has
+    trained = TrainedModel(str(tmp_path), config, initial_parameters(config, 1), old, words)
+    export(trained, str(tmp_path / "model"))
+    extension, after = extend_tokenizer(old, notes, str(tmp_path / "tokenizer"), tokens=8)
+    assert grow(str(tmp_path / "model"), words, after, extension, str(tmp_path / "tokenizer"), str(tmp_path / "grown"))
+    grown = load_model(str(tmp_path / "grown"))
+    assert grown.config.vocab_size == after.size == words.size + 8
+    rows = [name for name, value in grown.parameters.items() if len(value) == after.size]
+    assert len(rows) == 2
+    for name in rows:
+        new, was = grown.parameters[name], trained.parameters[name]
+        np.testing.assert_array_equal(new[: words.size], was[: words.size])
+        for number, pieces in enumerate(extension.pieces):
+            np.testing.assert_allclose(new[words.size + number], was[pieces].mean(axis=0), atol=1e-7)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "grown")
+    assert theirs.get_input_embeddings().weight.shape == (after.size, 32)
+    with pytest.raises(InputError, match="has another tokenizer than the one that was extended"):
+        grow(str(tmp_path / "grown"), words, after, extension, str(tmp_path / "tokenizer"), str(tmp_path / "x"))
+
+
+def test_what_is_refused(notes: Sources, tokenizer: str, tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="is a unigram tokenizer, which cannot be extended"):
+        extend_tokenizer(tokenizer_of("xlm-roberta"), notes, str(tmp_path / "x"), tokens=5)
+    with pytest.raises(InputError, match="is not empty"):
+        extend_tokenizer(tokenizer, notes, tokenizer, tokens=5)
+    (tmp_path / "short.txt").write_text("a b\n")
+    with pytest.raises(SourceError, match="holds no word of several tokens"):
+        extend_tokenizer(tokenizer, Sources([str(tmp_path / "short.txt")]), str(tmp_path / "x"), tokens=5)
+    assert not (tmp_path / "x").exists()
+    content = json.loads(Path(tokenizer, "tokenizer.json").read_text())
+    assert content["model"]["type"] == "BPE"

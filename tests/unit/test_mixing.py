@@ -1,0 +1,234 @@
+"""Mixtures of stores: which source each row is from, beside a twin that counts row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import documents, small_config
+
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import ConfigError, StoreError
+from maskwright.data import mixing
+from maskwright.data.loader import Loader
+from maskwright.data.mixing import MixedOrder, counts_in_block, weights_by_size
+from maskwright.data.opening import make_loader, open_store
+from maskwright.data.order import order
+from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.store import TokenStore
+from maskwright.tasks.preflight import prepare_run
+from maskwright.text.sources import Sources
+
+SEED = 3
+
+
+def slow_mixture(
+    sizes: list[int], weights: list[float], most: list[float | None], rows: int
+) -> list[tuple[int, int, int]]:
+    """(source, its epoch, its row) of each row, with nothing but counters."""
+    given, weights, result = [0] * len(sizes), list(weights), []
+    start = block = 0
+    while any(weights) and len(result) < rows:
+        counts = counts_in_block(np.array(weights)).tolist()
+        key = start + block * mixing.BLOCK
+        places = order(SEED ^ mixing.SEED_OF_BLOCKS, key, np.arange(mixing.BLOCK), mixing.BLOCK).tolist()
+        block += 1
+        for place in places:
+            source = next(number for number in range(len(counts)) if place < sum(counts[: number + 1]))
+            epoch, index = divmod(given[source], sizes[source])
+            row = int(order(SEED, epoch, np.array([index]), sizes[source])[0])
+            result.append((source, epoch, row))
+            given[source] += 1
+            limit = most[source]
+            if limit is not None and given[source] == int(limit * sizes[source]):
+                weights[source] = 0.0
+                start, block = len(result), 0
+                break
+    return result[:rows]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights", "most"),
+    [
+        ([50, 13], [3.0, 1.0], [None, None]),
+        ([50, 13, 7], [1.0, 1.0, 1.0], [None, 2.0, 1.5]),
+        ([20, 30], [1.0, 5.0], [3.0, 1.0]),
+        ([64, 64], [1.0, 1.0], [1.0, 1.0]),
+        ([9, 400, 11], [0.1, 0.8, 0.1], [0.05, None, 1.0]),
+    ],
+    ids=["no limits", "two limits", "all limited", "ends with a block", "nothing of the first"],
+)
+def test_mixed_order_equals_slow_twin(
+    sizes: list[int], weights: list[float], most: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixing, "BLOCK", 64)
+    if most[0] == 0.05:
+        weights[0] = 0.0  # what the twin has once the source has given nothing
+    expected = slow_mixture(sizes, weights, most, 700)
+    mixed = MixedOrder(SEED, sizes, [0.1, 0.8, 0.1] if most[0] == 0.05 else weights, most)
+    assert (mixed.end is None) == (None in most) and (mixed.end or 700) <= 700
+    assert len(expected) == (mixed.end or 700)
+    epochs, rows = mixed.at(np.arange(len(expected)))
+    first = np.cumsum(sizes) - sizes
+    assert [(e, r) for e, r in zip(epochs.tolist(), rows.tolist(), strict=True)] == [
+        (epoch, first[source] + row) for source, epoch, row in expected
+    ]
+    some = np.random.default_rng(0).permutation(len(expected))[:50]  # any rows, in any order
+    assert np.array_equal(mixed.at(some)[1], rows[some])
+    for count in (0, 1, 63, 64, 65, len(expected)):
+        sources = [source for source, _, _ in expected[:count]]
+        assert np.allclose(mixed.epochs(count), np.bincount(sources, minlength=len(sizes)) / sizes)
+    if mixed.end is not None:
+        with pytest.raises(ConfigError, match="every source has given its max_epochs"):
+            mixed.at(np.array([mixed.end]))
+
+
+def test_blocks_have_the_weights_and_every_epoch_has_each_row_once() -> None:
+    mixed = MixedOrder(SEED, [40_000, 10_000], [0.7, 0.3], [None, None])
+    assert mixed.stretches[0].counts.tolist() == [45_875, 19_661]
+    epochs, rows = mixed.at(np.arange(mixing.BLOCK))
+    small = rows >= 40_000
+    assert np.array_equal(np.sort(rows[small & (epochs == 0)]), np.arange(40_000, 50_000))
+    assert np.array_equal(np.sort(rows[~small & (epochs == 0)]), np.arange(40_000))
+    shares = small.reshape(64, -1).mean(1)  # a thousand rows each: the deviation of such a share is 0.014
+    assert abs(shares - 0.3).max() < 0.06
+
+
+def test_weights_by_size() -> None:
+    assert weights_by_size([300, 100], 1.0) == [0.75, 0.25]
+    assert weights_by_size([300, 100], 0.0) == [0.5, 0.5]
+    assert weights_by_size([1_000_000, 100], 0.5) == pytest.approx([1000 / 1010, 10 / 1010])
+    with pytest.raises(ConfigError, match="a source has 1e-06 of the weight"):
+        counts_in_block(np.array([1.0, 1e-6]))
+
+
+@pytest.fixture(scope="module")
+def second(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    folder = tmp_path_factory.mktemp("second")
+    text = "\n\n".join("\n".join(lines) for lines in documents(80, seed=7))
+    (folder / "other.txt").write_text(text, encoding="utf-8")
+    sources = Sources([str(folder / "other.txt")], layout="sentences")
+    return prepare(sources, tokenizer, str(folder / "store"), PrepareOptions(valid_fraction=0.1))
+
+
+@pytest.fixture(scope="module")
+def mixed(store: TokenStore, second: TokenStore) -> Callable[..., RunConfig]:
+    def config(first: dict[str, Any] | None = None, other: dict[str, Any] | None = None, **keys: Any) -> RunConfig:
+        sources = {"a": {"store": store.location} | (first or {}), "b": {"store": second.location} | (other or {})}
+        return small_config(store.location, **{"data.store": None, "data.mixture": sources, **keys})
+
+    return config
+
+
+def loader(config: RunConfig) -> Loader:
+    found = make_loader(config, open_store(config.data))
+    assert isinstance(found, Loader)
+    return found
+
+
+@pytest.mark.parametrize("packing", ["documents", "full_sentences"])
+def test_rows_of_a_mixture_are_those_of_its_stores(
+    packing: str, mixed: Callable[..., RunConfig], store: TokenStore, second: TokenStore
+) -> None:
+    whole = loader(mixed({"weight": 1.0}, {"weight": 2.0}, **{"data.packing": packing}))
+    keys = {"data.packing": packing}
+    alone = [loader(small_config(one.location, **keys)) for one in (store, second)]
+    first, total = alone[0].rows.plan.rows, whole.rows.plan.rows
+    assert total == first + alone[1].rows.plan.rows
+    chosen = np.array([0, first - 1, first, total - 1, 5, first + 3])
+    for found, expected in zip(
+        whole.rows.materialize(chosen),
+        zip(
+            *(
+                alone[int(row >= first)].rows.materialize(np.array([row % first if row < first else row - first]))
+                for row in chosen.tolist()
+            ),
+            strict=True,
+        ),
+        strict=True,
+    ):
+        assert np.array_equal(found, np.concatenate(expected))
+    for row in (first - 1, first, total - 1):
+        side, own = (alone[0], row) if row < first else (alone[1], row - first)
+        names = {open_store(side.config.data).origin("train", number) for number in side.rows.documents(own)}
+        opened = open_store(whole.config.data)
+        assert {opened.origin("train", number) for number in whole.rows.documents(row)} == names
+    works = [side.rows.work(np.arange(3)) for side in alone]
+    both = whole.rows.work(np.array([0, 1, 2, first, first + 1, first + 2]))
+    assert both == tuple(one + two for one, two in zip(*works, strict=True))
+
+
+def test_batches_of_a_mixture_are_the_same_for_any_split_and_any_start(mixed: Callable[..., RunConfig]) -> None:
+    keys = {"batch.micro_batch_rows": 8, "batch.virtual_workers": 1}
+    one, many = loader(mixed(**keys)), loader(mixed())  # 4 rows x 2 virtual workers
+    late = loader(mixed()).batches(37)
+    for step in (0, 1, 37):
+        whole, parts = one.batches(step)[0], many.batches(step)
+        assert np.array_equal(whole.input_ids, np.concatenate([part.input_ids for part in parts]))
+    for early, now in zip(many.batches(37), late, strict=True):
+        assert np.array_equal(early.input_ids, now.input_ids) and np.array_equal(early.labels, now.labels)
+
+
+def test_a_single_source_by_weight_reads_as_often_as_said(mixed: Callable[..., RunConfig]) -> None:
+    config = mixed({"weight": 1.0}, {"weight": 3.0}, **{"schedule.steps": 400})
+    ready = prepare_run(config)
+    said = next(line for line in ready.describe().splitlines() if line.startswith("mixture: "))
+    names, shares, epochs = zip(*ready.loader.sources_read(400), strict=True)
+    assert names == ("a", "b") and shares == pytest.approx((0.25, 0.75), abs=0.03)
+    sizes = [rows.plan.rows for rows in ready.loader.rows.sources]
+    assert epochs == pytest.approx([share * 3200 / size for share, size in zip(shares, sizes, strict=True)])
+    assert said == f"mixture: {shares[0]:.1%} of the rows from a, {epochs[0]:.2f} epochs; " + (
+        f"{shares[1]:.1%} of the rows from b, {epochs[1]:.2f} epochs"
+    )
+
+
+def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path) -> None:
+    (tmp_path / "shard0").symlink_to(store.location)
+    (tmp_path / "shard1").symlink_to(second.location)
+    both = f"{tmp_path}/shard0:{tmp_path}/shard1"
+    by_size = small_config("", **{"data.store": None, "data.mixture": both, "schedule.steps": 2000})
+    assert list(by_size.data.mixture or {}) == ["shard0", "shard1"]
+    _, shares, _ = zip(*loader(by_size).sources_read(2000), strict=True)
+    tokens = [one.manifest["splits"]["train"]["tokens"] for one in (store, second)]
+    assert shares == pytest.approx([count / sum(tokens) for count in tokens], abs=0.02)
+    even = small_config(
+        "", **{"data.store": None, "data.mixture": both, "data.mixture_alpha": 0.0, "schedule.steps": 2000}
+    )
+    _, shares, _ = zip(*loader(even).sources_read(2000), strict=True)
+    assert shares == pytest.approx([0.5, 0.5], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "keys", "why"),
+    [
+        ({"weight": 0.0}, {"weight": 1.0}, {}, r"data.mixture.a.weight is 0.0. Fix: give a number > 0"),
+        ({"weight": 1.0}, {}, {}, "b has no weight, and others have"),
+        ({"weight": 1.0}, {"weight": 1.0}, {"data.mixture_alpha": 0.5}, "the sources have weights"),
+        ({}, {}, {"data.store": "x"}, "mixture takes the place of store"),
+        ({"stor": "x"}, {}, {}, "stor"),
+    ],
+)
+def test_mixtures_that_cannot_be_are_refused(
+    first: dict[str, Any], other: dict[str, Any], keys: dict[str, Any], why: str, mixed: Callable[..., RunConfig]
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        mixed(first, other, **keys)
+
+
+def test_sources_that_do_not_fit_are_refused(
+    mixed: Callable[..., RunConfig], tokenizer_of: Callable[[str], str], tokenizer: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"every source has given its max_epochs after \d+ of 400 steps"):
+        prepare_run(mixed({"max_epochs": 1.0}, {"max_epochs": 1.0}, **{"schedule.steps": 400}))
+    (tmp_path / "few.txt").write_text("A dog saw stones.\n", encoding="utf-8")
+    for name, folder in (("few", tokenizer), ("foreign", tokenizer_of("bert"))):
+        prepare(Sources([str(tmp_path / "few.txt")]), folder, str(tmp_path / name), PrepareOptions(valid_fraction=0.0))
+    with pytest.raises(StoreError, match="tokens to train on, and one row takes 30"):
+        prepare_run(mixed({}, {"store": str(tmp_path / "few")}))
+    with pytest.raises(StoreError, match="was made with another tokenizer"):
+        prepare_run(mixed({}, {"store": str(tmp_path / "foreign")}))
+    with pytest.raises(StoreError, match="is not a token store"):
+        prepare_run(mixed({}, {"store": str(tmp_path / "none")}))
