@@ -7,6 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from maskwright.cli.cleaning import (
+    Decontaminate,
+    DecontaminateWords,
+    Filters,
+    LanguageProbability,
+    Languages,
+    MaskPii,
+    NearDuplicates,
+    Workers,
+    cleaning_options,
+)
 from maskwright.cli.options import (
     AsJson,
     Layout,
@@ -23,18 +34,53 @@ from maskwright.cli.options import (
 )
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
+from maskwright.core.hardware import usable_cores
 
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
 @text_app.command("audit")
 def text_audit(
-    src: SourceFiles, layout: Layout = "auto", text_column: TextColumn = "text", as_json: AsJson = False
+    src: SourceFiles,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Tokenizer folder, to show its tokens per word on the text.")
+    ] = None,
+    filters: Filters = None,
+    languages: Languages = None,
+    language_probability: LanguageProbability = 0.5,
+    near_duplicates: NearDuplicates = None,
+    decontaminate: Decontaminate = None,
+    decontaminate_words: DecontaminateWords = 13,
+    mask_pii: MaskPii = None,
+    workers: Workers = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="FILE.html", help="Write a page with plots and examples as well.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each."""
+    """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each. With the options
+    of cleaning, also count and show what each step would leave out."""
+    from maskwright.tasks.audit_page import write_page
+    from maskwright.tasks.hub import local
     from maskwright.text.audit import audit, report
 
-    result = audit(src, layout=layout, text_column=text_column)
+    cleaning = cleaning_options(
+        filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
+    )
+    if to and not to.endswith(".html"):
+        raise InputError(f"--to {to} does not end in .html", fix="give a name such as audit.html")
+    result = audit(
+        src,
+        layout=layout,
+        text_column=text_column,
+        tokenizer=tokenizer and local(tokenizer, weights=False),
+        cleaning=cleaning,
+        workers=workers or usable_cores(),
+    )
+    if to:
+        write_page(to, result)
     print_result(report(result), asdict(result), as_json)
 
 
@@ -182,6 +228,14 @@ def data_prepare(
             help="Tokenizer library. auto takes gigatoken where it is installed: the same ids, many times as fast."
         ),
     ] = "auto",
+    filters: Filters = None,
+    languages: Languages = None,
+    language_probability: LanguageProbability = 0.5,
+    near_duplicates: NearDuplicates = None,
+    decontaminate: Decontaminate = None,
+    decontaminate_words: DecontaminateWords = 13,
+    mask_pii: MaskPii = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Encode documents into a token store. The same command continues after a stop."""
@@ -196,7 +250,12 @@ def data_prepare(
     if valid_files:
         same = sources.layout if sources.has_plain_text else layout
         held_out = open_sources(valid_files, same, text_column, on_bad_input)
-    ready = prepare(sources, local(tokenizer, weights=False), to, options, encoder, held_out=held_out)
+    cleaning = cleaning_options(
+        filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
+    )
+    tokenizer = local(tokenizer, weights=False)
+    workers = workers or usable_cores()
+    ready = prepare(sources, tokenizer, to, options, encoder, held_out=held_out, cleaning=cleaning, workers=workers)
     print_result(report(ready), ready.manifest, as_json)
 
 

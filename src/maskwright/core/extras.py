@@ -16,6 +16,7 @@ EXTRAS = {
     **{extra: extra for extra in ("jax", "ray", "onnx")},
     "onnxruntime": "onnx",
     "libtpu": "tpu",
+    **dict.fromkeys(("fastwarc", "py3langid", "rensa"), "clean"),
 }
 """The extra of pyproject.toml that brings a package."""
 

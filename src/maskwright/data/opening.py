@@ -57,4 +57,5 @@ def recorded_store(run: dict[str, Any]) -> Judged:
     opened = open_store(Data.model_validate(values))
     if isinstance(opened, TokenStore | ArrowStore):
         return opened
-    raise InputError("holds no text out", where=run["store"], fix="give --store, --blimp or --text")
+    what = "holds pregenerated examples, none of which are held out"
+    raise InputError(what, where=run["store"], fix="give --store, --blimp or --text")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,13 @@ from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import encode_documents
-from maskwright.data.writer import StoreWriter
+from maskwright.data.writer import CLEANING, StoreWriter
+from maskwright.text.cleaning.steps import CleaningOptions, changed
+from maskwright.text.cleaning.survey import DUPLICATE, STAYS, TOO_LONG, TOO_SHORT, Limits, Outcome, survey
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven
-from maskwright.text.sources import Sources, fingerprint
+from maskwright.text.sources import Sources, changed_while_read, fingerprint
 from maskwright.text.vocabulary import read_vocabulary
 
 ENCODE_CHARACTERS = 4_000_000
@@ -60,6 +63,14 @@ class Counts:
     duplicates: int = 0
     too_short: int = 0
     too_long: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    """By cleaning, for each of its rules."""
+    masked: dict[str, int] = field(default_factory=dict)
+    """Pieces of personal data in what is kept, by kind."""
+
+    def record(self) -> dict[str, Any]:
+        """Without what cleaning alone counts, where nothing was cleaned."""
+        return {name: value for name, value in asdict(self).items() if value != {}}
 
 
 def prepare(
@@ -70,14 +81,19 @@ def prepare(
     encoder: EncoderName = "auto",
     *,
     held_out: Sources | None = None,
+    cleaning: CleaningOptions | None = None,
+    workers: int = 1,
 ) -> store.TokenStore:
     """Writes the store and returns it opened. `encoder` changes the speed, never an id. `held_out`: text that is held
-    out in full, instead of a share of `sources`; where both have a document, training does not get it.
+    out in full, instead of a share of `sources`; where both have a document, training does not get it. `workers`:
+    processes that clean.
 
     Raises `InputError` (exit 2) on bad text, a foreign folder, or an unfinished store of other input; after an error in
     the input, nothing of this call is left in the folder.
     """
-    return _Preparation(sources, tokenizer, folder, options or PrepareOptions(), encoder, held_out).run()
+    return _Preparation(
+        sources, tokenizer, folder, options or PrepareOptions(), encoder, held_out, cleaning, workers
+    ).run()
 
 
 class _Preparation:
@@ -89,10 +105,16 @@ class _Preparation:
         options: PrepareOptions,
         encoder: EncoderName,
         held_out: Sources | None,
+        cleaning: CleaningOptions | None,
+        workers: int,
     ) -> None:
         self.sources, self.options = sources, options
         self.all_sources = [*([held_out] if held_out else []), sources]  # held-out text first: see `_documents`
         self.held_out, self.held_out_keys = held_out, set[bytes]()
+        self.cleaning, self.workers = cleaning if cleaning and cleaning.any else None, workers
+        self.cleaning_record = self.cleaning.record() if self.cleaning else {}
+        self.outcome: Outcome | None = None
+        self.masked = Counter[str]()
         self.file_number = _numbered(sources, held_out)
         self.tokenizer_location = tokenizer
         vocabulary = read_vocabulary(tokenizer)
@@ -113,6 +135,7 @@ class _Preparation:
                 sources.text_column,
                 sources.on_bad_input,
                 *([len(held_out.files), held_out.layout] if held_out else []),
+                *([self.cleaning_record] if self.cleaning else []),
             ]
         )
         with_sentences = all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
@@ -121,7 +144,9 @@ class _Preparation:
     def run(self) -> store.TokenStore:
         if finished := self.writer.finished():
             return finished
-        with self.writer.open(asdict(self.counts)):
+        with self.writer.open(self.counts.record()):
+            if self.cleaning:
+                self._clean(self.cleaning)
             gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time
             try:
                 self._work()
@@ -131,11 +156,35 @@ class _Preparation:
 
     # ---- the work --------------------------------------------------------------------------------------------
 
+    def _clean(self, cleaning: CleaningOptions) -> None:
+        limits = Limits(self.options.min_characters, self.options.max_characters, self.options.keep_duplicates)
+        self.outcome = survey(
+            self.all_sources,
+            cleaning,
+            limits,
+            os.path.join(self.writer.folder, CLEANING),
+            self.writer.plan,
+            workers=self.workers,
+            held_out=self.held_out,
+        )
+        self.counts.left_out = self.outcome.by_cleaning()
+
+    def _cleaned(self, document: Document, outcome: Outcome) -> Document:
+        """The next document as training gets it, if it does."""
+        if self.counts.read == len(outcome.codes):
+            raise changed_while_read(document.source)
+        if self.cleaning and outcome.codes[self.counts.read] == STAYS:
+            document = changed(document, self.cleaning, self.masked)
+            self.counts.masked = dict(sorted(self.masked.items()))
+        return document
+
     def _work(self) -> None:
         batch: list[tuple[str, Document]] = []
         characters = 0
         with progress("prepare", sum(sum(one.sizes) for one in self.all_sources), "bytes") as bar:
             for held_out, document in self._documents():
+                if self.outcome:
+                    document = self._cleaned(document, self.outcome)
                 bar.advance(sum(one.bytes_read for one in self.all_sources) - bar.done)
                 split = self._sort(document, held_out=held_out)
                 if split and self.counts.read > self.writer.passed:
@@ -145,9 +194,11 @@ class _Preparation:
                     self._encode(batch)
                     batch, characters = [], 0
                     if self.writer.pending_tokens >= self.options.shard_tokens:
-                        self.writer.commit(asdict(self.counts))
+                        self.writer.commit(self.counts.record())
             self._encode(batch)
-        self.writer.commit(asdict(self.counts))
+        self.writer.commit(self.counts.record())
+        for one in self.all_sources:
+            one.require_unchanged()
         self._finish()
 
     def _documents(self) -> Iterator[tuple[bool, Document]]:
@@ -160,6 +211,8 @@ class _Preparation:
     def _sort(self, document: Document, *, held_out: bool) -> str | None:
         """Counts a document. Returns its split, or None if it is not kept."""
         self.counts.read += 1
+        if self.outcome:
+            return self._sort_cleaned(document, self.outcome.codes[self.counts.read - 1], held_out=held_out)
         options, size = self.options, document.characters
         if size < options.min_characters:
             self.counts.too_short += 1
@@ -175,6 +228,16 @@ class _Preparation:
                 return "valid" if held_out or is_held_out(key, options.valid_fraction) else "train"
             self.counts.duplicates += 1
         return None
+
+    def _sort_cleaned(self, document: Document, code: int, *, held_out: bool) -> str | None:
+        self.counts.too_short += int(code == TOO_SHORT)
+        self.counts.too_long += int(code == TOO_LONG)
+        self.counts.duplicates += int(code == DUPLICATE)
+        if code != STAYS:
+            return None
+        self.counts.kept += 1
+        key = text_key(document.utf8)
+        return "valid" if held_out or is_held_out(key, self.options.valid_fraction) else "train"
 
     def _encode(self, batch: list[tuple[str, Document]]) -> None:
         if not batch:
@@ -197,9 +260,9 @@ class _Preparation:
         if not self.writer.shards:
             raise StoreError(
                 f"no document is left of {self.counts.read:,} read ({self.counts.too_short:,} too short, "
-                f"{self.counts.too_long:,} too long)",
+                f"{self.counts.too_long:,} too long, {sum(self.counts.left_out.values()):,} left out by cleaning)",
                 where=self.sources.files[0],
-                fix="check the files, --layout and the length limits",
+                fix="check the files, --layout, the length limits and the filters: `text audit` shows what they find",
             )
         if (self.options.valid_fraction or self.held_out) and not self.writer.totals()["valid"]["documents"]:
             raise self._nothing_held_out()
@@ -209,8 +272,9 @@ class _Preparation:
             "text_column": self.sources.text_column,
             "on_bad_input": self.sources.on_bad_input,
             **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
+            **({"cleaning": self.cleaning_record} if self.cleaning else {}),
         }
-        self.writer.finish(asdict(self.counts), options, self.origin, {"tokenizers", self.encoder.name})
+        self.writer.finish(self.counts.record(), options, self.origin, {"tokenizers", self.encoder.name})
 
     def _nothing_held_out(self) -> InputError:
         kept, guess = self.counts.kept, self.sources.guess
@@ -261,6 +325,8 @@ def report(ready: store.TokenStore) -> str:
         f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
         + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
+    lines += [f"left out by cleaning: {count:,} {name}" for name, count in counts.get("left_out", {}).items()]
+    lines += [f"masked: {count:,} of kind {name}" for name, count in counts.get("masked", {}).items()]
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")

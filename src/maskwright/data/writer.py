@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +28,8 @@ from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary, tokenizer_file
 
 LOCK = "prepare.lock"
+CLEANING = "cleaning"
+"""The folder of what cleaning has found so far."""
 
 
 @dataclass
@@ -80,7 +83,7 @@ class StoreWriter:
                 self._note(counts)
                 yield
             except Exception as error:
-                if isinstance(error, InputError) or not self.shards:
+                if isinstance(error, InputError) or not (self.shards or os.path.exists(self._cleaning)):
                     self._clean()
                 raise
 
@@ -107,7 +110,12 @@ class StoreWriter:
         if self.blocks:
             say(f"continuing after {self.passed:,} documents in {self.blocks} blocks")
 
+    @property
+    def _cleaning(self) -> str:
+        return os.path.join(self.folder, CLEANING)
+
     def _clean(self) -> None:
+        shutil.rmtree(self._cleaning, ignore_errors=True)
         for name in os.listdir(self.folder):
             if name == "prepare.json" or manifests.is_shard_name(name):
                 os.unlink(os.path.join(self.folder, name))
@@ -198,6 +206,7 @@ class StoreWriter:
             "shards": self.shards,
         }
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
+        shutil.rmtree(self._cleaning, ignore_errors=True)
         os.unlink(os.path.join(self.folder, "prepare.json"))
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from maskwright.core import extras
 from maskwright.core.console import human_bytes, human_count, progress
 from maskwright.core.secrets import redact
 from maskwright.text.dedup import Duplicates, text_key
@@ -14,11 +17,17 @@ from maskwright.text.document import Document, Fault
 from maskwright.text.layout import LAYOUTS, Layout
 from maskwright.text.sources import Sources
 
+if TYPE_CHECKING:
+    from maskwright.text.cleaning.steps import CleaningOptions
+
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>|<bos>|<eos>|\[(?:CLS|SEP|PAD|UNK|MASK)\]")
 LONG_LINE_CHARACTERS = 100_000
 EXAMPLES = 5
 SCRIPT_SAMPLE_CHARACTERS = 400
+SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
+"""What languages and a tokenizer are looked at on: the beginnings of the first documents."""
+EXAMPLE_CHARACTERS = 120
 
 
 @dataclass
@@ -48,6 +57,14 @@ class Audit:
     scripts: dict[str, float] = field(default_factory=dict)
     """Share of the letters (sampled from each document's beginning) by Unicode script."""
     findings: dict[str, Finding] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
+    """Documents by characters: under n are those with n / 2 to n - 1, where n is a power of two."""
+    languages: dict[str, int] = field(default_factory=dict)
+    """Documents by language, of the first `SAMPLE_DOCUMENTS`; empty where py3langid is not installed."""
+    tokens_per_word: dict[float, int] = field(default_factory=dict)
+    """Documents by tokens per word, rounded to tenths, of the same; empty without a tokenizer."""
+    left_out: dict[str, Finding] = field(default_factory=dict)
+    """What cleaning leaves out, by rule; each document under the first one that it breaks."""
 
 
 def _findings() -> dict[str, Finding]:
@@ -63,8 +80,17 @@ def _findings() -> dict[str, Finding]:
     }
 
 
-def audit(patterns: list[str], *, layout: Layout = "auto", text_column: str = "text") -> Audit:
-    """Reads every document once. Raises `SourceError` only where reading cannot go on (damaged archive, no column)."""
+def audit(
+    patterns: list[str],
+    *,
+    layout: Layout = "auto",
+    text_column: str = "text",
+    tokenizer: str | None = None,
+    cleaning: CleaningOptions | None = None,
+    workers: int = 1,
+) -> Audit:
+    """Reads every document once, and once more for `cleaning`, which `workers` processes do. Raises `SourceError` only
+    where reading cannot go on (damaged archive, no column)."""
     findings = _findings()
     named = {"encoding": "encoding faults", "record": "broken records", "empty_file": "empty files"}
 
@@ -76,14 +102,75 @@ def audit(patterns: list[str], *, layout: Layout = "auto", text_column: str = "t
     for name in sources.ignored_files:
         findings["files of another kind"].add(name)
     result = Audit(len(sources.files), sources.layout if sources.has_plain_text else "records", findings=findings)
-    duplicates, scripts = Duplicates(), Counter[str]()
+    duplicates, scripts, samples = Duplicates(), Counter[str](), list[str]()
     with progress("audit", sum(sources.sizes), "bytes") as bar:
         for document in sources:
             _examine(document, result, duplicates, scripts)
+            if result.documents <= SAMPLE_DOCUMENTS:
+                samples.append(document.text[:SAMPLE_CHARACTERS])
             bar.advance(sources.bytes_read - bar.done)
+    _look_at(samples, result, tokenizer)
+    if cleaning and cleaning.any:
+        again = Sources(patterns, layout=sources.layout, text_column=text_column, on_bad_input="skip")
+        result.left_out = _left_out(again, cleaning, workers)
     letters = sum(scripts.values())
     result.scripts = {name: round(count / letters, 4) for name, count in scripts.most_common(8)} if letters else {}
     return result
+
+
+def _look_at(samples: list[str], result: Audit, tokenizer: str | None) -> None:
+    if extras.installed("py3langid"):
+        from maskwright.text.cleaning.language import language_of
+
+        result.languages = dict(Counter(language_of(text)[0] for text in samples).most_common())
+    if tokenizer:
+        from maskwright.text.tokenizer import load_tokenizer
+
+        encoded = load_tokenizer(tokenizer, special_tokens_are_text=True).encode_batch_fast(
+            samples, add_special_tokens=False
+        )
+        sizes = [
+            round(len(one.ids) / count, 1)
+            for one, text in zip(encoded, samples, strict=True)
+            if (count := len(text.split()))
+        ]
+        result.tokens_per_word = dict(sorted(Counter(sizes).items()))
+
+
+def _left_out(sources: Sources, cleaning: CleaningOptions, workers: int) -> dict[str, Finding]:
+    from maskwright.text.cleaning.survey import NEAR_DUPLICATE, Limits, survey
+
+    findings: dict[str, Finding] = {}
+
+    def note(document: Document, reason: str, detail: str) -> None:
+        found = findings.setdefault(reason, Finding(0, ""))
+        if len(found.examples) < EXAMPLES:
+            found.examples.append(_example(document, detail))
+
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = survey([sources], cleaning, Limits(), folder, "audit", workers=workers, on_left_out=note)
+    pairs = [(later, earlier) for code, later, earlier in outcome.pairs if code == NEAR_DUPLICATE][:EXAMPLES]
+    wanted = {number for pair in pairs for number in pair}
+    places: dict[int, Document] = {}
+    for number, document in enumerate(sources) if wanted else ():
+        if number in wanted:
+            places[number] = document
+        if number == max(wanted):
+            break
+    for later, earlier in pairs:
+        found = findings.setdefault(outcome.names[NEAR_DUPLICATE], Finding(0, ""))
+        first = places[earlier]
+        found.examples.append(_example(places[later], f"like {redact(first.source)}:{first.line}"))
+    result = {}
+    for name, count in outcome.by_cleaning().items():
+        result[name] = findings.get(name, Finding(0, ""))
+        result[name].count, result[name].prepare = count, "leaves them out with the same options"
+    return result
+
+
+def _example(document: Document, detail: str) -> str:
+    where = redact(f"{document.source}:{document.line}") + (f" ({detail})" if detail else "")
+    return f"{where}: {' '.join(document.text[:EXAMPLE_CHARACTERS].split())}"
 
 
 def _examine(document: Document, result: Audit, duplicates: Duplicates, scripts: Counter[str]) -> None:
@@ -95,6 +182,8 @@ def _examine(document: Document, result: Audit, duplicates: Duplicates, scripts:
         result.sentences = (result.sentences or 0) + len(document.parts)
     shortest = result.shortest_document_characters
     result.shortest_document_characters = len(text) if shortest is None else min(shortest, len(text))
+    size = 1 << len(text).bit_length()
+    result.lengths[size] = result.lengths.get(size, 0) + 1
     result.longest_document_characters = max(result.longest_document_characters, len(text))
     if not duplicates.is_new(text_key(document.utf8)):
         result.findings["exact duplicate documents"].add(where)
@@ -136,7 +225,17 @@ def report(result: Audit) -> str:
         lines.append(f"sentences: {human_count(result.sentences)}")
     scripts = ", ".join(f"{name} {share:.1%}" for name, share in result.scripts.items())
     lines.append(f"scripts: {scripts or 'none: no letters'}")
+    if result.languages:
+        shown = ", ".join(f"{name} {count:,}" for name, count in [*result.languages.items()][:8])
+        lines.append(f"languages of the first {sum(result.languages.values()):,} documents: {shown}")
+    if result.tokens_per_word:
+        count = sum(result.tokens_per_word.values())
+        mean = sum(value * number for value, number in result.tokens_per_word.items()) / count
+        lines.append(f"tokens per word: {mean:.2f}, the mean of the first {count:,} documents")
     for name, finding in result.findings.items():
         lines.append(f"{name}: {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else ""))
+        lines += [f"    {example}" for example in finding.examples]
+    for name, finding in result.left_out.items():
+        lines.append(f"cleaning, {name}: {finding.count:,}  -> prepare {finding.prepare}")
         lines += [f"    {example}" for example in finding.examples]
     return "\n".join(lines)

@@ -68,6 +68,7 @@ class Sources:
             raise SourceError("holds no file that can be read", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
         self.sizes = [file_size(name) for name in self.files]
+        self._stamps = [_stamp(name) for name in self.files]
         self.guess: Guess | None = self._look() if layout == "auto" else None
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = 0
@@ -90,6 +91,12 @@ class Sources:
             with open_text(name) as stream:
                 beginnings.append(b"".join(guarded(name, iter(lambda: stream.read(PEEK_BYTES), b""), blocks=1)))
         return guess_layout(beginnings) if beginnings else None
+
+    def require_unchanged(self) -> None:
+        """Raises `SourceError` if a local file is another than when this began."""
+        for name, stamp in zip(self.files, self._stamps, strict=True):
+            if _stamp(name) != stamp:
+                raise changed_while_read(name)
 
     def __iter__(self) -> Iterator[Document]:
         done = 0
@@ -132,6 +139,11 @@ class Sources:
                         yield Document((line.strip(),), False, name, number)
 
     # ---- plain text ------------------------------------------------------------------------------------------
+
+    def lines(self, name: str) -> Iterator[tuple[int, str]]:
+        """The numbered lines of one of the files, whatever its kind."""
+        with open_text(name, self._watch) as stream:
+            yield from self._lines(name, stream)
 
     def _lines(self, name: str, stream: BinaryIO) -> Iterator[tuple[int, str]]:
         """Numbered lines without their ends. Raises `SourceError` with file, line and column."""
@@ -331,6 +343,19 @@ class Sources:
             return scalar.as_py()
         except UnicodeDecodeError as error:
             return self._decode(bytes(error.object), where, 0) or ""
+
+
+def changed_while_read(name: str) -> SourceError:
+    fix = "run the command again once nothing writes to it"
+    return SourceError("was changed while it was read", where=name, fix=fix)
+
+
+def _stamp(name: str) -> tuple[int, int] | None:
+    """Size and time of the last change, in nanoseconds; None for a URL, whose version is in its fingerprint."""
+    if storage.is_url(name) or not os.path.exists(name):
+        return None
+    found = os.stat(name)
+    return found.st_size, found.st_mtime_ns
 
 
 def _refuse_utf16(name: str, raw: bytes) -> None:

@@ -4,7 +4,7 @@ text keeps its size. Colours are classes of the page's style; a sign stands besi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -119,6 +119,19 @@ def reliability(bins: Sequence[tuple[float, float, float, float, float]], error:
         parts.append(f'<rect class="share-of-all" {where} y="{base - count:.1f}" height="{count:.1f}"/>')
     ends = f'x1="{shared.x(0)}" x2="{shared.x(100)}" y1="{HEAD + SQUARE}" y2="{HEAD}"'
     return "".join([*parts, f'<line class="zero" {ends}/>', _axis(shared, base, "confidence, %"), "</svg>"])
+
+
+def bars(values: Mapping[str, float], unit: str) -> str:
+    """A row for each value: its name and the number in words, and a bar below them."""
+    most = max(values.values(), default=0) or 1
+    rows = []
+    for name, value in values.items():
+        number = f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+        rows.append(
+            f'<div class="row"><p>{escape(name)} <b>{number} {escape(unit)}</b></p><svg aria-hidden="true" height="10">'
+            f'<rect class="share-right" x="0" y="1" height="8" width="{100 * value / most:.2f}%"/></svg></div>'
+        )
+    return f'<div class="forest">{"".join(rows)}</div>'
 
 
 def _open(height: int, text: str) -> str:

@@ -1,0 +1,82 @@
+"""The options of cleaning, which `data prepare` and `text audit` share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+Filters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        metavar="NAMES",
+        help="Leave out documents by rules: gopher, c4, or MODULE:FUNCTION of yours, which takes a text and returns "
+        "True to keep it, or False or a reason to leave it out. Commas part names; the option may be repeated.",
+    ),
+]
+Languages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--language", metavar="CODES", help="Keep documents in these languages only, such as en,de (ISO 639-1 codes)."
+    ),
+]
+LanguageProbability = Annotated[
+    float, typer.Option(metavar="SHARE", help="The least probability that a document is in a language of --language.")
+]
+NearDuplicates = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Keep the first of documents that share about so many of their five-word sequences (Jaccard similarity), "
+        "such as 0.8. Held-out files come first.",
+    ),
+]
+Decontaminate = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Leave out documents that hold an example of this evaluation file; the option may be repeated. `text "
+        "audit` only reports them.",
+    ),
+]
+DecontaminateWords = Annotated[
+    int, typer.Option(metavar="N", help="Words in a row that a document and an example share when it holds it.")
+]
+MaskPii = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KINDS", help="Replace personal data by placeholders: email, ip, phone, parted by commas."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Processes that clean; one a core when not given. The result is the same."),
+]
+
+
+def cleaning_options(
+    filters: list[str] | None,
+    languages: list[str] | None,
+    language_probability: float,
+    near_duplicates: float | None,
+    decontaminate: list[str] | None,
+    decontaminate_words: int,
+    mask_pii: list[str] | None,
+) -> Any:
+    """`CleaningOptions`; None where nothing is to be done, and so numpy need not be here."""
+    if not (filters or languages or near_duplicates is not None or decontaminate or mask_pii):
+        return None
+    from maskwright.text.cleaning.steps import CleaningOptions
+
+    return CleaningOptions(
+        _parted(filters),
+        _parted(languages),
+        language_probability,
+        near_duplicates,
+        tuple(decontaminate or ()),
+        decontaminate_words,
+        _parted(mask_pii),
+    )
+
+
+def _parted(values: list[str] | None) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())

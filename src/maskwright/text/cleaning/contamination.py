@@ -1,0 +1,126 @@
+"""Documents that hold examples of the user's own evaluation files, by words in a row that both have.
+
+As GPT-3 was checked (Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C): 13 words without case and
+punctuation. An example with 8 to 12 words counts as one piece. A shorter one is not looked for, since it would be found
+by chance.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.console import warn
+from maskwright.core.errors import SourceError
+from maskwright.text.cleaning import words
+from maskwright.text.cleaning.words import UInt64
+from maskwright.text.sources import TEXT_ENDINGS, Sources, file_kind
+
+NGRAM_WORDS, FEWEST_WORDS = 13, 8
+FILTER_BITS = 24
+"""Of a hash: most n-grams are told apart by 16 million bytes, ten times as fast as by searching."""
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """N-grams of evaluation files, by their number of words."""
+
+    hashes: dict[int, UInt64]
+    """Sorted."""
+    origins: dict[int, NDArray[np.int64]]
+    """The place in `places` of each."""
+    places: tuple[str, ...]
+    """file:line"""
+    too_short: int
+    """Examples with fewer than `FEWEST_WORDS` words."""
+
+
+def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> Evaluations:
+    """Every text in the files: lines of plain text, strings of JSON lines, cells of CSV and TSV."""
+    places, texts = [], []
+    for place, text in _texts(Sources(list(patterns), layout="lines", on_bad_input="replace")):
+        places.append(place)
+        texts.append(text.encode())
+    parts = words.normalized(texts)
+    counts = np.diff(parts.first)
+    found: dict[int, tuple[UInt64, NDArray[np.int64]]] = {}
+    for size in sorted({min(int(count), ngram_words) for count in counts if count >= min(FEWEST_WORDS, ngram_words)}):
+        hashes, first = words.ngrams(parts, size)
+        owners = np.repeat(np.arange(len(texts)), np.diff(first))
+        chosen = (counts[owners] >= ngram_words) if size == ngram_words else (counts[owners] == size)
+        hashes, owners = hashes[chosen], owners[chosen]
+        hashes, at = np.unique(hashes, return_index=True)
+        found[size] = hashes, owners[at]
+    too_short = int((counts < min(FEWEST_WORDS, ngram_words)).sum())
+    if too_short == len(texts):
+        fix = f"give files with texts of {FEWEST_WORDS} words or more"
+        raise SourceError("has no text that is long enough to be looked for", where=patterns[0], fix=fix)
+    if too_short:
+        warn(f"{too_short:,} of {len(texts):,} evaluation texts have fewer than {FEWEST_WORDS} words: not looked for")
+    hashes_of, origins_of = ({size: one[place] for size, one in found.items()} for place in (0, 1))
+    return Evaluations(hashes_of, origins_of, tuple(places), too_short)  # type: ignore[arg-type] # two kinds of array
+
+
+class Contamination:
+    def __init__(self, evaluations: Evaluations) -> None:
+        self.evaluations = evaluations
+        self._maybe = {size: np.zeros(1 << FILTER_BITS, bool) for size in evaluations.hashes}
+        for size, hashes in evaluations.hashes.items():
+            self._maybe[size][hashes >> np.uint64(64 - FILTER_BITS)] = True
+
+    def examples_in(self, texts: Sequence[bytes]) -> list[str | None]:
+        """file:line of an example that each text holds; None where it holds none."""
+        found: list[str | None] = [None] * len(texts)
+        parts = words.normalized(texts)
+        for size, hashes in self.evaluations.hashes.items():
+            grams, first = words.ngrams(parts, size)
+            for at in np.flatnonzero(self._maybe[size][grams >> np.uint64(64 - FILTER_BITS)]):
+                place = np.searchsorted(hashes, grams[at])
+                if place < len(hashes) and hashes[place] == grams[at]:
+                    text = int(np.searchsorted(first, at, side="right")) - 1
+                    found[text] = found[text] or self.evaluations.places[self.evaluations.origins[size][place]]
+        return found
+
+
+def _texts(sources: Sources) -> Iterator[tuple[str, str]]:
+    """(file:line, text)"""
+    for name in sources.files:
+        kind = file_kind(name)
+        number = 0
+        try:
+            for number, value in _records(sources, name, kind):
+                yield from ((f"{name}:{number}", text) for text in _strings(value))
+        except (ValueError, csv.Error) as error:
+            fix = "repair it, or save it as plain text with an example a line"
+            raise SourceError(f"cannot be read: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+
+
+def _records(sources: Sources, name: str, kind: str) -> Iterator[tuple[int, Any]]:
+    lines = sources.lines(name)
+    if kind in (".jsonl", ".ndjson"):
+        yield from ((number, json.loads(line)) for number, line in lines if line.strip())
+    elif kind in (".csv", ".tsv"):
+        comma, quoting = (",", csv.QUOTE_MINIMAL) if kind == ".csv" else ("\t", csv.QUOTE_NONE)
+        rows = csv.reader((line + "\n" for _, line in lines), delimiter=comma, quoting=quoting)
+        yield from ((rows.line_num, row) for row in rows)
+    elif kind in TEXT_ENDINGS:
+        yield from lines
+    else:
+        fix = "save the examples as .jsonl, .csv, .tsv or plain text"
+        raise SourceError("is of a kind that evaluation examples are not read from", where=name, fix=fix)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The texts in a record, however deep."""
+    if isinstance(value, str):
+        if value.strip():
+            yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _strings(part)

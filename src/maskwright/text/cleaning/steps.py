@@ -1,0 +1,199 @@
+"""The steps of cleaning in their order: what each document becomes, and why it is left out.
+
+First the steps that change a text (personal data), then those that judge it alone (language, quality rules, the user's
+own, contamination). Last come exact and near duplicates among the documents that are left; see `survey`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from maskwright.core import extras, storage
+from maskwright.core.errors import InputError
+from maskwright.text.cleaning import c4, gopher, language, near_duplicates
+from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, Evaluations
+from maskwright.text.cleaning.personal_data import PLACEHOLDERS, masked
+from maskwright.text.cleaning.words import UInt64
+from maskwright.text.dedup import text_key
+from maskwright.text.document import Document
+
+RULES = ("gopher", "c4")
+Hook = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class CleaningOptions:
+    """Each step is left out where its option is empty."""
+
+    filters: tuple[str, ...] = ()
+    """`gopher`, `c4`, or `module:function`, in the order in which they judge."""
+    languages: tuple[str, ...] = ()
+    language_probability: float = 0.5
+    """The least probability of one of `languages`."""
+    near_duplicates: float | None = None
+    """Jaccard similarity from which on two documents are near duplicates."""
+    evaluation_files: tuple[str, ...] = ()
+    contamination_words: int = NGRAM_WORDS
+    masked: tuple[str, ...] = ()
+    """Kinds of personal data: `email`, `ip`, `phone`."""
+
+    def __post_init__(self) -> None:
+        for name in self.filters:
+            if name not in RULES and ":" not in name:
+                fix = f"use {', '.join(RULES)}, or MODULE:FUNCTION of yours"
+                raise InputError(f"--filter {name} is not known", fix=fix)
+        for kind in self.masked:
+            if kind not in PLACEHOLDERS:
+                raise InputError(f"--mask-pii {kind} is not known", fix=f"use {', '.join(PLACEHOLDERS)}")
+        shares = {"--near-duplicates": self.near_duplicates, "--language-probability": self.language_probability}
+        for name, value in shares.items():
+            if value is not None and not 0.0 < value <= 1.0:
+                fix = "give a share such as 0.8"
+                raise InputError(f"{name} {value} is not above 0 and at most 1", fix=fix)
+        if self.contamination_words < 5:
+            fix = "give 5 or more: fewer words in a row are shared by chance"
+            raise InputError(f"--decontaminate-words {self.contamination_words} is too few", fix=fix)
+        if self.near_duplicates:
+            extras.require("rensa", "--near-duplicates")
+        if self.languages:
+            extras.require("py3langid", "--language")
+            language.require_languages(self.languages)
+
+    @property
+    def any(self) -> bool:
+        return bool(self.filters or self.languages or self.near_duplicates or self.evaluation_files or self.masked)
+
+    def record(self) -> dict[str, Any]:
+        """For the manifest and its plan: options, and hashes of the files that decide what is left out."""
+        files = storage.expand([*self.evaluation_files])
+        hooks = [name for name in self.filters if name not in RULES]
+        return {
+            **{key: value if not isinstance(value, tuple) else list(value) for key, value in asdict(self).items()},
+            "evaluation_files": {os.path.basename(name): storage.sha256_of_file(name) for name in files},
+            "hooks": {name: storage.sha256_of_file(_file_of(name)) for name in hooks},
+        }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of some documents."""
+
+    reasons: list[str]
+    """Why each is left out, as `STEP: RULE`; empty for one that stays."""
+    keys: UInt64
+    """[documents that stay, 2 + bands]: the halves of its text's key, and the keys of its near duplicates."""
+    details: list[str]
+    """What the reason does not tell of a document, such as the example that it holds; empty for most."""
+
+
+class Cleaner:
+    def __init__(self, options: CleaningOptions, evaluations: Evaluations | None = None) -> None:
+        """`evaluations`: those of the options' files, where there are any."""
+        self.options = options
+        self._hooks = {name: load_hook(name) for name in options.filters if name not in RULES}
+        self._contamination = Contamination(evaluations) if evaluations else None
+
+    def judge(self, documents: Sequence[Document]) -> Judged:
+        reasons, details = [""] * len(documents), [""] * len(documents)
+        current = list(documents)
+        if self.options.languages:
+            self._languages(current, reasons, details)
+        for name in self.options.filters:
+            staying = [place for place, reason in enumerate(reasons) if not reason]
+            self._filter(name, current, staying, reasons)
+        staying = [place for place, reason in enumerate(reasons) if not reason]
+        for place in staying:
+            current[place] = masked(current[place], self.options.masked, Counter())
+        if self._contamination:
+            found = self._contamination.examples_in([current[place].utf8 for place in staying])
+            for place, example in zip(staying, found, strict=True):
+                if example:
+                    reasons[place], details[place] = "contamination: holds an evaluation example", example
+        texts = [document.utf8 for document, reason in zip(current, reasons, strict=True) if not reason]
+        keys = np.frombuffer(b"".join(map(text_key, texts)), "<u8").reshape(len(texts), 2)
+        if self.options.near_duplicates:
+            keys = np.concatenate([keys, near_duplicates.band_keys(texts, self.options.near_duplicates)], axis=1)
+        return Judged(reasons, keys, details)
+
+    def _languages(self, documents: list[Document], reasons: list[str], details: list[str]) -> None:
+        for place, document in enumerate(documents):
+            name, probability = language.language_of(document.text)
+            if name not in self.options.languages:
+                reasons[place] = f"language: {name}"
+            elif probability < self.options.language_probability:
+                reasons[place] = "language: uncertain"
+            details[place] = f"{name} {probability:.2f}" if reasons[place] else ""
+
+    def _filter(self, name: str, documents: list[Document], staying: list[int], reasons: list[str]) -> None:
+        if name == "gopher":
+            utf8 = [documents[place].utf8_lines for place in staying]
+            for place, fault in zip(staying, gopher.faults([text.decode() for text in utf8], utf8), strict=True):
+                reasons[place] = f"gopher: {fault}" if fault else ""
+        elif name == "c4":
+            for place in staying:
+                kept = c4.lines_kept(_lines(documents[place]))
+                if isinstance(kept, str):
+                    reasons[place] = f"c4: {kept}"
+                else:
+                    documents[place] = _with_lines(documents[place], kept)
+        else:
+            for place in staying:
+                reasons[place] = _reason(name, self._hooks[name](documents[place].text))
+
+
+def changed(document: Document, options: CleaningOptions, counts: Counter[str]) -> Document:
+    """A document that stays, as training gets it. Adds to `counts` what was masked in it, by kind."""
+    if "c4" in options.filters:
+        document = _with_lines(document, c4.lines_kept(_lines(document)))
+    return masked(document, options.masked, counts)
+
+
+def _lines(document: Document) -> Sequence[str]:
+    return document.parts if document.has_sentences else document.text.split("\n")
+
+
+def _with_lines(document: Document, lines: Sequence[str]) -> Document:
+    parts = tuple(lines) if document.has_sentences else ("\n".join(lines),)
+    return Document(parts, document.has_sentences, document.source, document.line)
+
+
+def _reason(name: str, answer: Any) -> str:
+    """What a hook's answer means: True keeps the text, False leaves it out, a string leaves it out and says why."""
+    if isinstance(answer, str) and answer:
+        return f"{name}: {answer[:80]}"
+    if not isinstance(answer, bool):
+        fix = "let it return True to keep a text, or False or the reason to leave it out"
+        raise InputError(f"returned {answer!r:.40}", where=f"--filter {name}", fix=fix)
+    return "" if answer else f"{name}: left out"
+
+
+def load_hook(name: str) -> Hook:
+    """The function that `MODULE:FUNCTION` names, of a module on Python's path or in the working directory. Raises
+    `InputError` where there is none."""
+    module_name, _, function = name.rpartition(":")
+    try:
+        sys.path.insert(0, os.getcwd())
+        try:
+            found = getattr(importlib.import_module(module_name), function)
+        finally:
+            sys.path.remove(os.getcwd())
+    except Exception as error:  # whatever the user's module raises while it is read
+        fix = "give MODULE:FUNCTION, with the module in the working directory or on PYTHONPATH"
+        raise InputError(f"cannot be imported: {error}", where=f"--filter {name}", fix=fix) from None
+    if not callable(found):
+        raise InputError("is no function", where=f"--filter {name}", fix="give MODULE:FUNCTION")
+    return found  # type: ignore[no-any-return]
+
+
+def _file_of(name: str) -> str:
+    """The file that holds a hook, whose hash is in the store's record."""
+    load_hook(name)
+    return str(sys.modules[name.rpartition(":")[0]].__file__)

@@ -1,0 +1,317 @@
+"""The first of two readings: which documents stay. The second is `data prepare`'s own.
+
+Documents are judged in batches, in a few processes. For each document a number is kept that stands for the reason why
+it goes, and for each that stays its keys, a file a column: 8 bytes a key on disk. Afterwards the columns are searched
+for keys that came before, a part at a time. So memory grows by a few bytes a document alone.
+
+The outcome depends on the documents and their order alone. A survey that was cut goes on after the last noted batch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.console import progress, say
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.parent import PARENT, end_with_parent
+from maskwright.text.cleaning.contamination import Evaluations, read_evaluations
+from maskwright.text.cleaning.near_duplicates import bands_and_rows
+from maskwright.text.cleaning.steps import Cleaner, CleaningOptions, Judged
+from maskwright.text.document import Document
+from maskwright.text.sources import Sources
+
+BATCH_CHARACTERS = 2_000_000
+ALONE_BYTES = 16_000_000
+"""Text that one process judges sooner than others are started."""
+NOTED_BATCHES = 32
+KEYS_AT_ONCE, SCANNED_KEYS = 1 << 23, 1 << 20
+"""Keys of a column that are sorted in memory at once, 50 bytes each: 0.4 GB. And those that are looked at at once."""
+KEPT = 20
+"""Repeated documents that are named."""
+STAYS, TOO_SHORT, TOO_LONG, DUPLICATE, NEAR_DUPLICATE = range(5)
+NAMES = ["", "too short", "too long", "duplicates", "near duplicates"]
+MOST_REASONS = 1000
+
+
+@dataclass(frozen=True)
+class Limits:
+    min_characters: int = 1
+    max_characters: int | None = None
+    keep_duplicates: bool = False
+
+    def code(self, document: Document) -> int:
+        size = document.characters
+        if size < self.min_characters:
+            return TOO_SHORT
+        return TOO_LONG if self.max_characters is not None and size > self.max_characters else STAYS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of each document, in the order of reading."""
+
+    codes: NDArray[np.uint16]
+    """[documents]: a place in `names`."""
+    names: list[str]
+    pairs: list[tuple[int, int, int]]
+    """Some of the repeated documents: (code, the document, the one before it that it repeats)."""
+
+    def by_cleaning(self) -> dict[str, int]:
+        """Documents that cleaning leaves out, by reason; most frequent first."""
+        return {name: count for name, count in self.counts().items() if name not in NAMES[:NEAR_DUPLICATE]}
+
+    def counts(self) -> dict[str, int]:
+        """Documents that are left out by reason, most frequent first."""
+        found = np.bincount(self.codes, minlength=len(self.names))
+        return {
+            self.names[code]: int(found[code]) for code in np.argsort(-found, kind="stable") if code and found[code]
+        }
+
+
+OnLeftOut = Callable[[Document, str, str], None]
+"""Hears of a document that is left out for its own sake: (document, reason, detail)."""
+
+
+def survey(
+    sources: Sequence[Sources],
+    options: CleaningOptions,
+    limits: Limits,
+    folder: str,
+    plan: str,
+    *,
+    workers: int = 1,
+    held_out: Sources | None = None,
+    on_left_out: OnLeftOut | None = None,
+) -> Outcome:
+    """Judges all documents of `sources`, in order. `folder` holds what is noted on the way; `plan` says of what.
+    `held_out`: one of `sources`, the first, of which training gets no document even with `keep_duplicates`."""
+    return _Survey(sources, options, limits, folder, plan, held_out, on_left_out).run(workers)
+
+
+class _Survey:
+    def __init__(
+        self,
+        sources: Sequence[Sources],
+        options: CleaningOptions,
+        limits: Limits,
+        folder: str,
+        plan: str,
+        held_out: Sources | None,
+        on_left_out: OnLeftOut | None,
+    ) -> None:
+        self.sources, self.options, self.limits, self.folder, self.plan = sources, options, limits, folder, plan
+        self.held_out, self.on_left_out = held_out, on_left_out
+        bands = bands_and_rows(options.near_duplicates)[0] if options.near_duplicates else 0
+        self.columns = [os.path.join(folder, f"keys-{number:03}.u64") for number in range(2 + bands)]
+        self.codes_path, self.note_path = (os.path.join(folder, name) for name in ("codes.u16", "note.json"))
+        self.names = list(NAMES)
+        self.code_of = {name: code for code, name in enumerate(self.names)}
+        self.passed = self.documents = self.held_out_documents = 0
+        self.evaluations: Evaluations | None = None
+        if options.evaluation_files:
+            self.evaluations = read_evaluations(options.evaluation_files, options.contamination_words)
+
+    def run(self, workers: int) -> Outcome:
+        self._resume()
+        size = sum(sum(one.sizes) for one in self.sources)
+        alone = workers < 2 or size < ALONE_BYTES
+        with progress("clean", size, "bytes") as bar:
+            answers = self._judged_here() if alone else self._judged_by(workers)
+            with ExitStack() as stack, closing(answers):
+                files = [stack.enter_context(open(path, "ab")) for path in [self.codes_path, *self.columns]]
+                for number, (batch, judged) in enumerate(answers, 1):
+                    self._write(batch, judged, files)
+                    bar.advance(sum(one.bytes_read for one in self.sources) - bar.done)
+                    if number % NOTED_BATCHES == 0:
+                        self._note(files)
+                self._note(files)
+        return self._resolve()
+
+    # ---- judging ---------------------------------------------------------------------------------------------
+
+    def _batches(self) -> Iterator[list[Document]]:
+        batch: list[Document] = []
+        characters = seen = 0
+        for sources in self.sources:
+            for document in sources:
+                seen += 1
+                self.held_out_documents += sources is self.held_out
+                if seen <= self.passed:
+                    continue
+                batch.append(document)
+                characters += document.characters
+                if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CHARACTERS // 100:
+                    yield batch
+                    batch, characters = [], 0
+        if batch:
+            yield batch
+
+    def _judged_here(self) -> Generator[tuple[list[Document], Judged]]:
+        cleaner = Cleaner(self.options, self.evaluations)
+        for batch in self._batches():
+            yield batch, cleaner.judge(self._limited(batch))
+
+    def _judged_by(self, workers: int) -> Generator[tuple[list[Document], Judged]]:
+        """The same by some processes, in the same order."""
+        spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of the encoder's threads
+        waiting: deque[tuple[list[Document], Future[Judged]]] = deque()
+        pool = ProcessPoolExecutor(workers, spawn, _start, (self.options, self.evaluations, os.getpid()))
+        try:
+            for batch in self._batches():
+                waiting.append((batch, pool.submit(_judge, self._limited(batch))))
+                if len(waiting) > 2 * workers:
+                    yield waiting[0][0], waiting.popleft()[1].result()
+            while waiting:
+                yield waiting[0][0], waiting.popleft()[1].result()
+        except BrokenProcessPool:
+            fix = "free some memory, or give --workers 1; the same command goes on where it stopped"
+            raise MaskwrightError("a process that cleans was killed from outside", fix=fix) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _limited(self, batch: list[Document]) -> list[Document]:
+        return [document for document in batch if self.limits.code(document) == STAYS]
+
+    def _write(self, batch: list[Document], judged: Judged, files: list[Any]) -> None:
+        """`judged` is of those documents of the batch that keep the limits."""
+        limited = [self.limits.code(document) for document in batch]
+        codes = np.array(limited, "<u2")
+        own = iter(zip(judged.reasons, judged.details, strict=True))
+        for place, document in enumerate(batch):
+            if limited[place] == STAYS:
+                reason, detail = next(own)
+                codes[place] = self._code(reason)
+                if reason and self.on_left_out:
+                    self.on_left_out(document, reason, detail)
+        keys = np.zeros((len(batch), len(self.columns)), "<u8")
+        keys[codes == STAYS] = judged.keys
+        files[0].write(codes.tobytes())
+        for number, file in enumerate(files[1:]):
+            file.write(keys[:, number].tobytes())
+        self.documents += len(batch)
+
+    def _code(self, reason: str) -> int:
+        if reason not in self.code_of and reason:
+            if len(self.names) == MOST_REASONS:
+                fix = "let it return few different reasons, without parts of the text"
+                raise InputError(f"gives more than {MOST_REASONS:,} reasons", where=f"--filter {reason}", fix=fix)
+            self.code_of[reason] = len(self.names)
+            self.names.append(reason)
+        return self.code_of[reason]
+
+    # ---- going on --------------------------------------------------------------------------------------------
+
+    def _note(self, files: list[Any]) -> None:
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+        storage.write_json(self.note_path, {"plan": self.plan, "documents": self.documents, "names": self.names})
+
+    def _resume(self) -> None:
+        noted = storage.read_json(self.note_path) if os.path.exists(self.note_path) else None
+        paths = dict.fromkeys(self.columns, 8) | {self.codes_path: 2}
+        whole = noted is not None and noted.get("plan") == self.plan
+        if not whole or not all(os.path.exists(path) for path in paths):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            storage.make_folder(self.folder)
+            return
+        self.passed = self.documents = noted["documents"]
+        self.names = noted["names"]
+        self.code_of = {name: code for code, name in enumerate(self.names)}
+        for path, size in paths.items():
+            os.truncate(path, self.documents * size)
+        say(f"cleaning goes on after {self.passed:,} documents")
+
+    # ---- repeated documents ----------------------------------------------------------------------------------
+
+    def _resolve(self) -> Outcome:
+        codes = np.fromfile(self.codes_path, "<u2")
+        pairs: list[tuple[int, int, int]] = []
+        if self.documents:
+            held_out = self.held_out_documents if self.limits.keep_duplicates else 0
+            exact, near = _Repeats(self.documents), _Repeats(self.documents)
+            exact.search(self.columns[0], codes == STAYS, self.columns[1], held_out)
+            if self.limits.keep_duplicates:
+                exact.only_of_held_out(held_out)
+            codes[exact.repeated] = DUPLICATE
+            staying = codes == STAYS
+            for column in self.columns[2:]:
+                near.search(column, staying)
+            codes[near.repeated] = NEAR_DUPLICATE
+            pairs = [(code, *pair) for code, one in ((DUPLICATE, exact), (NEAR_DUPLICATE, near)) for pair in one.pairs]
+        return Outcome(codes, self.names, pairs)
+
+
+class _Repeats:
+    """Documents whose key in some column came before."""
+
+    def __init__(self, documents: int) -> None:
+        self.repeated = np.zeros(documents, bool)
+        self.pairs: list[tuple[int, int]] = []
+        """Some of them, each with the one before it."""
+        self._of_held_out = np.zeros(documents, bool)
+
+    def search(self, column: str, among: NDArray[np.bool_], second: str | None = None, held_out: int = 0) -> None:
+        """Looks at the documents `among` whose key is not 0; `second`: a column in which the key must be equal too.
+        `held_out`: how many documents, from the first on, are held out."""
+        keys = np.memmap(column, "<u8", "r")
+        parts = 1 << (len(keys) // KEYS_AT_ONCE).bit_length()
+        for part in range(parts):
+            places = np.concatenate([*_in_part(keys, among, part, parts)])
+            own = [keys[places]] + ([np.memmap(second, "<u8", "r")[places]] if second else [])
+            order = np.lexsort(own[::-1])  # which leaves equal keys in the order of reading
+            same = np.ones(max(len(places) - 1, 0), bool)
+            for values in own:
+                same &= values[order[1:]] == values[order[:-1]]
+            later, earlier = places[order[1:][same]], places[order[:-1][same]]
+            self.repeated[later] = True
+            self.pairs = sorted({*self.pairs, *zip(later[:KEPT].tolist(), earlier[:KEPT].tolist(), strict=True)})[:KEPT]
+            for after, before in zip(later.tolist(), earlier.tolist(), strict=True) if held_out else ():
+                self._of_held_out[after] = before < held_out or self._of_held_out[before]
+
+    def only_of_held_out(self, held_out: int) -> None:
+        """Keeps what is not among the first `held_out` documents, and repeats one of them."""
+        self.repeated &= self._of_held_out
+        self.repeated[:held_out] = False
+
+
+def _in_part(keys: NDArray[np.uint64], among: NDArray[np.bool_], part: int, parts: int) -> Iterator[NDArray[np.int64]]:
+    """Places of the keys whose highest bits are `part`."""
+    yield np.zeros(0, np.int64)
+    shift = np.uint64(65 - parts.bit_length())
+    for begin in range(0, len(keys), SCANNED_KEYS):
+        some = np.asarray(keys[begin : begin + SCANNED_KEYS])
+        chosen = among[begin : begin + SCANNED_KEYS] & (some != 0)
+        yield begin + np.flatnonzero(chosen & ((some >> shift) == part) if parts > 1 else chosen)
+
+
+# ---- processes -----------------------------------------------------------------------------------------------------
+
+_cleaner: list[Cleaner] = []
+
+
+def _start(options: CleaningOptions, evaluations: Evaluations | None, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the parent
+    if sys.platform == "linux":  # elsewhere a parent that is killed leaves them to wait
+        os.environ[PARENT] = str(parent)
+        end_with_parent()
+    _cleaner.append(Cleaner(options, evaluations))
+
+
+def _judge(documents: list[Document]) -> Judged:
+    return _cleaner[0].judge(documents)

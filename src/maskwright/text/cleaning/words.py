@@ -1,0 +1,180 @@
+"""The words of many texts as 64-bit hashes, found with numpy: 50 to 100 MB of text a second on one core.
+
+A hash is a function of the word's bytes alone. Neither the place of a word nor the texts beside it change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+UInt64 = NDArray[np.uint64]
+Int64 = NDArray[np.int64]
+
+SEGMENT_BYTES = 1 << 20
+"""Text hashed at once: 40 times as many bytes are needed for it meanwhile."""
+WHITE_SPACE = frozenset([*range(9, 14), *range(28, 32), 32])
+"""The ASCII bytes that `str.split` splits at."""
+BASE = 0x9E3779B97F4A7C15
+WORD_STARTS_EACH = (0xE3, 0xED)
+"""First bytes, in UTF-8, of the scripts that put no spaces between words, and of Hangul: each character is a word."""
+
+
+@dataclass(frozen=True)
+class Words:
+    hashes: UInt64
+    """Of all texts' words, one after the other."""
+    first: Int64
+    """[texts + 1]: where the words of each text begin, and where the last one's end."""
+    characters: Int64
+    """The number of characters of each word."""
+    has_letter: NDArray[np.bool_]
+    """Whether the word has an ASCII letter."""
+
+
+def split_at_white_space(texts: Sequence[bytes]) -> Words:
+    """Words as `str.split` gives them, as long as no white space beyond ASCII is there."""
+    return _join([_split(segment, normalized=False) for segment in _segments(texts)])
+
+
+def normalized(texts: Sequence[bytes]) -> Words:
+    """Words without case and punctuation: runs of letters and digits, in lower case where they are ASCII, and each
+    character of Chinese, Japanese and Korean. `texts` are UTF-8."""
+    return _join([_split(segment, normalized=True) for segment in _segments(texts)])
+
+
+def ngrams(words: Words, size: int) -> tuple[UInt64, Int64]:
+    """Hashes of every `size` words that follow each other in a text, and where each text's begin [texts + 1]."""
+    hashes, counts = words.hashes, np.maximum(np.diff(words.first) - size + 1, 0)
+    first = np.concatenate([[0], np.cumsum(counts)])
+    if not first[-1]:
+        return np.zeros(0, np.uint64), first
+    total = hashes[: len(hashes) - size + 1] * _factor(0)
+    for place in range(1, size):
+        total += hashes[place : len(hashes) - size + 1 + place] * _factor(place)
+    inside = np.repeat(words.first[:-1] - first[:-1], counts) + np.arange(first[-1])
+    return mixed(total[inside]), first
+
+
+def mixed(values: UInt64) -> UInt64:
+    """SplitMix64's finaliser (Steele, Lea, Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _segments(texts: Sequence[bytes]) -> Iterator[tuple[bytes, Int64]]:
+    """Short texts joined, long ones in pieces; and where in each segment its texts end. Long ones begin a segment of
+    their own, so that where they are cut depends on them alone."""
+    joined: list[bytes] = []
+    size = 0
+    for text in texts:
+        if size + len(text) > SEGMENT_BYTES and joined:
+            yield _joined(joined)
+            joined, size = [], 0
+        if len(text) <= SEGMENT_BYTES:
+            joined.append(text)
+            size += len(text) + 1
+            continue
+        begin = 0
+        while len(text) - begin > SEGMENT_BYTES:
+            end = max(text.rfind(b" ", begin, begin + SEGMENT_BYTES), text.rfind(b"\n", begin, begin + SEGMENT_BYTES))
+            end = end if end > begin else begin + SEGMENT_BYTES
+            yield text[begin:end] + b"\n", np.zeros(0, np.int64)
+            begin = end
+        joined, size = [text[begin:]], len(text) - begin + 1
+    if joined:
+        yield _joined(joined)
+
+
+def _joined(texts: list[bytes]) -> tuple[bytes, Int64]:
+    return b"\n".join(texts) + b"\n", np.cumsum([len(text) + 1 for text in texts])
+
+
+Part = tuple[UInt64, Int64, Int64, NDArray[np.bool_]]
+
+
+def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
+    """(hashes, words up to the end of each text, characters, whether with a letter) of a segment."""
+    text, ends_of_texts = segment
+    flat = np.frombuffer(text.translate(_tables()[0]) if normalized else text, np.uint8)
+    inside = _in_words(flat, normalized=normalized)
+    edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
+    edges = np.concatenate([[0], edges]) if inside[0] else edges  # the last byte is a line feed: no word ends the text
+    starts, ends = edges[::2], edges[1::2]
+    if normalized and text[:1] and (lead := (flat >= WORD_STARTS_EACH[0]) & (flat <= WORD_STARTS_EACH[1])).any():
+        begins, stops = np.zeros(len(flat) + 1, bool), np.zeros(len(flat) + 1, bool)
+        places = np.flatnonzero(lead & inside)
+        after = np.minimum(places + 3, len(flat) - 1)
+        begins[starts] = begins[places] = stops[ends] = stops[places] = stops[after] = True
+        begins[after[inside[after]]] = True
+        starts = np.flatnonzero(begins)
+        borders = np.flatnonzero(begins | stops)
+        ends = borders[np.searchsorted(borders, starts, side="right")]
+    powers, inverses = _powers()
+    sums = np.zeros(len(flat) + 1, np.uint64)
+    np.cumsum(_tables()[1][flat] * powers[: len(flat)], out=sums[1:])
+    hashes = mixed((sums[ends] - sums[starts]) * inverses[starts])
+    characters = ends - starts
+    if not text.isascii():
+        before = np.zeros(len(flat) + 1, np.int64)
+        np.cumsum((flat & 0xC0) != 0x80, out=before[1:])
+        characters = before[ends] - before[starts]
+    letters = np.zeros(len(flat) + 1, np.int32)
+    np.cumsum(_tables()[3][flat], out=letters[1:])
+    return hashes, np.searchsorted(starts, ends_of_texts), characters, letters[ends] > letters[starts]
+
+
+def _in_words(flat: NDArray[np.uint8], *, normalized: bool) -> NDArray[np.bool_]:
+    if not normalized:
+        return ~_tables()[2][flat]
+    inside = flat != 32
+    for lead, size in ((0xC2, 2), (0xE2, 3)):  # Latin-1's punctuation; dashes, quotation marks, symbols, arrows
+        places = np.flatnonzero(flat == lead)
+        for offset in range(size if len(places) else 0):
+            inside[np.minimum(places + offset, len(flat) - 1)] = False
+    return inside
+
+
+def _join(parts: list[Part]) -> Words:
+    before = np.cumsum([0, *(len(part[0]) for part in parts)])
+    ends = [part[1] + number for part, number in zip(parts, before[:-1], strict=True)]
+    first = np.concatenate([np.zeros(1, np.int64), *ends])
+    empty: Part = (np.zeros(0, np.uint64), first[:0], np.zeros(0, np.int64), np.zeros(0, bool))
+    hashes, _, characters, letters = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
+    return Words(hashes, first, characters, letters)
+
+
+@cache
+def _tables() -> tuple[bytes, UInt64, NDArray[np.bool_], NDArray[np.bool_]]:
+    """For each byte: lower case, or a space where it is in no word; a random number; whether it is white space; whether
+    it is a letter."""
+    lower = bytes(range(256)).lower()
+    words = bytes(byte if byte >= 128 or chr(byte).isalnum() else 32 for byte in lower)
+    numbers = mixed(np.arange(1, 257, dtype=np.uint64) * np.uint64(BASE)) | np.uint64(1)
+    letters = [byte < 128 and chr(byte).isalpha() for byte in range(256)]
+    return words, numbers, np.array([byte in WHITE_SPACE for byte in range(256)]), np.array(letters)
+
+
+@cache
+def _powers() -> tuple[UInt64, UInt64]:
+    """Powers of `BASE` and of its inverse modulo 2^64, for every place of a segment."""
+    return _powers_of(BASE), _powers_of(pow(BASE, -1, 1 << 64))
+
+
+def _powers_of(base: int) -> UInt64:
+    powers, filled = np.ones(SEGMENT_BYTES + 2, np.uint64), 1
+    while filled < len(powers):
+        more = min(filled, len(powers) - filled)
+        powers[filled : filled + more] = powers[:more] * np.uint64(pow(base, filled, 1 << 64))
+        filled += more
+    return powers
+
+
+@cache
+def _factor(place: int) -> np.uint64:
+    return np.uint64(pow(BASE, 2 * place + 1, 1 << 64))

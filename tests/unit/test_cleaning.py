@@ -1,0 +1,455 @@
+"""Cleaning: each rule against its slow twin or its referee, and the store that it makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from html_page import Page
+
+from maskwright.core.errors import InputError, SourceError
+from maskwright.data import prepare as preparing
+from maskwright.data.prepare import PrepareOptions, prepare, report
+from maskwright.data.store import TokenStore
+from maskwright.tasks import audit_page
+from maskwright.text.audit import audit
+from maskwright.text.audit import report as audit_report
+from maskwright.text.cleaning import c4, gopher, near_duplicates, survey, words
+from maskwright.text.cleaning.personal_data import masked
+from maskwright.text.cleaning.steps import CleaningOptions
+from maskwright.text.cleaning.survey import Limits
+from maskwright.text.document import Document
+from maskwright.text.sources import Sources
+
+NOUNS = ["garden", "bridge", "river", "teacher", "letter", "house", "paper", "stone", "window", "answer", "summer"]
+VERBS = ["saw", "followed", "painted", "remembered", "crossed", "liked", "opened", "carried"]
+COMMON = ["the", "of", "and", "with", "in", "a", "to", "from"]
+
+
+def prose(generator: random.Random, count: int = 120) -> str:
+    """Words of which Gopher's rules find enough, in lines of ten that are a sentence each."""
+    kinds = (COMMON, NOUNS, VERBS, NOUNS)
+    found = [generator.choice(generator.choice(kinds)) for _ in range(count)]
+    lines = [" ".join(found[place : place + 9]) for place in range(0, count, 10)]
+    return "\n".join(f"{line} {generator.choice(NOUNS)}{generator.randrange(900)}." for line in lines)
+
+
+def odd_texts(count: int) -> list[str]:
+    """Some of each fault, and some near a threshold."""
+    generator = random.Random(5)
+    texts = ["", "word", "…", "漢字" * 80, "Ёлка и " * 60, "a\u2003b " * 60, "= + " * 60]
+    for number in range(count):
+        text = prose(generator, generator.choice([30, 60, 120, 400]))
+        kind = number % 12
+        lines = text.split("\n")
+        if kind == 1:
+            text = "\n".join(f"- {line}" for line in lines)
+        elif kind == 2:
+            text = "\n".join(line + ("..." if generator.random() < 0.35 else "") for line in lines)
+        elif kind == 3:
+            text = "\n".join(lines + generator.sample(lines, max(1, len(lines) // 3)))
+        elif kind == 4:
+            text = "\n\n".join([text, text[: len(text) // generator.choice([2, 4, 8])]])
+        elif kind == 5:
+            text = " ".join(word + ("#" if generator.random() < 0.1 else "") for word in text.split())
+        elif kind == 6:
+            text = " ".join(str(generator.randrange(99)) if generator.random() < 0.2 else w for w in text.split())
+        elif kind == 7:
+            text = text.replace("the ", "a ").replace("of ", "").replace("and ", "")
+        elif kind == 8:
+            text = " ".join(generator.choice(NOUNS[:3]) for _ in range(200))
+        elif kind == 9:
+            text = text.replace("garden", "garden" * 8).replace("river", "river" * 7).replace("house", "house" * 9)
+        elif kind == 10:
+            text = text.replace(" the ", " — the ")
+        elif kind == 11:
+            text = f"{text} {'x' * 900} {text[:200]}"
+        texts.append(text)
+    return texts
+
+
+def test_words_are_those_of_split_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [text for text in odd_texts(60) if "\u2003" not in text]
+    raw = [text.encode() for text in texts]
+    found = words.split_at_white_space(raw)
+    for number, text in enumerate(texts):
+        own = slice(found.first[number], found.first[number + 1])
+        assert found.characters[own].tolist() == [len(word) for word in text.split()]
+        letters = [any(c.isascii() and c.isalpha() for c in word) for word in text.split()]
+        assert found.has_letter[own].tolist() == letters
+    distinct = {word for text in texts for word in text.split()}
+    assert len(np.unique(found.hashes)) == len(distinct)
+    for split in (words.split_at_white_space, words.normalized):
+        whole = split(raw)
+        alone = np.concatenate([split([text]).hashes for text in raw])
+        assert np.array_equal(whole.hashes, alone)
+        long = [b" ".join(raw), *raw]
+        expected = split(long).hashes
+        monkeypatch.setattr(words, "SEGMENT_BYTES", 2_000)
+        assert np.array_equal(split(long).hashes, expected)
+        monkeypatch.undo()
+    same = words.normalized([b"Hello, World! x_1", "“hello” — world; X 1".encode()])
+    assert np.array_equal(same.hashes[:4], same.hashes[4:])
+    assert np.diff(words.normalized(["你好世界 한국어".encode()]).first).tolist() == [7]
+
+
+def test_gopher_in_bulk_is_gopher_one_by_one() -> None:
+    texts = odd_texts(600)
+    expected = [gopher.fault(text) for text in texts]
+    assert gopher.faults(texts, [text.encode() for text in texts]) == expected
+    assert len({*expected}) > 10 and expected.count(None) > 100
+
+
+def test_gopher_and_c4_against_datatrove(monkeypatch: pytest.MonkeyPatch) -> None:
+    """datatrove's own splitters into words and sentences need models. It is given ours, so that the rules compare."""
+    filters = pytest.importorskip("datatrove.pipeline.filters", reason="datatrove is not installed")
+    from datatrove.data import Document as Theirs
+    from datatrove.pipeline.filters import c4_filters, gopher_quality_filter, gopher_repetition_filter
+
+    for module in (gopher_quality_filter, gopher_repetition_filter):
+        monkeypatch.setattr(module, "split_into_words", lambda text, language: text.split())
+    monkeypatch.setattr(c4_filters, "split_into_sentences", lambda text, language: c4.SENTENCE_END.findall(text))
+    quality, repetition = filters.GopherQualityFilter(), filters.GopherRepetitionFilter()
+    theirs_c4 = filters.C4QualityFilter(min_num_sentences=c4.MIN_SENTENCES, min_words_per_line=c4.MIN_LINE_WORDS)
+    texts = [text for text in odd_texts(600) if text]
+    kept = 0
+    for text in texts:
+        document = Theirs(text=text, id="0")
+        good = [one.filter(document) for one in (quality, repetition)]
+        assert (gopher.fault(text) is None) == all(answer is True for answer in good), (good, gopher.fault(text))
+        ours, answer = c4.lines_kept(text.split("\n")), theirs_c4.filter(document)
+        assert isinstance(ours, tuple) == (answer is True)
+        if isinstance(ours, tuple):
+            assert "\n".join(ours) == document.text
+            kept += 1
+    assert 50 < kept < len(texts)
+
+
+def test_c4_keeps_lines_and_drops_pages() -> None:
+    good = ["This line has five words.", "So has this one, too!", "Does this one have them?"]
+    assert c4.lines_kept([*good, "Home", "Read our privacy policy now, please.", "It goes on and on..."]) == tuple(good)
+    assert c4.lines_kept([*good, "This one is cited [12]."])[-1] == "This one is cited ."  # type: ignore[comparison-overlap]
+    assert c4.lines_kept(good[:2]) == "fewer than 3 sentences left of its lines"
+    assert c4.lines_kept([*good, "function () { }"]) == "a curly bracket"
+    assert c4.lines_kept([*good, "Lorem ipsum dolor"]) == "lorem ipsum"
+
+
+# ---- near duplicates ------------------------------------------------------------------------------------------------
+
+
+def pair(share: float, generator: random.Random, size: int = 400) -> tuple[str, str]:
+    """Texts of so many shingles in common, about, and none with other pairs."""
+    first = [f"w{generator.randrange(1 << 40)}" for _ in range(size)]
+    cut = round(size * 2 * share / (1 + share))
+    second = first[:cut] + [f"v{generator.randrange(1 << 40)}" for _ in range(size - cut)]
+    return " ".join(first), " ".join(second)
+
+
+def shingles(text: str) -> set[tuple[str, ...]]:
+    parts = text.split()
+    return {tuple(parts[place : place + 5]) for place in range(len(parts) - 4)}
+
+
+def test_minhash_against_datasketch_and_the_truth() -> None:
+    pytest.importorskip("rensa", reason="the extra `clean` is not installed")
+    datasketch = pytest.importorskip("datasketch", reason="the extra `dev` is not installed")
+    from datasketch.lsh import _optimal_param
+
+    generator = random.Random(1)
+    errors = []
+    for share in (0.2, 0.5, 0.8, 0.95) * 5:
+        texts = pair(share, generator)
+        minima, _ = near_duplicates.signatures([text.encode() for text in texts])
+        ours = float((minima[0] == minima[1]).mean())
+        one, other = (shingles(text) for text in texts)
+        truth = len(one & other) / len(one | other)
+        sketches = []
+        for text in texts:
+            sketch = datasketch.MinHash(near_duplicates.SIGNATURE)
+            sketch.update_batch([" ".join(shingle).encode() for shingle in shingles(text)])
+            sketches.append(sketch)
+        theirs = sketches[0].jaccard(sketches[1])
+        errors.append((ours - truth, theirs - truth))
+    # A share s is estimated from 128 minima with a deviation of sqrt(s (1 - s) / 128), at most 0.044.
+    assert np.abs(errors).max() < 0.15
+    assert abs(np.mean([ours for ours, _ in errors])) < 0.03
+    for share in (0.5, 0.7, 0.8, 0.9):
+        assert near_duplicates.bands_and_rows(share) == _optimal_param(share, near_duplicates.SIGNATURE, 0.5, 0.5)
+
+
+def test_near_duplicates_are_found_as_often_as_the_theory_says() -> None:
+    pytest.importorskip("rensa", reason="the extra `clean` is not installed")
+    generator = random.Random(2)
+    bands, rows = near_duplicates.bands_and_rows(0.8)
+    for share in (0.6, 0.8, 0.95):
+        pairs = [pair(share, generator, 150) for _ in range(200)]
+        keys = near_duplicates.band_keys([text.encode() for both in pairs for text in both], 0.8)
+        found = float((keys[::2] == keys[1::2]).any(axis=1).mean())
+        truth = np.array([len(shingles(a) & shingles(b)) / len(shingles(a) | shingles(b)) for a, b in pairs])
+        expected = float(near_duplicates.found_with(truth, bands, rows).mean())
+        assert abs(found - expected) < 4 * np.sqrt(expected * (1 - expected) / 200) + 0.01
+    assert not near_duplicates.band_keys([b"too few words"], 0.8).any()
+
+
+# ---- personal data --------------------------------------------------------------------------------------------------
+
+
+def test_personal_data_is_masked_and_what_only_looks_like_it_stays() -> None:
+    from collections import Counter
+
+    text = "Ann (ann.lee+x@mail.example.co.uk) at 8.8.8.8, not 192.168.0.1 or 1.2.3.400; call +49 (30) 123-4567."
+    same = "In 1984 1,000 people paid 12.50 for version 1.2.3, page 12-345, ISBN 978-3-16-148410-0, a@b."
+    counts: Counter[str] = Counter()
+    found = masked(Document((text, same), True, "f", 1), ("email", "ip", "phone"), counts)
+    assert found.parts[0] == (
+        "Ann (email@example.com) at 22.214.171.124, not 192.168.0.1 or 1.2.3.400; call +1 202-555-0100."
+    )
+    assert found.parts[1] == same
+    assert counts == {"email": 1, "ip": 1, "phone": 1}
+    untouched = Document((same,), False, "f", 1)
+    assert masked(untouched, ("email", "ip", "phone"), counts) is untouched
+
+
+# ---- the survey and the store ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def messy(tmp_path: Path) -> Path:
+    """JSON lines: good prose, near copies, exact copies, German, too few words, an evaluation example."""
+    generator = random.Random(3)
+    texts = [prose(generator, 300) for _ in range(30)]
+    changed = texts[4].split(" ")
+    changed[50] = "different"
+    german = "Der Garten liegt hinter dem Haus, und im Sommer sitzen wir dort jeden Abend. " * 8
+    few = "There are too few words in this one document."
+    example = "which of the two rivers that cross the old town was once known as the little stone river"
+    texts += [" ".join(changed), texts[7], german, few, f"{prose(generator, 150)}\n{example.upper()}?"]
+    texts.append(texts[9] + "\nWrite to somebody@example.net about it.")
+    texts += [prose(generator, 300) for _ in range(10)]
+    path = tmp_path / "messy.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "test.csv").write_text(f'question,answer\n"{example}",blue\nshort one,x\n')
+    return path
+
+
+CLEANING = {"filters": ("gopher",), "languages": ("en",), "near_duplicates": 0.7}
+
+
+def cleaning_of(messy: Path) -> CleaningOptions:
+    pytest.importorskip("rensa", reason="the extra `clean` is not installed")
+    pytest.importorskip("py3langid", reason="the extra `clean` is not installed")
+    return CleaningOptions(**CLEANING, evaluation_files=(str(messy.parent / "test.csv"),), masked=("email",))
+
+
+OPTIONS = PrepareOptions(valid_fraction=0.2, shard_tokens=4_000)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_prepare_cleans_and_counts(messy: Path, tokenizer: str, tmp_path: Path) -> None:
+    cleaning = cleaning_of(messy)
+    ready = prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning)
+    counts = ready.manifest["counts"]
+    assert counts["left_out"] == {
+        "near duplicates": 2,
+        "contamination: holds an evaluation example": 1,
+        "gopher: fewer than 50 words": 1,
+        "language: de": 1,
+    }
+    assert (counts["read"], counts["kept"], counts["duplicates"]) == (46, 40, 1)
+    assert "masked" not in counts  # the only document with an address is a near duplicate
+    assert ready.manifest["options"]["cleaning"]["near_duplicates"] == 0.7
+    assert "left out by cleaning: 2 near duplicates" in report(ready)
+    assert not (tmp_path / "store" / "cleaning").exists()
+    assert prepare(Sources([str(messy)]), tokenizer, ready.location, OPTIONS, cleaning=cleaning).fingerprint
+    with pytest.raises(InputError, match="other text or options"):
+        prepare(Sources([str(messy)]), tokenizer, ready.location, OPTIONS)
+
+
+def test_the_store_is_the_same_for_any_batches_processes_and_cuts(
+    messy: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaning = cleaning_of(messy)
+    monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 5_000)
+
+    def make(name: str, workers: int = 1) -> dict[str, bytes]:
+        sources = Sources([str(messy)])
+        prepare(sources, tokenizer, str(tmp_path / name), OPTIONS, cleaning=cleaning, workers=workers)
+        return content(tmp_path / name)
+
+    first = make("first")
+    monkeypatch.setattr(survey, "BATCH_CHARACTERS", 3_000)
+    monkeypatch.setattr(survey, "NOTED_BATCHES", 2)
+    monkeypatch.setattr(survey, "KEYS_AT_ONCE", 4)
+    monkeypatch.setattr(survey, "SCANNED_KEYS", 7)
+    assert make("batches") == first
+    monkeypatch.setattr(survey, "ALONE_BYTES", 0)
+    assert make("processes", workers=2) == first
+    monkeypatch.setattr(survey, "ALONE_BYTES", 1 << 40)
+    write = survey._Survey._write
+    for fail_at in (1, 4, 9):
+        calls = iter(range(100))
+
+        def failing(self: survey._Survey, *rest: object, at: int = fail_at) -> None:
+            write(self, *rest)  # type: ignore[arg-type]
+            if next(calls) == at:  # noqa: B023 - meant
+                raise OSError("killed")
+
+        monkeypatch.setattr(survey._Survey, "_write", failing)
+        with pytest.raises(OSError, match="killed"):
+            make(f"cut{fail_at}")
+        monkeypatch.setattr(survey._Survey, "_write", write)
+        assert make(f"cut{fail_at}") == first
+    # Cut while it encodes, after the survey.
+    encode = preparing._Preparation._encode
+    calls = iter(range(100))
+
+    def stopping(self: preparing._Preparation, *rest: object) -> None:
+        encode(self, *rest)  # type: ignore[arg-type]
+        if next(calls) == 3:
+            raise OSError("killed")
+
+    monkeypatch.setattr(preparing._Preparation, "_encode", stopping)
+    with pytest.raises(OSError, match="killed"):
+        make("cut")
+    monkeypatch.setattr(preparing._Preparation, "_encode", encode)
+    assert make("cut") == first
+
+
+def test_what_is_like_a_held_out_document_does_not_get_into_training(
+    messy: Path, tokenizer: str, tmp_path: Path
+) -> None:
+    cleaning = CleaningOptions(near_duplicates=0.7) if cleaning_of(messy) else None
+    lines = messy.read_text().splitlines(keepends=True)
+    (tmp_path / "held.jsonl").write_text(lines[30] + lines[7] + lines[45])  # near line 4's, equal to two, equal to one
+    for keep in (False, True):
+        options = PrepareOptions(valid_fraction=0.0, keep_duplicates=keep)
+        held_out = Sources([str(tmp_path / "held.jsonl")])
+        folder = str(tmp_path / f"store{keep}")
+        ready = prepare(Sources([str(messy)]), tokenizer, folder, options, held_out=held_out, cleaning=cleaning)
+        counts = ready.manifest["counts"]
+        assert ready.manifest["splits"]["valid"]["documents"] == 3
+        # Lines 31, 8 and its copy 32, and 46 are there exactly; 5 is like line 31, and 36 is like line 10.
+        assert (counts["duplicates"], counts["left_out"]) == (4, {"near duplicates": 2})
+        origins = origins_of(ready, "train")
+        assert not origins & {31, 8, 32, 46, 5, 36} and {1, 2, 3, 4, 6, 7, 10} <= origins
+
+
+def origins_of(ready: TokenStore, split: str) -> set[int]:
+    found: set[int] = set()
+    for shard in ready.shards:
+        if shard["split"] == split:
+            path = os.path.join(ready.location, shard["files"]["origins"]["name"])
+            found |= {*np.fromfile(path, "<u8").reshape(-1, 2)[:, 1].tolist()}
+    return found
+
+
+def test_c4_changes_documents_and_equal_ones_are_found_afterwards(tokenizer: str, tmp_path: Path) -> None:
+    generator = random.Random(8)
+    texts = [prose(generator, 60) for _ in range(20)]
+    texts += [f"Menu\n{texts[0]}", f"{texts[1]}\nLog in"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    options = PrepareOptions(valid_fraction=0.3)
+    cleaning = CleaningOptions(filters=("c4",))
+    ready = prepare(
+        Sources([str(tmp_path / "a.jsonl")]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning
+    )
+    assert ready.manifest["counts"]["duplicates"] == 2
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:20]))
+    plain = prepare(Sources([str(tmp_path / "b.jsonl")]), tokenizer, str(tmp_path / "plain"), options)
+    assert plain.fingerprint == ready.fingerprint
+
+
+def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_filter.py").write_text(
+        "def rule(text):\n    return 'a rare word' if 'answer1' in text else len(text) > 60\n"
+        "def wrong(text):\n    return None\n"
+    )
+    try:
+        cleaning = CleaningOptions(filters=("own_filter:rule",))
+        ready = prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning)
+        texts = [json.loads(line)["text"] for line in messy.read_text().splitlines()]
+        left_out = ready.manifest["counts"]["left_out"]
+        assert left_out["own_filter:rule: a rare word"] == sum("answer1" in text for text in texts)
+        assert left_out["own_filter:rule: left out"] == 1
+        assert len(ready.manifest["options"]["cleaning"]["hooks"]["own_filter:rule"]) == 64
+        cleaning = CleaningOptions(filters=("own_filter:wrong",))
+        with pytest.raises(InputError, match="returned None"):
+            prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "other"), OPTIONS, cleaning=cleaning)
+        assert not (tmp_path / "other").exists()
+    finally:
+        sys.modules.pop("own_filter", None)
+    for name, what in (("nowhere:rule", "cannot be imported"), ("own_filter:none", "cannot be imported")):
+        with pytest.raises(InputError, match=what):
+            prepare(
+                Sources([str(messy)]),
+                tokenizer,
+                str(tmp_path / "x"),
+                OPTIONS,
+                cleaning=CleaningOptions(filters=(name,)),
+            )
+    with pytest.raises(InputError, match="not known"):
+        CleaningOptions(filters=("gofer",))
+
+
+def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
+    from maskwright.text.cleaning.contamination import Contamination, read_evaluations
+
+    (tmp_path / "t.jsonl").write_text('{"a": ["one two three four five six seven eight"], "label": "x"}\n')
+    (tmp_path / "short.txt").write_text("only three words\n")
+    found = Contamination(read_evaluations([str(tmp_path / "t.jsonl")]))
+    texts = [b"zero ONE two, three four five six seven eight nine", b"one two three four five six seven nine"]
+    assert found.examples_in(texts) == [f"{tmp_path}/t.jsonl:1", None]
+    with pytest.raises(SourceError, match="long enough"):
+        read_evaluations([str(tmp_path / "short.txt")])
+
+
+def test_a_source_that_changes_while_it_is_read_is_refused(
+    messy: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = preparing._Preparation._encode
+
+    def changing(self: preparing._Preparation, *rest: object) -> None:
+        encode(self, *rest)  # type: ignore[arg-type]
+        with open(messy, "a") as file:
+            file.write('{"text": "more"}\n')
+
+    monkeypatch.setattr(preparing._Preparation, "_encode", changing)
+    with pytest.raises(SourceError, match="was changed while it was read"):
+        prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS)
+    assert not (tmp_path / "store").exists()
+
+
+def test_limits_come_before_cleaning() -> None:
+    document = Document(("abc",), False, "f", 1)
+    assert [Limits(*limits).code(document) for limits in ((4, None), (1, 2), (3, 3))] == [1, 2, 0]
+
+
+def test_the_audit_shows_what_cleaning_leaves_out(messy: Path, tokenizer: str, tmp_path: Path) -> None:
+    cleaning = cleaning_of(messy)
+    result = audit([str(messy)], tokenizer=tokenizer, cleaning=cleaning)
+    ready = prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning)
+    found = {name: finding.count for name, finding in result.left_out.items()}
+    assert found == ready.manifest["counts"]["left_out"]
+    assert sum(result.lengths.values()) == sum(result.languages.values()) == result.documents == 46
+    assert sum(result.tokens_per_word.values()) == 46
+    near = result.left_out["near duplicates"].examples
+    assert [example.split(": ")[0] for example in near] == [
+        f"{messy}:{a} (like {messy}:{b})" for a, b in ((31, 5), (36, 10))
+    ]
+    example = result.left_out["contamination: holds an evaluation example"].examples[0]
+    assert example.startswith(f"{messy}:35 ({messy.parent}/test.csv:2): ")
+    page = Page(audit_page.html(result))  # which has no links, scripts or pictures
+    assert not {tag for tag, _ in page.elements} & {"a", "img", "link", "script", "iframe"}
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")
+    for shown in ("near duplicates", "1,024 to 2,047 characters", "Latin", "tokens per word", "de 1 documents"):
+        assert shown in page.text
+    assert "cleaning, near duplicates: 2  -> prepare leaves them out with the same options" in audit_report(result)
