@@ -66,8 +66,8 @@ class Counts:
     too_long: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     """By cleaning, for each of its rules."""
-    masked: dict[str, int] = field(default_factory=dict)
-    """Pieces of personal data in what is kept, by kind."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """Personal data that was masked in what is kept, by kind, and lines that C4's rules left out of it."""
 
     def record(self) -> dict[str, Any]:
         """Without what cleaning alone counts, where nothing was cleaned."""
@@ -115,7 +115,7 @@ class _Preparation:
         self.cleaning, self.workers = cleaning if cleaning and cleaning.any else None, workers
         self.cleaning_record = self.cleaning.record() if self.cleaning else {}
         self.outcome: Outcome | None = None
-        self.masked = Counter[str]()
+        self.changes = Counter[str]()
         self.file_number = _numbered(sources, held_out)
         self.tokenizer_location = tokenizer
         vocabulary = read_vocabulary(tokenizer)
@@ -176,8 +176,8 @@ class _Preparation:
         if self.counts.read == len(outcome.codes):
             raise changed_while_read(document.source)
         if self.cleaning and outcome.codes[self.counts.read] == STAYS:
-            document = changed(document, self.cleaning, self.masked)
-            self.counts.masked = dict(sorted(self.masked.items()))
+            document = changed(document, self.cleaning, self.changes)
+            self.counts.changed = dict(sorted(self.changes.items()))
         return document
 
     def _work(self) -> None:
@@ -329,7 +329,7 @@ def report(ready: store.TokenStore) -> str:
         + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
     lines += [f"left out by cleaning: {count:,} {name}" for name, count in counts.get("left_out", {}).items()]
-    lines += [f"masked: {count:,} of kind {name}" for name, count in counts.get("masked", {}).items()]
+    lines += [f"changed by cleaning: {count:,} of {name}" for name, count in counts.get("changed", {}).items()]
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")
