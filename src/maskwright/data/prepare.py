@@ -147,10 +147,10 @@ class _Preparation:
         if finished := self.writer.finished():
             return finished
         with self.writer.open(self.counts.record()):
-            if self.cleaning:
-                self._clean(self.cleaning)
             gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time
             try:
+                if self.cleaning:
+                    self._clean(self.cleaning)
                 self._work()
             finally:
                 gc.unfreeze()

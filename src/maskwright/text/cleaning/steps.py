@@ -193,7 +193,7 @@ def load_hook(name: str) -> Hook:
         raise InputError(f"cannot be imported: {error}", where=f"--filter {name}", fix=fix) from None
     if not callable(found):
         raise InputError("is no function", where=f"--filter {name}", fix="give MODULE:FUNCTION")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _file_of(name: str) -> str:
