@@ -18,6 +18,7 @@ import typer
 
 from maskwright import __version__
 from maskwright.cli import (  # noqa: F401 - each puts its commands into the table
+    buckets,
     compare,
     data,
     drills,

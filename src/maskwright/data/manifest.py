@@ -98,6 +98,11 @@ def read_manifest(folder: str) -> dict[str, Any]:
         manifest = storage.read_json(path)
     except InputError as error:
         raise StoreError(error.what, where=error.where, fix=COPY_AGAIN) from None
+    return checked(manifest, path)
+
+
+def checked(manifest: Any, path: str) -> dict[str, Any]:
+    """`manifest`, read from `path`. Raises `StoreError` if it was edited, or has another format."""
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise StoreError("is not a store's manifest", where=path, fix=COPY_AGAIN)
     if manifest["format"] != FORMAT:
