@@ -19,6 +19,7 @@ import typer
 from maskwright import __version__
 from maskwright.cli import (  # noqa: F401 - each puts its commands into the table
     compare,
+    convert,
     data,
     drills,
     env,
