@@ -523,6 +523,14 @@ def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: st
         raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
 
 
+def test_a_folder_of_another_tool_is_no_store_but_has_a_way(arrow_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.idx").write_bytes(b"")
+    for folder, said in ((arrow_folder / "shards", "set data.format=arrow"), (tmp_path, "`maskwright data convert`")):
+        with pytest.raises(StoreError, match="is not a token store") as caught:
+            TokenStore(str(folder))
+        assert said in str(caught.value)
+
+
 # ---- broken files ----------------------------------------------------------------------------------------------------
 
 
