@@ -208,8 +208,8 @@ class Cleaner:
 def document_keys(ids: Ids, starts: Int64, ends: Int64) -> NDArray[np.uint64]:
     """[documents, 2]: the `text_key` of each document's ids in the store's type."""
     view = memoryview(np.ascontiguousarray(ids).view(np.uint8))  # type: ignore[arg-type]
-    places = zip((starts * ids.itemsize).tolist(), (ends * ids.itemsize).tolist(), strict=True)
-    return np.frombuffer(text_keys(view[a:b] for a, b in places), "<u8").reshape(-1, 2)
+    places = ((at * ids.itemsize).tolist() for at in (starts, ends))
+    return np.frombuffer(text_keys(view, *places), "<u8").reshape(-1, 2)
 
 
 def held_out(keys: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
