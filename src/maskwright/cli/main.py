@@ -20,6 +20,7 @@ from maskwright import __version__
 from maskwright.cli import (  # noqa: F401 - each puts its commands into the table
     buckets,
     compare,
+    convert,
     data,
     drills,
     env,
