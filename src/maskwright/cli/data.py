@@ -21,6 +21,7 @@ from maskwright.cli.cleaning import (
 from maskwright.cli.options import (
     AsJson,
     Layout,
+    Letters,
     OnBadInput,
     SourceFiles,
     Store,
@@ -90,12 +91,18 @@ def tokenizer_train(
     to: To,
     vocab_size: Annotated[int, typer.Option(metavar="N", help="Number of tokens, special ones included.")] = 50265,
     kind: Annotated[
-        Literal["bpe", "wordpiece", "unigram"],
+        Literal["bpe", "wordpiece", "unigram", "characters", "kmer"],
         typer.Option(
             help="bpe: of bytes, as RoBERTa has it. wordpiece: words and their continuations, as BERT has it. "
-            "unigram: the likeliest pieces, as XLM-R has it."
+            "unigram: the likeliest pieces, as XLM-R has it. characters: each by itself. kmer: --kmer letters of DNA "
+            "or proteins each."
         ),
     ] = "bpe",
+    alphabet: Annotated[
+        Literal["dna", "protein"] | None,
+        typer.Option(help="Letters of characters and kmer, with those for ambiguous places; else those of the text."),
+    ] = None,
+    kmer: Annotated[int, typer.Option(metavar="K", help="Letters of a token, only for kmer.")] = 6,
     min_frequency: Annotated[
         int, typer.Option(metavar="N", help="How many times a pair must occur to be merged; not for unigram.", min=1)
     ] = 2,
@@ -106,13 +113,17 @@ def tokenizer_train(
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
 ) -> None:
-    """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R."""
+    """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R, or make one of letters."""
+    from maskwright.text.sequences import make_tokenizer
     from maskwright.text.tokenizer import train_tokenizer
 
     sources = open_sources(src, layout, text_column, on_bad_input)
-    vocabulary = train_tokenizer(
-        sources, to, kind=kind, vocab_size=vocab_size, min_frequency=min_frequency, lowercase=lowercase
-    )
+    if kind == "characters" or kind == "kmer":
+        vocabulary = make_tokenizer(sources, to, kind, alphabet, kmer)
+    else:
+        vocabulary = train_tokenizer(
+            sources, to, kind=kind, vocab_size=vocab_size, min_frequency=min_frequency, lowercase=lowercase
+        )
     say(
         f"{to}: {vocabulary.size:,} tokens, {vocabulary.mask_token} is {vocabulary.mask}, fingerprint "
         f"{vocabulary.fingerprint[:16]}"
@@ -222,6 +233,7 @@ def data_prepare(
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    letters: Letters = "upper",
     encoder: Annotated[
         Literal["auto", "tokenizers", "gigatoken"],
         typer.Option(
@@ -246,10 +258,10 @@ def data_prepare(
         raise InputError("--valid-fraction and --valid-files both say what is held out", fix="give one of them")
     share = 0.0 if valid_files else 0.01 if valid_fraction is None else valid_fraction
     options = PrepareOptions(share, keep_duplicates, min_characters, max_characters, shard_tokens)
-    sources, held_out = open_sources(src, layout, text_column, on_bad_input), None
+    sources, held_out = open_sources(src, layout, text_column, on_bad_input, letters), None
     if valid_files:
         same = sources.layout if sources.has_plain_text else layout
-        held_out = open_sources(valid_files, same, text_column, on_bad_input)
+        held_out = open_sources(valid_files, same, text_column, on_bad_input, letters)
     cleaning = cleaning_options(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
