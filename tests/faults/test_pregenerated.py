@@ -169,7 +169,7 @@ def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
 
 
 def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
-    corpus: Path, tokenizer: str, tmp_path: Path
+    corpus: Path, tokenizer: str, tmp_path: Path, cli: Cli
 ) -> None:
     """The original put what follows into the first segment, and so left the second one empty."""
     options = PregenerateOptions(epochs_to_generate=1, max_seq_len=64, do_next_sent_prediction=True)
@@ -194,6 +194,18 @@ def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
     with pytest.raises(InputError, match="is one document"):
         pregenerate(alone, tokenizer, str(tmp_path / "x"), options)
     assert not (tmp_path / "x").exists()
+    (tmp_path / "lines.txt").write_text("A file without a blank line.\nIt is one document.\n")
+    made = cli(
+        "data",
+        "pregenerate",
+        "--train_corpus",
+        tmp_path / "lines.txt",
+        "--bert_model",
+        tokenizer,
+        "--output",
+        tmp_path / "z",
+    )
+    assert made.code == 0 and "3 epochs of 1, 1, 1 examples" in made.out
     assert pregenerate(alone, tokenizer, str(tmp_path / "y"), PregenerateOptions(epochs_to_generate=1)) == [1]
 
 
@@ -301,7 +313,7 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
     losses = [line["valid_loss"] for line in both[0].read_metrics() if "valid_loss" in line]
     assert losses[-1] < losses[0]
     refused = cli("evaluate", tmp_path / "cut")
-    assert refused.code == 2 and "holds no text out" in refused.error and "--store" in refused.error
+    assert refused.code == 2 and "pregenerated" in refused.error and "--store" in refused.error
     assert cli("evaluate", tmp_path / "cut", "--store", held_out.location).code == 0
     assert cli("export", tmp_path / "cut", "--to", tmp_path / "model").code == 0
     assert cli("replay", tmp_path / "straight", "--step", 11).code == 0
