@@ -184,7 +184,7 @@ def prepare_run(
     init_from, base = config.model.init_from, None
     if init_from is not None and parent is None and "lineage" not in (before or {}):
         base = pinned(init_from, (before or {}).get("base"))
-    store = open_store(config.data, _own_tokenizer(base))
+    store = open_store(config.data, _own_tokenizer(base) if config.data.format == "pregenerated" else None)
     vocabulary = store.vocabulary
     model, lineage = _model(config, store, before, parent, base or "")
     model = with_ids(model, vocabulary, store.tokenizer_folder)
