@@ -175,6 +175,17 @@ def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Clust
     assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("plain").location)
 
 
+def test_arrow_shards_give_the_weights_of_the_store(cluster: Cluster) -> None:
+    """The documents of the store as Arrow files, which the job reads where they lie."""
+    shards = cluster.folder / "shared" / "shards"
+    assert cluster.maskwright("data", "convert", cluster.store, "--to-format", "arrow", "--to", str(shards)).code == 0
+    keys = {"data.format": "arrow", "data.arrow.valid_fraction": "0", "data.validation": cluster.store}
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    ended = cluster.ended(cluster.submit("arrow", "--datapath", str(shards / "train"), *words, "--follow"))
+    assert ended.code == 0, ended
+    cluster.same("arrow")
+
+
 def test_who_has_no_token_gets_nowhere(cluster: Cluster) -> None:
     for token, mode in [("", "disabled"), ("f" * 32, "token"), ("", "")]:
         ended = cluster.maskwright("list", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)

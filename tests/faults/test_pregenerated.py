@@ -301,7 +301,7 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
     losses = [line["valid_loss"] for line in both[0].read_metrics() if "valid_loss" in line]
     assert losses[-1] < losses[0]
     refused = cli("evaluate", tmp_path / "cut")
-    assert refused.code == 2 and "holds pregenerated examples" in refused.error and "--store" in refused.error
+    assert refused.code == 2 and "holds no text out" in refused.error and "--store" in refused.error
     assert cli("evaluate", tmp_path / "cut", "--store", held_out.location).code == 0
     assert cli("export", tmp_path / "cut", "--to", tmp_path / "model").code == 0
     assert cli("replay", tmp_path / "straight", "--step", 11).code == 0

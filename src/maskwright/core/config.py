@@ -251,7 +251,8 @@ class RunConfig(Section):
         """What a run reads, by key."""
         held_out = {f"data.validation.{name}".rstrip("."): store for name, store in self.data.held_out.items()}
         mixed = {f"data.mixture.{name}.store": source.store for name, source in (self.data.mixture or {}).items()}
-        return {"data.store": self.data.store, **mixed, **held_out, "model.init_from": self.model.init_from}
+        own = {"data.store": self.data.store, "data.arrow.tokenizer": self.data.arrow.tokenizer}
+        return {**own, **mixed, **held_out, "model.init_from": self.model.init_from}
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> RunConfig:

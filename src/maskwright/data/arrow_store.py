@@ -19,7 +19,7 @@ from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.data_config import Arrow
 from maskwright.core.errors import ConfigError, StoreError
-from maskwright.data.convert import Cleaner, ConvertOptions, Counts, held_out
+from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys, held_out
 from maskwright.data.foreign.blocks import Block, Int64
 from maskwright.data.foreign.columns import arrow_files, dataset_files, grouped, record_batches, require_counts
 from maskwright.data.foreign.detect import detect
@@ -98,14 +98,14 @@ class ArrowStore:
         some = end > begin
         begin, end = begin[some], end[some]
         shift = begin - (np.cumsum(block.sizes) - block.sizes)[some]
-        self._digest.update(np.ascontiguousarray(ids).view(np.uint8).data)
-        self._digest.update(np.stack([begin, end]).tobytes())
+        keys = document_keys(ids, begin, end)
+        self._digest.update(keys.tobytes())
         return _Documents(
             block.file,
             places[some] // width + shift,
             end - begin,
             block.first + np.flatnonzero(some),
-            held_out(ids, begin, end, self._cleaner.options.valid_fraction),
+            held_out(keys, self._cleaner.options.valid_fraction),
         )
 
     def _side(self, name: SplitName) -> list[tuple[_Documents, NDArray[np.bool_]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ from maskwright.data.encode import Encoded
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.writer import StoreWriter
-from maskwright.text.dedup import all_held_out
+from maskwright.text.dedup import text_keys
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 SpecialTokens = Literal["refuse", "strip", "remove"]
@@ -159,7 +160,7 @@ class Cleaner:
         one that stays, which is any if they are to be refused."""
         ends = np.cumsum(block.sizes)
         starts = ends - block.sizes
-        if self.options.special_tokens == "strip":
+        if self.options.special_tokens == "strip" and special.any():
             plain = np.flatnonzero(~special)
             left = np.searchsorted(plain, starts)
             right = np.searchsorted(plain, ends)
@@ -168,8 +169,8 @@ class Cleaner:
             padded = plain if len(plain) else np.zeros(1, np.int64)
             starts = np.where(some, padded[np.minimum(left, last)], ends)
             ends = np.where(some, padded[right - 1] + 1, ends)
-        before = np.concatenate([[0], np.cumsum(special)])
-        inside = before[ends] > before[starts]
+        there = np.flatnonzero(special)
+        inside = np.searchsorted(there, ends) > np.searchsorted(there, starts)
         if inside.any():
             number = int(np.argmax(inside))
             at = int(starts[number]) + int(np.argmax(special[starts[number] : ends[number]]))
@@ -184,13 +185,18 @@ class Cleaner:
         return f"{self.files[block.file]}:{document + 1} (the document's number)"
 
 
-def held_out(ids: Ids, starts: Int64, ends: Int64, fraction: float) -> NDArray[np.bool_]:
-    """[documents]: whether each is held out, by a hash of its ids in the store's type."""
-    if fraction in (0.0, 1.0):
-        return np.full(len(starts), fraction == 1.0)
+def document_keys(ids: Ids, starts: Int64, ends: Int64) -> NDArray[np.uint64]:
+    """[documents, 2]: the `text_key` of each document's ids in the store's type."""
     view = memoryview(np.ascontiguousarray(ids).view(np.uint8))  # type: ignore[arg-type]
     places = zip((starts * ids.itemsize).tolist(), (ends * ids.itemsize).tolist(), strict=True)
-    return np.array(all_held_out((view[a:b] for a, b in places), fraction), bool)
+    return np.frombuffer(text_keys(view[a:b] for a, b in places), "<u8").reshape(-1, 2)
+
+
+def held_out(keys: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
+    """[documents]: `is_held_out` of each key."""
+    if fraction == 1.0:
+        return np.ones(len(keys), bool)
+    return keys[:, 0] < np.uint64(math.ceil(fraction * 2.0**64))
 
 
 class Conversion:
@@ -256,9 +262,11 @@ class Conversion:
     def _add(self, file: int, ids: Ids, sizes: Int64, sentences: Int64 | None, numbers: Int64) -> None:
         if self.source.held_out:
             valid = np.full(len(sizes), file in self.source.held_out)
+        elif self.options.valid_fraction in (0.0, 1.0):
+            valid = np.full(len(sizes), self.options.valid_fraction == 1.0)
         else:
             ends = np.cumsum(sizes)
-            valid = held_out(ids, ends - sizes, ends, self.options.valid_fraction)
+            valid = held_out(document_keys(ids, ends - sizes, ends), self.options.valid_fraction)
         origins = np.stack([np.full(len(sizes), file), numbers + 1], 1).astype(np.uint64)
         of_token = np.repeat(valid, sizes) if 0 < valid.sum() < len(valid) else None
         of_sentence = None
@@ -294,8 +302,8 @@ class Conversion:
 
 
 def _document_end(given: str, pieces: dict[str, int]) -> int:
-    if given in pieces:
-        return pieces[given]
     if given.isdecimal():
         return int(given)
+    if given in pieces:
+        return pieces[given]
     raise InputError(f"{given} is no token of the tokenizer", where="--document-end", fix="name the token, or its id")

@@ -152,9 +152,8 @@ class StoreWriter:
 
     def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
         names = store.shard_names(split, self.blocks, self.dtype, self.with_sentences)
-        tokens = np.concatenate([part.ids for part in pending.encoded])
-        content = {
-            "tokens": tokens.astype(np.dtype(self.dtype).newbyteorder("<"), copy=False),
+        little = np.dtype(self.dtype).newbyteorder("<")
+        ends = {
             "documents": np.cumsum(np.concatenate([part.document_sizes for part in pending.encoded]), dtype="<u8"),
             "sentences": np.cumsum(np.concatenate([part.sentence_sizes for part in pending.encoded]), dtype="<u8"),
             "origins": np.concatenate(pending.origins).astype("<u8").reshape(-1),
@@ -163,13 +162,14 @@ class StoreWriter:
         for role, name in names.items():
             path = os.path.join(self.folder, name)
             with storage.atomic_writer(path) as file:
-                file.write(content[role].view(np.uint8).data)
+                for part in [ends[role]] if role in ends else (one.ids for one in pending.encoded):
+                    file.write(part.astype(part.dtype if role in ends else little, copy=False).view(np.uint8).data)
             files[role] = {"name": name, **asdict(storage.digest(path))}
         return {
             "split": split,
             "tokens": pending.tokens,
-            "documents": len(content["documents"]),
-            "sentences": len(content["sentences"]) if self.with_sentences else None,
+            "documents": len(ends["documents"]),
+            "sentences": len(ends["sentences"]) if self.with_sentences else None,
             "files": files,
         }
 

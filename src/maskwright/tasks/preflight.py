@@ -36,7 +36,7 @@ from maskwright.tasks.models import special_ids, with_ids
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import state_bytes
 from maskwright.text.tokenizer import copy_tokenizer
-from maskwright.text.vocabulary import read_vocabulary
+from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 from maskwright.training.copies import Copies
 from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
@@ -217,7 +217,7 @@ def _own_tokenizer(base: str | None) -> str | None:
         return None
     folder = local(base)
     folder = RunDirectory(folder).path("tokenizer") if lineages.is_run(folder) else folder
-    return folder if os.path.exists(os.path.join(folder, "tokenizer.json")) else None
+    return folder if has_tokenizer(folder) else None
 
 
 def _validation_stores(config: RunConfig, store: Store) -> dict[str, Judged]:

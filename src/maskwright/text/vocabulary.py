@@ -11,6 +11,7 @@ from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.hub import how_to_get
 from maskwright.text.special_tokens import CONFIG_FILES, SAVE_AGAIN, special_tokens
+from maskwright.text.vocabulary_files import files_of, made_from
 
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
@@ -54,11 +55,19 @@ class Vocabulary:
     """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written."""
 
 
+def has_tokenizer(folder: str) -> bool:
+    """Whether `tokenizer_file` finds or makes one in a folder."""
+    return os.path.isfile(os.path.join(folder, "tokenizer.json")) or bool(files_of(folder))
+
+
 def tokenizer_file(location: str) -> str:
-    """`tokenizer.json` of a folder, or the file itself. Raises `TokenizerError` when there is none."""
+    """`tokenizer.json` of a folder, the file itself, or one that is made from an older folder's vocabulary and lies
+    elsewhere. Raises `TokenizerError` when there is none."""
     path = os.path.join(location, "tokenizer.json") if os.path.isdir(location) else location
     if not os.path.exists(location):
         raise TokenizerError("no such folder", where=location, fix=how_to_get(location))
+    if not os.path.isfile(path) and (names := files_of(location)):
+        return made_from(location, names)
     if not os.path.isfile(path):
         fix = f"{TRAIN_ONE}, or have `transformers` write it: {SAVE_AGAIN}"
         raise TokenizerError("has no tokenizer.json", where=location, fix=fix)

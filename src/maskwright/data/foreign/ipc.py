@@ -19,7 +19,7 @@ from maskwright.data.foreign.blocks import Int64
 MAGIC, CONTINUES = b"ARROW1", 0xFFFFFFFF
 RECORD_BATCH = 3
 """Of `MessageHeader`; a schema is 1."""
-AT_ONCE = 1 << 16
+AT_ONCE = 1 << 13
 """Messages compared at once."""
 
 
@@ -59,8 +59,9 @@ def plain_places(data: NDArray[np.uint8], is_file: bool) -> tuple[Int64, Int64] 
         return None
     same = np.frombuffer(layout.head, np.uint8)
     numbers = np.empty((len(begins), len(layout.numbers)), np.int64)
+    windows = np.lib.stride_tricks.sliding_window_view(data, len(same))
     for first in range(0, len(begins), AT_ONCE):
-        heads = data[begins[first : first + AT_ONCE, None] + np.arange(len(same))]
+        heads = windows[begins[first : first + AT_ONCE]]  # a copy
         for column, at in enumerate(layout.numbers):
             numbers[first : first + AT_ONCE, column] = heads[:, at : at + 8].copy().view("<i8")[:, 0]
             heads[:, at : at + 8] = 0

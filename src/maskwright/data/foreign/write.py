@@ -44,7 +44,7 @@ def write_out(store: TokenStore, folder: str, kind: WrittenFormat) -> dict[str, 
     storage.make_folder(unfinished)
     try:
         with progress("write", sum(split["tokens"] for split in store.manifest["splits"].values()), "tokens") as bar:
-            written = {side: _write_side(store, side, unfinished, kind, bar) for side in SIDES}
+            written: dict[str, int] = {side: _write_side(store, side, unfinished, kind, bar) for side in SIDES}
         if kind == "datasets":
             names = [SPLIT_NAMES[side] for side in SIDES if written[side]]
             storage.write_json(os.path.join(unfinished, "dataset_dict.json"), {"splits": names})
@@ -151,7 +151,7 @@ def _write_datasets(folder: str, dtype: str, parts: list[tuple[Ids, Int64]], bar
             for batch in _batches(ids, ends):
                 writer.write_batch(batch)
         bar.advance(len(ids))
-    state = {
+    state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in names],
         "_fingerprint": storage.sha256_of([names, [len(ends) for _, ends in parts]])[:16],
         "_format_columns": None,

@@ -31,9 +31,9 @@ class Words:
     first: Int64
     """[texts + 1]: where the words of each text begin, and where the last one's end."""
     characters: Int64
-    """The number of characters of each word."""
+    """The number of characters of each word; of normalized ones that of bytes."""
     has_letter: NDArray[np.bool_]
-    """Whether the word has an ASCII letter."""
+    """Whether the word has an ASCII letter; not known of normalized ones."""
 
 
 def split_at_white_space(texts: Sequence[bytes]) -> Words:
@@ -102,11 +102,15 @@ def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
     """(hashes, words up to the end of each text, characters, whether with a letter) of a segment."""
     text, ends_of_texts = segment
     flat = np.frombuffer(text.translate(_tables()[0]) if normalized else text, np.uint8)
-    inside = _in_words(flat, normalized=normalized)
+    inside = _in_words(flat, normalized=normalized, beyond_ascii=not text.isascii())
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
     edges = np.concatenate([[0], edges]) if inside[0] else edges  # the last byte is a line feed: no word ends the text
     starts, ends = edges[::2], edges[1::2]
-    if normalized and text[:1] and (lead := (flat >= WORD_STARTS_EACH[0]) & (flat <= WORD_STARTS_EACH[1])).any():
+    if (
+        normalized
+        and not text.isascii()
+        and (lead := (flat >= WORD_STARTS_EACH[0]) & (flat <= WORD_STARTS_EACH[1])).any()
+    ):
         begins, stops = np.zeros(len(flat) + 1, bool), np.zeros(len(flat) + 1, bool)
         places = np.flatnonzero(lead & inside)
         after = np.minimum(places + 3, len(flat) - 1)
@@ -116,25 +120,30 @@ def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
         borders = np.flatnonzero(begins | stops)
         ends = borders[np.searchsorted(borders, starts, side="right")]
     powers, inverses = _powers()
+    values = _tables()[1][flat]
+    values *= powers[: len(flat)]
     sums = np.zeros(len(flat) + 1, np.uint64)
-    np.cumsum(_tables()[1][flat] * powers[: len(flat)], out=sums[1:])
+    np.cumsum(values, out=sums[1:])
     hashes = mixed((sums[ends] - sums[starts]) * inverses[starts])
+    last = np.searchsorted(starts, ends_of_texts)
+    if normalized:
+        return hashes, last, ends - starts, np.zeros(len(starts), bool)
     characters = ends - starts
     if not text.isascii():
-        before = np.zeros(len(flat) + 1, np.int64)
+        before = np.zeros(len(flat) + 1, np.int32)
         np.cumsum((flat & 0xC0) != 0x80, out=before[1:])
-        characters = before[ends] - before[starts]
+        characters = (before[ends] - before[starts]).astype(np.int64)
     letters = np.zeros(len(flat) + 1, np.int32)
     np.cumsum(_tables()[3][flat], out=letters[1:])
-    return hashes, np.searchsorted(starts, ends_of_texts), characters, letters[ends] > letters[starts]
+    return hashes, last, characters, letters[ends] > letters[starts]
 
 
-def _in_words(flat: NDArray[np.uint8], *, normalized: bool) -> NDArray[np.bool_]:
+def _in_words(flat: NDArray[np.uint8], *, normalized: bool, beyond_ascii: bool) -> NDArray[np.bool_]:
     if not normalized:
         return ~_tables()[2][flat]
     inside = flat != 32
     for lead, size in ((0xC2, 2), (0xE2, 3)):  # Latin-1's punctuation; dashes, quotation marks, symbols, arrows
-        places = np.flatnonzero(flat == lead)
+        places = np.flatnonzero(flat == lead) if beyond_ascii else flat[:0]
         for offset in range(size if len(places) else 0):
             inside[np.minimum(places + offset, len(flat) - 1)] = False
     return inside

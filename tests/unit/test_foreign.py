@@ -1,0 +1,744 @@
+"""Stores of other tools: read with equal ids, trained on where they lie, written, and refused where they are broken.
+
+The files are written here by the published layouts; where the library itself is installed, it is the judge too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+import pytest
+from numpy.typing import NDArray
+from pyarrow import ipc, parquet
+
+from maskwright.cli.main import run
+from maskwright.core.config import RunConfig, build_config
+from maskwright.core.errors import ConfigError, InputError, StoreError
+from maskwright.data.arrow_store import ArrowStore
+from maskwright.data.convert import ConvertOptions, convert
+from maskwright.data.foreign.columns import record_batches
+from maskwright.data.foreign.ipc import plain_places
+from maskwright.data.foreign.tfrecord import _masked
+from maskwright.data.foreign.write import WrittenFormat, write_out
+from maskwright.data.loader import Loader, validation_batches
+from maskwright.data.opening import open_store
+from maskwright.data.store import Split, TokenStore
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
+
+Documents = list[NDArray[np.int64]]
+ALL = ConvertOptions(valid_fraction=0.0)
+
+
+def in_split(split: Split) -> Documents:
+    pairs = zip(split.document_starts.tolist(), split.document_ends.tolist(), strict=True)
+    return [split.gather(np.array([begin]), np.array([end - begin])).astype(np.int64) for begin, end in pairs]
+
+
+def same(left: Documents, right: Documents) -> bool:
+    return len(left) == len(right) and all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.fixture(scope="module")
+def documents(store: TokenStore) -> Documents:
+    return in_split(store.split("train"))[:90]
+
+
+@pytest.fixture(scope="module")
+def words(tokenizer: str) -> Vocabulary:
+    return read_vocabulary(tokenizer)
+
+
+# ---- files as other tools write them ---------------------------------------------------------------------------------
+
+
+def write_mds(folder: Path, documents: Documents, encoding: str = "ndarray:uint16", packing: str | None = None) -> None:
+    """Two shards, with a column of text before the ids and a number after them."""
+    folder.mkdir(parents=True)
+    shards = []
+    for number, part in enumerate((documents[:40], documents[40:])):
+        samples = []
+        for document in part:
+            ids, text = document.astype("<u2"), b"x" * (number + len(document) % 3)
+            shape = b"" if len(document) > 65_535 else bytes([4 | 1]) + struct.pack("<H", len(document))
+            head = {"ndarray:uint16": shape, "ndarray": bytes([16]) + shape, "bytes": b""}[encoding]
+            body = head + (ids.astype("<i8") if encoding == "bytes" else ids).tobytes()
+            samples.append(struct.pack("<II", len(text), len(body)) + text + body + struct.pack("<q", len(ids)))
+        config = b'{"columns": "as in index.json"}'
+        begin = 4 + 4 * (len(samples) + 1) + len(config)
+        places = np.cumsum([begin, *map(len, samples)]).astype("<u4")
+        content = struct.pack("<I", len(samples)) + places.tobytes() + config + b"".join(samples)
+        name = f"shard.{number:05d}.mds"
+        record: dict[str, Any] = {
+            "column_encodings": ["str", encoding, "int"],
+            "column_names": ["text", "input_ids", "len"],
+            "column_sizes": [None, None, 8],
+            "compression": packing,
+            "format": "mds",
+            "raw_data": {"basename": name, "bytes": len(content), "hashes": {}},
+            "samples": len(samples),
+            "version": 2,
+            "zip_data": None,
+        }
+        if packing:
+            content = arrow.compress(content, codec="zstd", asbytes=True)
+            record["zip_data"] = {"basename": f"{name}.zstd", "bytes": len(content), "hashes": {}}
+        (folder / (f"{name}.zstd" if packing else name)).write_bytes(content)
+        shards.append(record)
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+
+
+def write_index(path: Path, sequences: Documents, members: list[int] | None, dtype: str = "<u2") -> None:
+    """`.bin` and `.idx`: of Megatron with `members`, the sequences of each document; else of fairseq."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sizes = np.array([len(one) for one in sequences])
+    path.with_suffix(".bin").write_bytes(np.concatenate(sequences).astype(dtype).tobytes())
+    index = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, 8, len(sizes))
+    if members is not None:
+        index += struct.pack("<Q", len(members) + 1)
+    index += sizes.astype("<i4").tobytes() + ((np.cumsum(sizes) - sizes) * 2).astype("<i8").tobytes()
+    if members is not None:
+        index += np.cumsum([0, *members]).astype("<i8").tobytes()
+    path.with_suffix(".idx").write_bytes(index)
+
+
+def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
+    cut = [[part for part in np.split(one, [len(one) // 3, len(one) // 2]) if len(part)] for one in documents]
+    return [part for parts in cut for part in parts], [len(parts) for parts in cut]
+
+
+def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: int | None = None) -> None:
+    """A dictionary in another order than the tokenizer's, a line a sentence, an empty line between documents."""
+    names = {index: name for name, index in token_ids(tokenizer).items()}
+    special = read_vocabulary(tokenizer).special
+    order = [index for index in sorted(names, reverse=True) if index not in special]
+    folder.mkdir(parents=True)
+    lines = [f"{'absent' if index == lacking else names[index]} 7" for index in order]
+    (folder / "dict.txt").write_text("\n".join([*lines, "madeupword0000 0"]) + "\n", encoding="utf-8")
+    theirs = {index: 4 + number for number, index in enumerate(order)}
+    sequences: Documents = []
+    for one in documents:
+        parts, _ = in_sentences([one])
+        sequences += [np.array([*(theirs[int(index)] for index in part), 2]) for part in parts] + [np.array([2])]
+    write_index(folder / "train.idx", sequences, None)
+
+
+def write_arrow(
+    path: Path, documents: Documents, *, lists: bool, stream: bool, offset: int = 0, **options: Any
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = arrow.int16()
+    schema = arrow.schema([("tokens", arrow.list_(kind) if lists else kind)])
+    stored = [(one - offset).astype(np.int16) for one in documents]
+    with (ipc.new_stream if stream else ipc.new_file)(
+        str(path), schema, options=ipc.IpcWriteOptions(**options)
+    ) as writer:
+        if lists:
+            for first in range(0, len(stored), 7):
+                some = arrow.array([one.tolist() for one in stored[first : first + 7]], arrow.list_(kind))
+                writer.write_batch(arrow.record_batch([some], schema=schema))
+        else:
+            for one in stored:
+                writer.write_batch(arrow.record_batch([arrow.array(one)], schema=schema))
+
+
+def write_tfrecord(path: Path, documents: Documents, words: Vocabulary) -> None:
+    """Examples of BERT with some tokens masked, framed and padded; every second one is a pair of two documents."""
+
+    def varint(value: int) -> bytes:
+        out = b""
+        while value > 127:
+            out, value = out + bytes([value & 127 | 128]), value >> 7
+        return out + bytes([value])
+
+    def message(number: int, content: bytes) -> bytes:
+        return varint(number << 3 | 2) + varint(len(content)) + content
+
+    def example(ids: list[int], segments: list[int], elsewhere: bool) -> bytes:
+        masked = [at for at in range(1, len(ids), 9) if ids[at] not in words.special]
+        shown = [words.mask if at in masked else one for at, one in enumerate(ids)] + [words.pad] * 5
+        features: dict[str, list[int] | list[float]] = {
+            "input_ids": shown,
+            "input_mask": [1] * len(ids) + [0] * 5,
+            "segment_ids": segments + [0] * 5,
+            "masked_lm_positions": [*masked, 0],
+            "masked_lm_ids": [*(ids[at] for at in masked), 0],
+            "masked_lm_weights": [*(1.0 for _ in masked), 0.0],
+            "next_sentence_labels": [int(elsewhere)],
+        }
+        entries = b""
+        for name, values in features.items():
+            floats = name == "masked_lm_weights"
+            packed = struct.pack(f"<{len(values)}f", *values) if floats else b"".join(varint(int(v)) for v in values)
+            feature = message(2 if floats else 3, message(1, packed))
+            entries += message(1, message(1, name.encode()) + message(2, feature))
+        return message(1, entries)
+
+    records = []
+    for first in range(0, len(documents), 2):
+        one, two = (part.tolist() for part in documents[first : first + 2])
+        ids = [words.bos, *one, words.eos, *two, words.eos]
+        records.append(example(ids, [0] * (len(one) + 2) + [1] * (len(two) + 1), elsewhere=True))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        for record in records:
+            size = struct.pack("<Q", len(record))
+            file.write(size + struct.pack("<I", _masked(size)) + record + b"\0\0\0\0")
+
+
+def bare(documents: Documents, end: int) -> NDArray[np.int64]:
+    return np.concatenate([np.append(one, end) for one in documents])
+
+
+MADE: dict[str, Callable[[Path, Documents, str], dict[str, Any]]] = {}
+
+
+def made(name: str) -> Callable[[Callable[..., dict[str, Any]]], Any]:
+    def keep(make: Callable[..., dict[str, Any]]) -> None:
+        MADE[name] = make
+
+    return keep
+
+
+@made("mds")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    write_mds(folder / "mds", documents)
+    return {}
+
+
+@made("mds-zstd")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    write_mds(folder / "mds", documents, "ndarray", "zstd:7")
+    return {}
+
+
+@made("mds-bytes")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    write_mds(folder / "mds", documents, "bytes")
+    return {"dtype": "int64"}
+
+
+@made("megatron")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    write_index(folder / "text_document.idx", *in_sentences(documents))
+    return {}
+
+
+@made("fairseq")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    write_fairseq(folder / "bin", documents, tokenizer)
+    return {}
+
+
+@made("datatrove")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    (folder / "a.ds").write_bytes(np.concatenate(documents).astype("<u4").tobytes())
+    (folder / "a.ds.index").write_bytes(np.cumsum([len(one) for one in documents]).astype("<u8").tobytes())
+    return {}
+
+
+@made("olmo")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    (folder / "part-0-00000.npy").write_bytes(bare(documents, 2).astype("<u2").tobytes())
+    return {"document_end": "</s>"}
+
+
+@made("npy")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    np.save(folder / "ids.npy", bare(documents, 2).astype(np.int32))
+    return {"document_end": "2"}
+
+
+@made("nanogpt")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    (folder / "train.bin").write_bytes(bare(documents, 2).astype("<u2").tobytes())
+    return {"document_end": "</s>"}
+
+
+@made("llm.c")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    """Documents begin with their separator there."""
+    ids = np.concatenate([np.append(2, one) for one in documents]).astype("<u2")
+    head = np.zeros(256, "<i4")
+    head[:3] = 20240520, 1, len(ids)
+    (folder / "train.bin").write_bytes(head.tobytes() + ids.tobytes())
+    return {"document_end": "</s>"}
+
+
+@made("parquet")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    table = arrow.table({"id": list(range(len(documents))), "input_ids": [one.tolist() for one in documents]})
+    parquet.write_table(table, folder / "ids.parquet", row_group_size=11)
+    return {}
+
+
+@made("arrow")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    shards(folder / "shards", documents)
+    return {"options": ConvertOptions(valid_fraction=0.0, token_offset=200)}
+
+
+def shards(folder: Path, documents: Documents) -> None:
+    """As the Ray seed has them: folders of data sets, ids stored as id - 200, counts beside them."""
+    write_arrow(folder / "books" / "a.arrow", documents[:30], lists=False, stream=False, offset=200)
+    write_arrow(folder / "books" / "b.arrow", documents[30:50], lists=False, stream=True, offset=200)
+    write_arrow(folder / "news" / "a.arrow", documents[50:70], lists=True, stream=False, offset=200)
+    write_arrow(folder / "news" / "b.arrow", documents[70:], lists=True, stream=True, offset=200)
+    tokens = sum(map(len, documents[:30])), sum(map(len, documents[30:50]))
+    (folder / "books" / "meta").mkdir()
+    lines = ["dataset/filename,documents,tokens", f"a.arrow,30,{tokens[0]}", f"b.arrow,20,{tokens[1]}"]
+    (folder / "books" / "meta" / "books_counts.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_ids_documents_and_order_are_those_of_the_other_tool(
+    name: str, documents: Documents, tokenizer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    options = {"options": ALL, **MADE[name](tmp_path / "in", documents, tokenizer)}
+    entries = list((tmp_path / "in").iterdir())
+    place = entries[0] if len(entries) == 1 else tmp_path / "in"
+    ready = convert([str(place)], tokenizer, str(tmp_path / "store"), **options)
+    ready.verify()
+    assert same(in_split(ready.split("train")), documents)
+    assert ready.manifest["counts"]["kept"] == len(documents)
+    assert ready.split("train").sentence_ends is None or name in ("megatron", "fairseq")
+    if name in ("megatron", "fairseq"):
+        ends = ready.split("train").sentence_ends
+        assert ends is not None and len(ends) == len(in_sentences(documents)[0])
+    assert convert([str(place)], tokenizer, str(tmp_path / "store"), **options).fingerprint == ready.fingerprint
+
+
+def test_masks_of_bert_are_undone(documents: Documents, tokenizer: str, words: Vocabulary, tmp_path: Path) -> None:
+    write_tfrecord(tmp_path / "in" / "examples.tfrecord", documents, words)
+    options = ConvertOptions(valid_fraction=0.0, special_tokens="remove")
+    ready = convert([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), options)
+    assert same(in_split(ready.split("train")), documents)
+    assert ready.manifest["counts"]["special_tokens"] == len(documents) // 2 * 3
+
+
+def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    """In whatever format and order they lie."""
+    sides = []
+    for name, order in (("parquet", documents), ("mds", documents[::-1])):
+        (tmp_path / name).mkdir()
+        MADE[name](tmp_path / name, order, tokenizer)
+        place = next((tmp_path / name).iterdir())
+        ready = convert([str(place)], tokenizer, str(tmp_path / f"{name}-store"), ConvertOptions(valid_fraction=0.2))
+        sides.append({one.tobytes() for one in in_split(ready.split("valid"))})
+    assert sides[0] == sides[1] and 5 < len(sides[0]) < 40
+
+
+def test_an_interrupted_conversion_goes_on(
+    documents: Documents, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from maskwright.data.foreign import blocks
+    from maskwright.data.writer import StoreWriter
+
+    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 2_000)
+    MADE["datatrove"](tmp_path, documents, tokenizer)
+    options = ConvertOptions(valid_fraction=0.1, shard_tokens=4_000)
+    whole = convert([str(tmp_path / "a.ds")], tokenizer, str(tmp_path / "whole"), options)
+    commit = StoreWriter.commit
+
+    def cut(self: Any, counts: Any) -> None:
+        commit(self, counts)
+        if self.blocks == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "commit", cut)
+        with pytest.raises(KeyboardInterrupt):
+            convert([str(tmp_path / "a.ds")], tokenizer, str(tmp_path / "cut"), options)
+    again = convert([str(tmp_path / "a.ds")], tokenizer, str(tmp_path / "cut"), options)
+    assert len(whole.shards) > 4 and again.fingerprint == whole.fingerprint
+    assert again.manifest["counts"] == whole.manifest["counts"]
+
+
+def test_special_tokens_are_refused_stripped_or_removed(
+    documents: Documents, tokenizer: str, words: Vocabulary, tmp_path: Path
+) -> None:
+    framed = [np.array([words.bos, *one, words.eos, words.pad]) for one in documents]
+    inside = [np.insert(one, 5, words.eos) for one in framed]
+    for name, given in (("framed", framed), ("inside", inside)):
+        (tmp_path / name).mkdir()
+        MADE["parquet"](tmp_path / name, given, tokenizer)
+
+    def converted(name: str, how: Any) -> TokenStore:
+        options = ConvertOptions(valid_fraction=0.0, special_tokens=how)
+        return convert([str(tmp_path / name)], tokenizer, str(tmp_path / f"{name}-{how}"), options)
+
+    stripped, removed = converted("framed", "strip"), converted("inside", "remove")
+    assert same(in_split(stripped.split("train")), documents) and same(in_split(removed.split("train")), documents)
+    assert stripped.manifest["counts"]["special_tokens"] == 3 * len(documents)
+    assert removed.manifest["counts"]["special_tokens"] == 4 * len(documents)
+    for name, how in (("framed", "refuse"), ("inside", "strip")):
+        with pytest.raises(StoreError, match=r"ids.parquet.*holds the special token \d+ inside a document"):
+            raise_as_line(lambda name=name, how=how: converted(name, how))  # type: ignore[misc]
+        assert not (tmp_path / f"{name}-{how}").exists()
+
+
+def raise_as_line(call: Callable[[], Any]) -> None:
+    """Raises the error with the whole line that a user sees, which has to be one."""
+    try:
+        call()
+    except InputError as error:
+        assert "\n" not in str(error) and error.fix
+        raise type(error)(str(error), fix=error.fix) from None
+
+
+# ---- Arrow, where it lies --------------------------------------------------------------------------------------------
+
+
+def config(tmp: Path, tokenizer: str | None, **arrow_keys: Any) -> RunConfig:
+    keys: dict[str, Any] = {"tokenizer": tokenizer, "token_offset": 200, "valid_fraction": 0.2} | arrow_keys
+    return build_config(
+        {
+            "data": {"store": str(tmp / "shards"), "format": "arrow", "arrow": keys, "seq_len": 64},
+            "schedule": {"steps": 8, "warmup_steps": 1},
+            "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
+            "masking": {"kind": "whole_word"},
+        },
+        "here",
+    )
+
+
+@pytest.fixture(scope="module")
+def arrow_folder(documents: Documents, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("arrow")
+    shards(folder / "shards", documents)
+    return folder
+
+
+def test_rows_are_those_of_the_converted_store(arrow_folder: Path, tokenizer: str, tmp_path: Path) -> None:
+    own = convert(
+        [str(arrow_folder / "shards")],
+        tokenizer,
+        str(tmp_path / "store"),
+        ConvertOptions(valid_fraction=0.2, token_offset=200),
+    )
+    direct = config(arrow_folder, tokenizer)
+    there = open_store(direct.data)
+    loaders = [Loader(direct, own), Loader(direct, there)]
+    for step in range(30):  # several epochs
+        for left, right in zip(*(loader.batches(step % 8, step) for loader in loaders), strict=True):
+            for name in left.__dataclass_fields__:
+                assert np.array_equal(getattr(left, name), getattr(right, name)), name
+    held_out = [
+        validation_batches(one, seq_len=64, packing="documents", max_rows=20, micro_batch_rows=4)
+        for one in (own, there)
+    ]
+    for left, right in zip(*held_out, strict=True):
+        assert np.array_equal(left.input_ids, right.input_ids) and np.array_equal(left.labels, right.labels)
+    for side in ("train", "valid"):
+        assert there.manifest["splits"][side] == own.manifest["splits"][side]
+        assert there.origin(side, 3) == own.origin(side, 3)  # type: ignore[arg-type]
+        counted = [one.split(side).counts(400) for one in (own, there)]  # type: ignore[arg-type]
+        assert np.array_equal(*counted)
+        assert np.array_equal(own.source_numbers(side), there.source_numbers(side))  # type: ignore[arg-type]
+    assert open_store(direct.data).fingerprint == there.fingerprint
+    other = config(arrow_folder, tokenizer, valid_fraction=0.3)
+    assert open_store(other.data).fingerprint != there.fingerprint
+
+
+def test_the_fast_way_through_a_file_finds_what_pyarrow_finds(
+    documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import maskwright.data.foreign.columns as module
+
+    for name, stream in (("file", False), ("stream", True)):
+        write_arrow(tmp_path / f"{name}.arrow", documents, lists=False, stream=stream)
+        path = str(tmp_path / f"{name}.arrow")
+        fast = plain_places(np.fromfile(path, np.uint8), not stream)
+        assert fast is not None and len(fast[0]) == len(documents)
+        quick = list(record_batches(path, None))
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "plain_places", lambda *_: None)
+            slow = list(record_batches(path, None))
+        for left, right in zip(quick, slow, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+    content = np.fromfile(tmp_path / "file.arrow", np.uint8)
+    generator = np.random.default_rng(0)
+    for _ in range(300):  # whatever a damaged file says, nothing outside it is looked at
+        damaged = content.copy()
+        damaged[generator.integers(0, len(damaged), 40)] = generator.integers(0, 256, 40)
+        found = plain_places(damaged[: generator.integers(1, len(damaged))], True)
+        found = found or plain_places(damaged, True)
+        if found is not None:
+            assert (found[0] >= 0).all() and (found[0] + 2 * found[1] <= len(content)).all()
+
+
+def test_pretrain_evaluate_and_resume_on_arrow(
+    arrow_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, place = tmp_path / "config.yaml", str(tmp_path / "run")
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    file.write_text(json.dumps({**config(arrow_folder, tokenizer).model_dump(), "model": shape}))
+    words = ["pretrain", str(file), "--run", place, "--set", "engine.device=cpu", "--set", "engine.threads=1"]
+    assert run([*words, "--stop-after-steps", "4"]) == 75
+    assert run(words) == 0
+    assert run(["evaluate", place, "--device", "cpu"]) == 0
+    assert "unigram baseline" in capsys.readouterr().out
+    record = json.loads((tmp_path / "run" / "config.resolved.json").read_text())
+    assert record["store_fingerprint"] == open_store(config(arrow_folder, tokenizer).data).fingerprint
+    assert run([*words, "--set", "data.arrow.valid_fraction=0.5"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"token_offset": 0}, r"a.arrow:1 .*holds id -\d+"),
+        ({"token_offset": 90_000}, r"a.arrow:1 .*holds id 9\d+, the tokenizer ends at 399"),
+        ({"column": "text"}, "has no column text; it has tokens"),
+        ({"special_ids": {"bos": 0, "mask": 9}}, "mask is 9, and 4 in the tokenizer"),
+        ({"tokenizer": None}, "has no tokenizer/"),
+    ],
+)
+def test_wrong_keys_are_refused(
+    keys: dict[str, Any], said: str, arrow_folder: Path, tokenizer: str, words: Vocabulary
+) -> None:
+    given = {"tokenizer": tokenizer} | keys
+    with pytest.raises((StoreError, ConfigError), match=said.replace("4 in", f"{words.mask} in")):
+        raise_as_line(lambda: open_store(config(arrow_folder, **given).data))
+
+
+def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    shards(tmp_path / "shards", documents)
+    counts = tmp_path / "shards" / "books" / "meta" / "books_counts.csv"
+    counts.write_text(counts.read_text().replace("a.arrow,30,", "a.arrow,31,"))
+    with pytest.raises(StoreError, match=r"books_counts.csv:2: a.arrow has 30 documents"):
+        raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
+
+
+# ---- broken files ----------------------------------------------------------------------------------------------------
+
+
+def truncate(path: Path, by: int = 3) -> None:
+    os.truncate(path, path.stat().st_size - by)
+
+
+def put(path: Path, at: int, content: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(content)
+
+
+def far(folder: Path) -> None:
+    """Megatron's index: the last sequence lies outside the .bin."""
+    path = folder / "text_document.idx"
+    (count,) = struct.unpack_from("<Q", path.read_bytes(), 18)
+    put(path, 34 + 4 * count + 8 * (count - 1), struct.pack("<q", 1 << 40))
+
+
+BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "mds cut": ("mds", lambda folder: truncate(folder / "mds" / "shard.00001.mds"), r"shard.00001.mds.*bytes"),
+    "mds zstd": (
+        "mds-zstd",
+        lambda folder: put(folder / "mds" / "shard.00000.mds.zstd", 30, b"\xff" * 20),
+        r"is no whole zstd file",
+    ),
+    "mds places": (
+        "mds",
+        lambda folder: put(folder / "mds" / "shard.00000.mds", 8, b"\xff" * 4),
+        r"shard.00000.mds.*its samples do not lie",
+    ),
+    "mds name": (
+        "mds",
+        lambda folder: (folder / "mds" / "index.json").write_text(
+            (folder / "mds" / "index.json").read_text().replace('"shard.00000.mds"', '"../shard.00000.mds"')
+        ),
+        "is no index of MDS",
+    ),
+    "megatron cut": ("megatron", lambda folder: truncate(folder / "text_document.bin", 2), "which has"),
+    "megatron index": ("megatron", lambda folder: truncate(folder / "text_document.idx"), "sequences take"),
+    "megatron far": ("megatron", far, r"text_document.idx: sequence \d+ is said to be ids 549,755,813,888"),
+    "megatron magic": (
+        "megatron",
+        lambda folder: put(folder / "text_document.idx", 0, b"NONSENSE!"),
+        "is no index of Megatron or fairseq",
+    ),
+    "fairseq dictionary": ("fairseq", lambda folder: (folder / "bin" / "dict.txt").unlink(), "dict.txt.*is missing"),
+    "datatrove index": ("datatrove", lambda folder: (folder / "a.ds.index").unlink(), "a.ds.index.*is missing"),
+    "datatrove cut": ("datatrove", lambda folder: truncate(folder / "a.ds"), "its index ends at"),
+    "olmo odd": ("olmo", lambda folder: truncate(folder / "part-0-00000.npy"), "no whole number of 2 bytes"),
+    "llm.c cut": ("llm.c", lambda folder: truncate(folder / "train.bin", 2), "its header says"),
+    "llm.c version": ("llm.c", lambda folder: put(folder / "train.bin", 4, b"\x09"), "version 9"),
+    "parquet cut": ("parquet", lambda folder: truncate(folder / "ids.parquet"), "is no whole Parquet file"),
+    "arrow cut": ("arrow", lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200), "no whole Arrow IPC"),
+    "stream cut": ("arrow", lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90), "no whole Arrow IPC"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_store_is_one_line_and_leaves_nothing(
+    name: str, documents: Documents, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, damage, said = BROKEN[name]
+    (tmp_path / "in").mkdir()
+    keys = MADE[kind](tmp_path / "in", documents, tokenizer)
+    damage(tmp_path / "in")
+    entries = list((tmp_path / "in").iterdir())
+    place = entries[0] if len(entries) == 1 else tmp_path / "in"
+    options = {"options": ALL, **keys}
+    with pytest.raises((StoreError, InputError), match=said):
+        raise_as_line(lambda: convert([str(place)], tokenizer, str(tmp_path / "store"), **options))
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_cannot_be_mapped_is_counted(
+    documents: Documents, tokenizer: str, words: Vocabulary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacking = int(documents[0][0])
+    write_fairseq(tmp_path / "bin", documents, tokenizer, lacking)
+    ready = convert([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL)
+    count = sum(int((one == lacking).sum()) for one in documents)
+    assert ready.manifest["counts"]["unknown_tokens"] == count > 0
+    known = [np.where(one == lacking, words.unk, one) for one in documents]
+    assert same(in_split(ready.split("train")), known)
+    assert "1 are not, such as 'absent'" in capsys.readouterr().err
+
+
+def test_a_dictionary_of_numbers_needs_its_encoder(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    write_fairseq(tmp_path / "bin", documents, tokenizer)
+    names = [line.rpartition(" ")[0] for line in (tmp_path / "bin" / "dict.txt").read_text().splitlines()]
+    (tmp_path / "encoder.json").write_text(json.dumps({name: 900 + number for number, name in enumerate(names)}))
+    (tmp_path / "bin" / "dict.txt").write_text("".join(f"{900 + number} 5\n" for number in range(len(names))))
+    with pytest.raises(InputError, match="is a dictionary of numbers"):
+        convert([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL)
+    encoder = str(tmp_path / "encoder.json")
+    ready = convert([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL, encoder=encoder)
+    assert same(in_split(ready.split("train")), documents)
+
+
+def test_shards_of_fairseq_by_colons_and_what_it_held_out(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    write_fairseq(tmp_path / "shard0", documents[:50], tokenizer)
+    write_fairseq(tmp_path / "shard1", documents[50:], tokenizer)
+    for ending in (".bin", ".idx"):
+        os.rename(tmp_path / "shard1" / f"train{ending}", tmp_path / "shard1" / f"valid{ending}")
+    ready = convert([f"{tmp_path}/shard0:{tmp_path}/shard1"], tokenizer, str(tmp_path / "store"))
+    assert same(in_split(ready.split("train")), documents[:50])
+    assert same(in_split(ready.split("valid")), documents[50:])
+
+
+def test_compressed_arrow_is_converted_and_not_mapped(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    write_arrow(tmp_path / "shards" / "a.arrow", documents, lists=True, stream=False, offset=200, compression="zstd")
+    with pytest.raises(StoreError, match="is compressed.*data convert"):
+        raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
+    options = ConvertOptions(valid_fraction=0.0, token_offset=200)
+    ready = convert([str(tmp_path / "shards")], tokenizer, str(tmp_path / "store"), options)
+    assert same(in_split(ready.split("train")), documents)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["a.tar"], "WebDataset"),
+        (["a.zarr"], "export the cache"),
+        (["a.arrow", "b.parquet"], "several kinds of files: arrow, parquet"),
+        (["a.txt"], "is no store of a known format"),
+    ],
+)
+def test_what_is_refused_says_why(
+    files: list[str], said: str, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    for name in files:
+        (tmp_path / "in" / name).write_bytes(b"x")
+    words = ["data", "convert", str(tmp_path / "in"), "--to", str(tmp_path / "store")]
+    assert run([*words, "--tokenizer", tokenizer]) == 2
+    assert said in capsys.readouterr().err
+    assert run(words) == 2
+    assert "--tokenizer is needed" in capsys.readouterr().err
+
+
+# ---- out -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["arrow", "datasets", "parquet", "megatron"])
+def test_a_store_is_written_for_other_tools(
+    kind: WrittenFormat, store: TokenStore, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    written = write_out(store, str(folder), kind)
+    assert written == {side: store.split(side).documents for side in ("train", "valid")}  # type: ignore[arg-type]
+    places = {
+        "arrow": ("train", "valid"),
+        "datasets": ("train", "validation"),
+        "parquet": ("train-*", "valid-*"),
+        "megatron": ("train_text_document", "valid_text_document"),
+    }
+    for side, place in zip(("train", "valid"), places[kind], strict=True):
+        back = convert([str(folder / place)], tokenizer, str(tmp_path / side), ALL)
+        assert same(in_split(back.split("train")), in_split(store.split(side)))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is not empty"):
+        write_out(store, str(folder), kind)
+    if kind == "arrow":  # which brings its tokenizer and its counts
+        from maskwright.core.data_config import Arrow
+
+        direct = ArrowStore(str(folder / "train"), Arrow(valid_fraction=0.0))
+        assert same(in_split(direct.split("train")), in_split(store.split("train")))
+
+
+def test_datasets_reads_what_is_written(store: TokenStore, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    write_out(store, str(tmp_path / "out"), "datasets")
+    loaded = datasets.load_from_disk(str(tmp_path / "out"))["validation"]["input_ids"]
+    assert same([np.array(one) for one in loaded], in_split(store.split("valid")))
+
+
+def test_what_datasets_saves_is_read(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_dict({"input_ids": [one.tolist() for one in documents]})
+    whole.save_to_disk(str(tmp_path / "saved"), num_shards=3)
+    ready = convert([str(tmp_path / "saved")], tokenizer, str(tmp_path / "store"), ALL)
+    assert same(in_split(ready.split("train")), documents)
+    whole.shuffle(seed=0).save_to_disk(str(tmp_path / "shuffled"))
+    if json.loads((tmp_path / "shuffled" / "state.json").read_text()).get("_indices_data_files"):
+        with pytest.raises(InputError, match="flatten_indices"):
+            raise_as_line(lambda: convert([str(tmp_path / "shuffled")], tokenizer, str(tmp_path / "no"), ALL))
+
+
+@pytest.mark.parametrize("packing", [None, "zstd"])
+def test_what_streaming_writes_is_read(
+    packing: str | None, documents: Documents, tokenizer: str, tmp_path: Path
+) -> None:
+    streaming = pytest.importorskip("streaming")
+    columns = {"id": "str", "input_ids": "ndarray:uint16"}
+    with streaming.MDSWriter(
+        out=str(tmp_path / "in"), columns=columns, compression=packing, size_limit=1 << 14
+    ) as writer:
+        for number, one in enumerate(documents):
+            writer.write({"id": str(number), "input_ids": one.astype(np.uint16)})
+    ready = convert([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL)
+    assert same(in_split(ready.split("train")), documents)
+
+
+def test_what_datatrove_writes_is_read(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    module = pytest.importorskip("datatrove.pipeline.tokens.tokenizer")
+    (tmp_path / "in").mkdir()
+    file = module.TokenizedFile(str(tmp_path / "in"), "a.ds", save_final_metadata=True)
+    for one in documents:
+        file.write(one.tolist(), None)
+    file.close()
+    ready = convert([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL)
+    assert same(in_split(ready.split("train")), documents)
+
+
+def test_megatron_agrees(store: TokenStore, documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    """Its reader on what is written here, and its writer's files read here."""
+    module = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    write_out(store, str(tmp_path / "out"), "megatron")
+    theirs = module.IndexedDataset(str(tmp_path / "out" / "valid_text_document"))
+    assert same([theirs[number].astype(np.int64) for number in range(len(theirs))], in_split(store.split("valid")))
+    builder = module.IndexedDatasetBuilder(str(tmp_path / "text_document.bin"), dtype=np.uint16)
+    for one in documents:
+        builder.add_document(one, [len(one) // 2, len(one) - len(one) // 2])
+    builder.finalize(str(tmp_path / "text_document.idx"))
+    ready = convert([str(tmp_path / "text_document")], tokenizer, str(tmp_path / "store"), ALL)
+    assert same(in_split(ready.split("train")), documents)

@@ -1,0 +1,111 @@
+"""Tokenizers of folders from before tokenizer.json: ids are those of transformers' own classes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import transformers
+
+from maskwright.core.errors import TokenizerError
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer, train_tokenizer
+from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
+
+TEXTS = [
+    "The old fox saw <mask> letters.",
+    " two  spaces\n\tand a tab",
+    "Größe, naïve 東京 🙂 e\u0301 I'll DON'T 3.14",
+    "[MASK] and [CLS] ##ing",
+    "",
+]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def older(source: str, folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        shutil.copyfile(Path(source, name), folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "architecture"),
+    [
+        ("roberta", ("vocab.json", "merges.txt"), "roberta"),
+        ("roberta", ("vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json"), "roberta"),
+        ("bert-uncased", ("vocab.txt",), "bert"),
+        ("bert", ("vocab.txt", "tokenizer_config.json"), "bert"),
+    ],
+)
+def test_ids_are_those_of_transformers(
+    kind: str,
+    files: tuple[str, ...],
+    architecture: str,
+    tokenizer_of: Callable[[str], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = tokenizer_of(kind)
+    folder = older(whole, tmp_path / "older", *files)
+    assert has_tokenizer(str(folder))
+    ours = load_tokenizer(str(folder), special_tokens_are_text=False)
+    assert (
+        f"one is made from {' and '.join(n for n in files if n.startswith(('vocab', 'merges')))}"
+        in capsys.readouterr().err
+    )
+    assert sorted(path.name for path in folder.iterdir()) == sorted(files)  # it stays as it was
+    (folder / "config.json").write_text(json.dumps({"model_type": architecture}))
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    # Without tokenizer_config.json, the class of transformers 5 leaves the space before <mask>, which RoBERTa's takes.
+    for text in TEXTS if len(files) != 2 or kind == "bert" else TEXTS[1:]:
+        assert theirs(text)["input_ids"] == ours.encode(text).ids, text
+    made, original = read_vocabulary(str(folder)), read_vocabulary(whole)
+    assert (made.size, made.mask, made.special) == (original.size, original.mask, original.special)
+    assert made.fingerprint == original.fingerprint  # so a store made with either fits the other
+    assert not capsys.readouterr().err  # it is made once
+
+    copy_tokenizer(str(folder), str(tmp_path / "copy"))
+    assert read_vocabulary(str(tmp_path / "copy")) == made
+    assert {*files, "tokenizer.json"} == {path.name for path in (tmp_path / "copy").iterdir()}
+    (tmp_path / "copy" / "config.json").write_text(json.dumps({"model_type": architecture}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    assert [theirs(text)["input_ids"] for text in TEXTS] == [ours.encode(text).ids for text in TEXTS]
+
+
+def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    folder = older(tokenizer, tmp_path / "older", "vocab.json", "merges.txt")
+    before = read_vocabulary(str(folder)).fingerprint
+    train_tokenizer(Sources([str(corpus)], layout="sentences"), str(tmp_path / "other"), vocab_size=350)
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copyfile(tmp_path / "other" / name, folder / name)
+    assert read_vocabulary(str(folder)).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("merges.txt", "#version: 0.2\nĠ t\nwrong\n", "merges.txt:3: 'wrong' is not two tokens of vocab.json"),
+        ("vocab.json", '{"a": "b"}', "is not tokens and their ids"),
+        ("vocab.json", '{"a": 1}', "is not two tokens of vocab.json"),
+        ("added_tokens.json", '{"<x>": 400}', "has no tokenizer.json, and tokens of its own"),
+        ("tokenizer_config.json", '{"cls_token": "<no>"}', "has no <no>, which frames a text"),
+    ],
+)
+def test_files_that_none_can_be_made_from(
+    name: str, content: str, message: str, tokenizer: str, tmp_path: Path, cache: Path
+) -> None:
+    folder = older(tokenizer, tmp_path / "older", "vocab.json", "merges.txt")
+    (folder / name).write_text(content)
+    with pytest.raises(TokenizerError) as caught:
+        read_vocabulary(str(folder))
+    assert message in str(caught.value) and ". Fix: " in str(caught.value)
+    assert not cache.exists()
