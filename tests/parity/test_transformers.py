@@ -186,6 +186,7 @@ MODERNBERT_BASE = ModelConfig(
 PUBLISHED = {
     "BERT-base, cased": (BERT_BASE, 256),
     "XLM-R-base": (XLM_R_BASE, 64),
+    "RoBERTa-base": (replace(XLM_R_BASE, architecture="roberta", vocab_size=50_265), 64),
     "CamemBERT-base": (
         replace(XLM_R_BASE, architecture="camembert", vocab_size=32_005, bos_token_id=5, eos_token_id=6),
         256,
@@ -224,6 +225,9 @@ PUBLISHED = {
         ),
         640,
     ),
+}
+"""Shapes as their folders' config.json have them, and tokens of a row: short ones where the vocabulary is large."""
+FULL_DEPTH = PUBLISHED | {
     "ModernBERT's layers, narrow": (
         replace(MODERNBERT_BASE, vocab_size=640, hidden_size=96, intermediate_size=96, pad_token_id=3),
         640,
@@ -240,14 +244,13 @@ PUBLISHED = {
         8192,
     ),
 }
-"""Shapes as their folders' config.json have them, and tokens of a row: short ones where the vocabulary is large."""
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", list(PUBLISHED))
+@pytest.mark.parametrize("name", list(FULL_DEPTH))
 def test_published_shapes_agree_with_transformers(name: str, tmp_path: Path) -> None:
     """Logits, loss and every gradient: of rows with padding, and of the same texts packed into one row."""
-    config, length = PUBLISHED[name]
+    config, length = FULL_DEPTH[name]
     parameters = initial_parameters(config, 1)
     folder = save_folder(tmp_path, parameters, config)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()

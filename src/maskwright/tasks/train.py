@@ -237,7 +237,9 @@ def _base_weights(ready: Prepared, before: dict[str, Any] | None) -> dict[str, A
     """For the record of a run that began from a folder: the checksums of its weights, as they were then. The record of
     a run that is continued keeps what it has of that kind."""
     if before is not None:
-        return {key: before[key] for key in ("base_weights", "base", "lineage", "fine_tuning", "changes") if key in before}
+        return {
+            key: before[key] for key in ("base_weights", "base", "lineage", "fine_tuning", "changes") if key in before
+        }
     return ready.base_weights()
 
 
