@@ -126,7 +126,7 @@ def main() -> None:
         make(folder, arguments.tokenizer, arguments.tokens)
 
         def measure(side: str) -> dict[str, float]:
-            return process("data.py", "--tokenizer", arguments.tokenizer, "--folder", folder, "--side", side)
+            return process("formats.py", "--tokenizer", arguments.tokenizer, "--folder", folder, "--side", side)
 
         results = alternate({side: lambda side=side: measure(side) for side in SIDES}, arguments.rounds)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import torch
 import transformers
 from conftest import small_config
 
+from maskwright.core import storage
 from maskwright.core.config import Engine, RunConfig
 from maskwright.core.errors import ModelError, StoppedEarly
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.labels.example import Example
+from maskwright.model.hf.config import OF_CLASSIFIERS
 from maskwright.model.hf.families import FAMILIES
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.embed import vectors
@@ -56,6 +59,7 @@ def save_base(folder: Path, architecture: str, tokenizer: str, shape: dict[str, 
     words = transformers.AutoTokenizer.from_pretrained(tokenizer)
     ids = {"pad": words.pad_token, "bos": words.cls_token or words.bos_token, "eos": words.sep_token or words.eos_token}
     named = {f"{role}_token_id": words.convert_tokens_to_ids(token) for role, token in ids.items()}
+    named |= {"classifier_pooling": "mean"} if architecture == "modernbert" else {}
     prefix = FAMILIES[architecture].class_begins
     config = getattr(transformers, f"{prefix}Config")(vocab_size=len(words) + 3, **named, **shape)
     torch.manual_seed(0)
@@ -101,7 +105,7 @@ def test_a_public_encoder_is_continued_and_comes_back(
     )
     keys = {
         "model.init_from": base,
-        "model.hidden_dropout": 0.1,
+        "model.hidden_dropout": 0.15,
         "masking.kind": "whole_word",
         "data.seq_len": 48,
         "schedule.steps": 12,
@@ -116,7 +120,14 @@ def test_a_public_encoder_is_continued_and_comes_back(
     losses = [record["valid_loss"] for record in records if "valid_loss" in record]
     assert losses[-1] < losses[0] - 0.1
     folder = tmp_path / "exported"
+    before = storage.read_json(os.path.join(base, "config.json"))
+    os.rename(base, tmp_path / "gone")  # the run has kept what its export needs
     assert export(load_model(str(tmp_path / "run")), str(folder)) < 1e-5
+    os.rename(tmp_path / "gone", base)
+    after, named = storage.read_json(str(folder / "config.json")), FAMILIES[architecture].keys
+    kept = [named["attention_probs_dropout_prob"], *(key for key in OF_CLASSIFIERS if key in before)]
+    assert {key: after[key] for key in kept} == {key: before[key] for key in kept}
+    assert after[named["hidden_dropout_prob"]] == 0.15 and len(kept) > 1
     again = load_model(str(folder))
     assert f"-> {losses[-1]:.4f}, masked" in (folder / "README.md").read_text()
     assert again.config.local_layers == (2 if architecture == "modernbert" else 0)

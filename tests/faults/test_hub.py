@@ -68,6 +68,10 @@ def test_a_run_begins_at_a_commit_and_stays_with_it(
     record = json.loads((out / "config.resolved.json").read_text())
     assert record["config"]["model.init_from"] == "hf://team/base"
     assert record["base"] == {"location": address} and record["base_weights"] == {"model.safetensors": weights}
+    child = cli("pretrain", config, "--run", tmp_path / "child", "--from", out, "--stop-after-steps", 1)
+    assert child.code == 75, child.err
+    assert f"which continued {address}" in cli("status", tmp_path / "child").out
+    assert json.loads((tmp_path / "child/config.resolved.json").read_text())["lineage"]["base"] == record["base"]
 
     save_file(initial_parameters(SHAPE, 1), str(folder / "model.safetensors"), {"format": "pt"})
     assert hub.add("team/base", folder) != commit

@@ -90,10 +90,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, transformer
     return models
 
 
-def inputs(length: int, rows: int = 5, pad: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def inputs(
+    length: int, rows: int = 5, pad: int = 1, vocab_size: int = ROBERTA.vocab_size
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(input ids, attention mask with padding at the ends, labels with -100)."""
     generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(4, ROBERTA.vocab_size, (rows, length), generator=generator)
+    ids = torch.randint(4, vocab_size, (rows, length), generator=generator)
+    ids[ids == pad] = 4 if pad != 4 else 5
     real = torch.ones_like(ids)
     for row in range(1, rows):
         real[row, length - 5 * row :] = 0
@@ -144,50 +147,151 @@ def test_loss_and_every_gradient_agree_with_transformers(
         assert np.abs(gradient - wanted).max() <= 1e-5 * max(1.0, np.abs(wanted).max()), name
 
 
-PUBLISHED = ModelConfig(
+BERT_BASE = ModelConfig(
+    architecture="bert",
+    vocab_size=28_996,
+    hidden_size=768,
+    num_hidden_layers=12,
+    num_attention_heads=12,
+    intermediate_size=3072,
+    max_position_embeddings=512,
+    type_vocab_size=2,
+    layer_norm_eps=1e-12,
+    pad_token_id=0,
+)
+XLM_R_BASE = replace(
+    BERT_BASE,
+    architecture="xlm-roberta",
+    vocab_size=250_002,
+    max_position_embeddings=514,
+    type_vocab_size=1,
+    layer_norm_eps=1e-5,
+    pad_token_id=1,
+)
+MODERNBERT_BASE = ModelConfig(
+    architecture="modernbert",
     vocab_size=50_368,
     hidden_size=768,
     num_hidden_layers=22,
     num_attention_heads=12,
     intermediate_size=1152,
     max_position_embeddings=8192,
-    pad_token_id=3,  # rows of `inputs` have small ids
-    architecture="modernbert",
+    pad_token_id=50_283,
+    bos_token_id=50_281,
+    eos_token_id=50_282,
     rope_theta=160_000.0,
     global_attn_every_n_layers=3,
     local_attention=128,
 )
-"""ModernBERT-base."""
+PUBLISHED = {
+    "BERT-base, cased": (BERT_BASE, 256),
+    "XLM-R-base": (XLM_R_BASE, 64),
+    "RoBERTa-base": (replace(XLM_R_BASE, architecture="roberta", vocab_size=50_265), 64),
+    "CamemBERT-base": (
+        replace(XLM_R_BASE, architecture="camembert", vocab_size=32_005, bos_token_id=5, eos_token_id=6),
+        256,
+    ),
+    "DistilBERT-base, uncased": (
+        replace(BERT_BASE, architecture="distilbert", vocab_size=30_522, num_hidden_layers=6, type_vocab_size=0),
+        256,
+    ),
+    "ModernBERT-base": (MODERNBERT_BASE, 512),
+    "ModernBERT-large": (
+        replace(
+            MODERNBERT_BASE, hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, intermediate_size=2624
+        ),
+        160,
+    ),
+    "mmBERT-base": (
+        replace(
+            MODERNBERT_BASE,
+            vocab_size=256_000,
+            pad_token_id=0,
+            bos_token_id=2,
+            eos_token_id=1,
+            local_rope_theta=160_000.0,
+        ),
+        160,
+    ),
+    "Ettin, 32m": (
+        replace(
+            MODERNBERT_BASE,
+            hidden_size=384,
+            num_hidden_layers=10,
+            num_attention_heads=6,
+            intermediate_size=576,
+            max_position_embeddings=7999,
+            local_rope_theta=160_000.0,
+        ),
+        640,
+    ),
+}
+"""Shapes as their folders' config.json have them, and tokens of a row: short ones where the vocabulary is large."""
+FULL_DEPTH = PUBLISHED | {
+    "ModernBERT's layers, narrow": (
+        replace(MODERNBERT_BASE, vocab_size=640, hidden_size=96, intermediate_size=96, pad_token_id=3),
+        640,
+    ),
+    "ModernBERT's longest row": (
+        replace(
+            MODERNBERT_BASE,
+            vocab_size=640,
+            hidden_size=32,
+            num_hidden_layers=4,
+            num_attention_heads=1,
+            pad_token_id=3,
+        ),
+        8192,
+    ),
+}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("config", "length"),
-    [
-        (PUBLISHED, 512),
-        (replace(PUBLISHED, vocab_size=640, hidden_size=96, intermediate_size=96), 640),
-        (replace(PUBLISHED, vocab_size=640, hidden_size=32, num_hidden_layers=4, num_attention_heads=1), 8192),
-    ],
-    ids=["ModernBERT-base", "its layers, narrow", "its longest row"],
-)
-def test_published_modernberts_agree_with_transformers(config: ModelConfig, length: int, tmp_path: Path) -> None:
-    """Logits, loss and every gradient, with padding, on rows of several windows."""
+@pytest.mark.parametrize("name", list(FULL_DEPTH))
+def test_published_shapes_agree_with_transformers(name: str, tmp_path: Path) -> None:
+    """Logits, loss and every gradient: of rows with padding, and of the same texts packed into one row."""
+    config, length = FULL_DEPTH[name]
     parameters = initial_parameters(config, 1)
     folder = save_folder(tmp_path, parameters, config)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
-    ids, real, labels = inputs(length, rows=2 if length < 8192 else 1, pad=3)
+    rows = 2 if length < 8192 else 1
+    ids, real, labels = inputs(length, rows, config.pad_token_id, config.vocab_size)
     said = theirs(ids, attention_mask=real, labels=labels)
     said.loss.backward()
-    model, flat = build(config, parameters), labels.reshape(-1)
-    index = (flat != -100).nonzero()[:, 0]
-    logits = ours_forward(model, ids, real, index)
-    loss = loss_sum("masked_lm", logits, flat[index], torch.ones(len(index))) / len(index)
+    gradients = {TIED.get(name, name): p.grad.numpy() for name, p in theirs.named_parameters()}
+    wanted = float(said.loss.detach()), said.logits.detach().flatten(0, 1)[labels.reshape(-1) != -100]
+    del theirs, said  # such models are large
+    model, kept = build(config, parameters), real.bool()
+    del parameters
+    positions = torch.arange(length).expand_as(ids)
+    layouts = {"padded": (ids, positions, real, labels)}
+    if rows > 1:
+        numbers = real * torch.arange(1, rows + 1)[:, None]
+        layouts["packed"] = tuple(each[kept][None] for each in (ids, positions, numbers, labels))
+    for layout, (words, places, segments, truth) in layouts.items():
+        _require_agreement(model, config, (words, places, segments), truth.reshape(-1), (*wanted, gradients), layout)
+
+
+def _require_agreement(
+    model: torch.nn.Module,
+    config: ModelConfig,
+    row: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    truth: torch.Tensor,
+    wanted: tuple[float, torch.Tensor, Parameters],
+    layout: str,
+) -> None:
+    model.zero_grad()
+    expected, expected_logits, gradients = wanted
+    index = (truth != -100).nonzero()[:, 0]
+    logits = model(*row, index)
+    loss = loss_sum("masked_lm", logits, truth[index], torch.ones(len(index))) / len(index)
     loss.backward()
-    assert (logits[:, : config.vocab_size] - said.logits.flatten(0, 1)[index]).abs().max() < 1e-5
-    assert float(loss.detach()) == pytest.approx(float(said.loss.detach()), rel=1e-6)
-    gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
-    for name, p in theirs.named_parameters():
-        assert np.abs(gradients[TIED.get(name, name)] - p.grad.numpy()).max() <= 1e-5, name
+    assert (logits.detach()[:, : config.vocab_size] - expected_logits).abs().max() < 1e-5, layout
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-6), layout
+    found = extract({name: p.grad for name, p in model.named_parameters()}, config)
+    assert set(found) == set(gradients)
+    for name, gradient in gradients.items():
+        assert np.abs(found[name] - gradient).max() <= 1e-5, (layout, name)
 
 
 @both

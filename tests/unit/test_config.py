@@ -109,6 +109,19 @@ def test_only_resumable_keys_may_change() -> None:
         refuse_changes(flat(old), flat(other), "run")
 
 
+def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
+    def wsd(**more: Any) -> dict[str, Any]:
+        schedule = {"kind": "wsd", "steps": 100, "decay_steps": 10} | more
+        return flat(c.build_config({**LEAST, "schedule": schedule}, "x"))
+
+    assert refuse_changes(wsd(), wsd(steps=200), "run") == ["schedule.steps: 100 -> 200"]
+    why = "the length of the decay is fixed when a run is started. Fix: put back schedule.decay_steps to 10 and let"
+    with pytest.raises(ConfigError, match=why):
+        refuse_changes(wsd(), wsd(steps=200, decay_steps=40), "run")
+    with pytest.raises(ConfigError, match="may grow, but not together with seed. Fix: put back seed to 0 and let"):
+        refuse_changes(wsd(), wsd(steps=200) | {"seed": 1}, "run")
+
+
 def test_schema_describes_every_key() -> None:
     schema = json.dumps(c.RunConfig.model_json_schema())
     for key in c.ALL_KEYS:

@@ -26,8 +26,9 @@ from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.convert import ConvertOptions, convert
 from maskwright.data.foreign.columns import record_batches
+from maskwright.data.foreign.indexed import read_index
 from maskwright.data.foreign.ipc import plain_places
-from maskwright.data.foreign.write import WrittenFormat, write_out
+from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
 from maskwright.data.store import Split, TokenStore
@@ -704,6 +705,18 @@ def test_a_store_is_written_for_other_tools(
 
         direct = ArrowStore(str(folder / "train"), Arrow(valid_fraction=0.0))
         assert same(in_split(direct.split("train")), in_split(store.split("train")))
+
+
+def test_megatron_gets_large_vocabularies_as_int32(tmp_path: Path) -> None:
+    """It has no code for uint32."""
+    ids = np.array([5, 70_000, 9, 250_000], np.uint32)
+
+    class Bar:
+        def advance(self, by: int) -> None: ...
+
+    _write_megatron(str(tmp_path / "a"), "uint32", iter([(ids, np.array([3, 4]))]), Bar())
+    found = read_index(str(tmp_path / "a.idx"), "megatron")
+    assert found.values.dtype == np.int32 and found.values.tolist() == ids.tolist() and found.sizes.tolist() == [3, 1]
 
 
 def test_datasets_reads_what_is_written(store: TokenStore, tmp_path: Path) -> None:

@@ -135,6 +135,8 @@ def test_a_record_without_the_newer_keys_is_the_same_run() -> None:
             "optimizer.layer_decay needs engine.sharding: data with torch",
         ),
         ({"evaluation": {"patience": 2}}, "evaluation.patience needs evaluation.every_steps"),
+        ({"engine": {"kind": "jax", "dtype": "fp16"}}, "jax has no loss scaling, which fp16 needs"),
+        ({"engine": {"kind": "jax", "activation_checkpointing": "on"}}, "activation_checkpointing is only for torch"),
     ],
 )
 def test_keys_that_need_others(values: dict[str, Any], why: str) -> None:

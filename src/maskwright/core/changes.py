@@ -28,16 +28,24 @@ def refuse_changes(
     listed = [f"{key}: {old[key]} -> {new.get(key)}" for key in changed]
     refused = [number for number, key in enumerate(changed) if key not in resumable_keys(kind)]
     fix = "put the old values back, or give --run a new folder"
-    if kind is RunConfig and [changed[number] for number in refused] == ["schedule.steps"]:
-        if grows(old, new):
+    others = [changed[number] for number in refused if changed[number] != "schedule.steps"]
+    why = _why_not(old, new, others) if kind is RunConfig else ""
+    if kind is RunConfig and len(refused) > len(others) and grows(old, new):
+        if not others:
             return listed
+        again = " and ".join(f"{key} to {old[key]}" for key in others)
+        fix = (
+            f"put back {again} and let schedule.steps grow alone; or begin a new run at this one's newest checkpoint, "
+            f"with its own schedule: maskwright pretrain CONFIG --run NEW --from {where}"
+        )
+    elif kind is RunConfig and refused and not others:
         fix = (
             f"put the old value back; `maskwright pretrain CONFIG --run NEW --from {where}` trains on from its newest "
             "checkpoint in a new run"
         )
     if refused:
         what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"
-        raise ConfigError(what + _why_not(old, new, kind), where=where, fix=fix)
+        raise ConfigError(what + why, where=where, fix=fix)
     return listed
 
 
@@ -48,12 +56,17 @@ def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:
     return longer and old["schedule.kind"] in GROWING and old["masking.final_rate"] is None
 
 
-def _why_not(old: dict[str, Any], new: dict[str, Any], kind: type[BaseModel]) -> str:
-    """Why a run cannot have more steps; empty if that is not what was asked."""
-    if kind is not RunConfig or (new["schedule.steps"] or 0) <= old["schedule.steps"]:
+def _why_not(old: dict[str, Any], new: dict[str, Any], others: list[str]) -> str:
+    """Why a run cannot have more steps, where `others` is what else was changed; empty if that is not what was
+    asked."""
+    if (new["schedule.steps"] or 0) <= old["schedule.steps"]:
         return ""
     if old["schedule.kind"] not in GROWING:
         return (
             f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} depends on them"
         )
-    return "; masking.final_rate depends on schedule.steps" if old["masking.final_rate"] is not None else ""
+    if old["masking.final_rate"] is not None:
+        return "; masking.final_rate depends on schedule.steps"
+    if others == ["schedule.decay_steps"]:
+        return "; schedule.steps may grow, but the length of the decay is fixed when a run is started"
+    return f"; schedule.steps may grow, but not together with {' and '.join(others)}" if others else ""

@@ -172,12 +172,21 @@ class Engine(Section):
     activation_checkpointing: Annotated[Literal["auto", "on", "off"], Resumable] = "auto"
     """Only for torch: whether a layer's activations are computed again in the backward pass instead of kept, which
     takes about a third longer and gives the same numbers. auto does so once not even one row fits into memory. jax
-    always keeps only part of them."""
+    always keeps only part of them, so it takes auto alone."""
     reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
     """Only for torch. exact: gradients are summed in one order, so weights are the same bit by bit at any world size
     that divides batch.virtual_workers. fast: gradients are summed in whatever order is fastest."""
     threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
     """CPU threads. 0 means one on each physical core that this process may use. Another number gives other low bits."""
+
+    @model_validator(mode="after")
+    def _jax_has_it(self) -> Self:
+        if self.kind == "jax" and self.dtype == "fp16":
+            raise Refused("jax has no loss scaling, which fp16 needs", fix="take bf16 or fp32, or engine.kind: torch")
+        if self.kind == "jax" and self.activation_checkpointing != "auto":
+            what = "jax always computes part of a layer's activations again: activation_checkpointing is only for torch"
+            raise Refused(what, fix="leave engine.activation_checkpointing out, or take engine.kind: torch")
+        return self
 
 
 class Checkpoint(Section):

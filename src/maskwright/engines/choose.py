@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import config as run
-from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
 from maskwright.engines.base import Engine
 from maskwright.engines.processes import Alone, Processes
@@ -31,7 +30,6 @@ def make_engine(
     target that all classes get, in training only. Raises `ConfigError` where a device or a framework is absent."""
     if engine.kind == "jax":
         require("jax", "engine.kind")
-        require_jax_dtype(engine)
         from maskwright.engines.jax.engine import JaxEngine
 
         return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing)
@@ -39,12 +37,6 @@ def make_engine(
 
     more: dict[str, Any] = {"run_flops": run_flops, "micro_batch_losses": micro_batch_losses}
     return TorchEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing, looked_up=looked_up, **more)
-
-
-def require_jax_dtype(engine: run.Engine) -> None:
-    if engine.dtype == "fp16":
-        what, fix = "jax has no loss scaling, which fp16 needs", "take bf16 or fp32, or engine.kind: torch"
-        raise ConfigError(what, where="engine.dtype", fix=fix)
 
 
 def find_processes(engine: run.Engine) -> Processes:

@@ -15,6 +15,8 @@ from maskwright.core.finetuning import FinetuneConfig, read_finetune_config
 from maskwright.core.recipes import find_config
 from maskwright.core.secrets import redact
 from maskwright.launch.target import Training
+from maskwright.run.directory import RunDirectory, whole_steps
+from maskwright.run.lineage import parse
 
 PORT = 29400
 """Of node 0, where the processes meet: torchrun's default for c10d."""
@@ -49,6 +51,30 @@ def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
     if redact(text) != text:
         raise InputError("holds a secret", where=command.config, fix="pass it on by its variable's name: --env NAME")
     return config, text
+
+
+def locations(command: Training, config: RunConfig | FinetuneConfig) -> dict[str, str | None]:
+    """What the command reads, by what says so: a key, with the `--set` that changes it, or the option `--from`."""
+    begin = {"--from": parse(command.begin_from)[0]} if command.begin_from else {}
+    return {**config.locations, **begin}
+
+
+def setting(key: str, value: str) -> str:
+    """The words that give one of `locations` another value."""
+    return f"{key} {value}" if key.startswith("--") else f"--set {key}={value}"
+
+
+def require_parent(command: Training) -> None:
+    """Raises `InputError` if `--from` names no run with checkpoints on this machine, which sees the same folders as
+    those that train. A run that is there already has begun, and does not need its parent any more."""
+    if command.begin_from is None or RunDirectory(command.run).exists():
+        return
+    location, step = parse(command.begin_from)
+    steps = whole_steps(RunDirectory(location).checkpoints)
+    if not steps or step not in (None, *steps):
+        what = "has no checkpoint" if step is None or not steps else f"has no checkpoint of step {step:,}"
+        fix = f"take one of its steps: {', '.join(map(str, steps[-8:]))}" if steps else "name a run directory"
+        raise InputError(what, where=f"--from {location}", fix=fix)
 
 
 def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int, gpus: int) -> Training:

@@ -133,7 +133,10 @@ def _progress(status: Status, now: float, over: bool) -> list[str]:
         words.append(f"ETA {human_seconds(status.eta_seconds)}")
     age = human_seconds(max(now - status.heartbeat, 0.0))
     who = f"attempt {status.attempt} on {status.host}, process {status.pid}; last heartbeat {age} ago"
-    return ["  " + ", ".join(words), f"  {who}"]
+    lines = ["  " + ", ".join(words), f"  {who}"]
+    if status.skipped_updates:
+        lines.append(f"  fp16: {status.skipped_updates:,} updates overflowed and were skipped")
+    return lines
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

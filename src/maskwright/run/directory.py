@@ -46,6 +46,8 @@ class Status:
     loss: float | None = None
     tokens_per_second: float | None = None
     eta_seconds: float | None = None
+    skipped_updates: int = 0
+    """Updates that overflowed fp16 and were left out, as of the last log line."""
     attempt: int = 1
     saved: bool = False
     """Whether this start or an earlier one has saved a checkpoint."""

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 Lineage = dict[str, Any]
 """`run`, `step`, `optimizer` (kept or fresh), what identifies the parent's weights, text and configuration, and
 `lineage`, the parent's own; made by `tasks/lineage.py`."""
+
+
+def parse(given: str) -> tuple[str, int | None]:
+    """(run directory, step) of RUN or RUN@STEP."""
+    location, at, step = given.rpartition("@")
+    if at and step.isdigit() and not os.path.isdir(given):
+        return location, int(step)
+    return given, None
 
 
 def ancestors(lineage: Any) -> list[Lineage]:
@@ -25,4 +34,6 @@ def describe(lineage: Any) -> list[str]:
         how = "a fresh optimizer" if one.get("optimizer") == "fresh" else "its optimizer's state"
         began = "which began" if lines else "began"
         lines.append(f"{began} from step {one['step']} of {one['run']}, with {how}")
+        if isinstance(base := one.get("base"), dict):
+            lines.append(f"which continued {base.get('location')}")
     return lines

@@ -54,7 +54,7 @@ def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
     storage.make_folder(temporary)
     try:
         write_tensors(os.path.join(temporary, "model.safetensors"), model.parameters, {"format": "pt"})
-        config = to_hf_config(model.config, model.labels) | _use(model)
+        config = to_hf_config(model.config, model.labels) | _for_fine_tuning(model) | _use(model)
         config |= {"transformers_version": importlib.metadata.version("transformers")}
         storage.write_json(os.path.join(temporary, "config.json"), config)
         _write_tokenizer(model, temporary)
@@ -81,6 +81,12 @@ def _has_ended(model: TrainedModel, steps: int | None) -> bool:
         status = RunDirectory(model.location).read_status()
         return status is not None and status.phase == "done"
     return model.step == steps if model.task is None else os.path.exists(os.path.join(model.location, RESULTS))
+
+
+def _for_fine_tuning(model: TrainedModel) -> dict[str, Any]:
+    """What the base's config.json says of fine-tuning alone, as a pretraining run recorded it: the run's own dropouts
+    are for pretraining, and take their place only if somebody set them."""
+    return (model.run or {}).get("fine_tuning", {}) if model.task is None else {}
 
 
 def _use(model: TrainedModel) -> dict[str, Any]:
@@ -241,8 +247,6 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
     if mixed := run["config"].get("data.mixture"):
         named = [f"{name}, weight {one['weight']:g}" if one["weight"] else name for name, one in mixed.items()]
         lines.append(f"- a mixture of {'; '.join(named)}")
-    base = run.get("base", {}).get("location", "")
-    lines += [f"- base model `{base}`"] if hub.is_hub(base) else []
     lines += _base_weights(run)
     for one in ancestors(run.get("lineage")):
         how = "without" if one["optimizer"] == "fresh" else "with"
@@ -261,7 +265,11 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
 
 
 def _base_weights(record: dict[str, Any]) -> list[str]:
-    return [f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in record.get("base_weights", {}).items()]
+    base = record.get("base", {}).get("location", "")
+    named = [f"- base model `{base}`"] if hub.is_hub(base) else []
+    return named + [
+        f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in record.get("base_weights", {}).items()
+    ]
 
 
 def _held_out(model: TrainedModel) -> list[str]:

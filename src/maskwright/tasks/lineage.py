@@ -18,7 +18,7 @@ from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, model_config, recorded_config
 from maskwright.model.hf.config import class_name
 from maskwright.run.directory import MANIFEST, RunDirectory, step_folder, whole_steps
-from maskwright.run.lineage import Lineage
+from maskwright.run.lineage import Lineage, parse
 from maskwright.tasks.models import special_ids
 from maskwright.training import checkpoint
 
@@ -33,7 +33,7 @@ def is_run(location: str | None) -> bool:
 def find_parent(given: str, *, fresh_optimizer: bool) -> tuple[Lineage, dict[str, Any]]:
     """The lineage of a child of `given`, RUN or RUN@STEP, and the parent's record. Raises `InputError` where there is
     no such checkpoint, `ModelError` if it is of a fine-tuned model."""
-    location, wanted = _parse(given)
+    location, wanted = parse(given)
     directory = RunDirectory(location)
     record = directory.read_config()
     if recorded_config(record["model"], directory.config).task != "masked_lm":
@@ -59,17 +59,12 @@ def find_parent(given: str, *, fresh_optimizer: bool) -> tuple[Lineage, dict[str
         "seq_len": record["config"]["data.seq_len"],
         "tokens": state["counters"]["tokens"],
         "init_from": record["config"].get("model.init_from"),
+        "base": record.get("base"),
         "base_weights": record.get("base_weights"),
+        "fine_tuning": record.get("fine_tuning"),
         "lineage": record.get("lineage"),
     }
     return {key: value for key, value in lineage.items() if value is not None}, record
-
-
-def _parse(given: str) -> tuple[str, int | None]:
-    location, at, step = given.rpartition("@")
-    if at and step.isdigit() and not os.path.isdir(given):
-        return location, int(step)
-    return given, None
 
 
 def _weights_sha256(folder: str) -> str:
@@ -90,7 +85,7 @@ def starting_state(lineage: Lineage) -> TrainState:
 
 def require_same_parent(given: str, before: dict[str, Any], where: str, *, fresh_optimizer: bool) -> None:
     """Raises `ConfigError` unless the run that is continued began as `given` says. The parent may be gone."""
-    location, step = _parse(given)
+    location, step = parse(given)
     own: Lineage = before.get("lineage") or {}
     wanted = (os.path.abspath(location), own.get("step") if step is None else step, fresh_optimizer)
     if wanted != (own.get("run"), own.get("step"), own.get("optimizer") == "fresh"):

@@ -24,7 +24,6 @@ from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.extras import require
 from maskwright.data.masking import slots_per_row
 from maskwright.data.opening import open_store
-from maskwright.engines.choose import require_jax_dtype
 from maskwright.engines.jax.ahead import SETTINGS, Request, Result
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.tasks.preflight import continued_model, step_flops
@@ -107,7 +106,6 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
         what = f"'{on}' is not a slice of a TPU, and `plan` compiles for no other machine"
         raise ConfigError(what, where="--on", fix=fix)
     require("libtpu", "--on")
-    require_jax_dtype(config.engine)
     model = _model(config, vocab_size)
     tokens = config.data.seq_len
     slots = slots_per_row(config.masking.kind, config.masking.highest_rate, tokens)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from maskwright.core import storage
 from maskwright.core.changes import refuse_changes
 from maskwright.core.config import RunConfig
 from maskwright.core.console import human_bytes, human_count, say, warn
@@ -22,7 +23,7 @@ from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
-from maskwright.model.hf.config import class_name, read_hf_config
+from maskwright.model.hf.config import class_name, dropout_keys, fine_tuning_values, read_hf_config
 from maskwright.model.hf.folder import NEW_HEAD, read_encoder, read_hf_parameters, weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
@@ -61,8 +62,9 @@ class Pretraining:
 
     @property
     def identity(self) -> dict[str, str]:
+        store = self.store.location
         return {
-            "store": os.path.abspath(self.store.location),
+            "store": store if storage.is_url(store) else os.path.abspath(store),
             "store_fingerprint": self.store.fingerprint,
             "tokenizer_fingerprint": self.store.vocabulary.fingerprint,
         }
@@ -96,11 +98,21 @@ class Pretraining:
 
     def base_weights(self) -> dict[str, Any]:
         if self.lineage is not None:
-            return {"lineage": self.lineage}
+            return {"lineage": self.lineage, **self._fine_tuning(self.lineage.get("fine_tuning", {}))}
         if self.base is None:
             return {}
         commit = {"base": {"location": self.base}} if is_hub(self.base) else {}
-        return {"base_weights": weight_digests(local(self.base)), **commit}
+        folder = local(self.base)
+        values = fine_tuning_values(folder, read_hf_config(folder, head=not self.config.model.new_head))
+        return {"base_weights": weight_digests(folder), **commit, **self._fine_tuning(values)}
+
+    def _fine_tuning(self, values: dict[str, Any]) -> dict[str, Any]:
+        """For the export's config.json: what the base has there for fine-tuning, and this run did not set itself."""
+        names = {"hidden_dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+        own = [names[key] for key in names if key in self.config.model.model_fields_set]
+        given = {key for name in own for key in dropout_keys(self.model.architecture, name)}
+        found = {key: value for key, value in values.items() if key not in given}
+        return {"fine_tuning": found} if found else {}
 
     def objective(self) -> MaskedLM:
         return MaskedLM(self.loader, self._validation(), self.model.vocab_size, self.config.evaluation.patience)
@@ -184,7 +196,9 @@ def prepare_run(
     init_from, base = config.model.init_from, None
     if init_from is not None and parent is None and "lineage" not in (before or {}):
         base = pinned(init_from, (before or {}).get("base"))
-    store = open_store(config.data, _own_tokenizer(base) if config.data.format == "pregenerated" else None)
+    # Others have their own; a run that is continued must not need its base any more.
+    pregenerated = config.data.format == "pregenerated"
+    store = open_store(config.data, _own_tokenizer(base) if pregenerated else None)
     vocabulary = store.vocabulary
     model, lineage = _model(config, store, before, parent, base or "")
     model = with_ids(model, vocabulary, store.tokenizer_folder)

@@ -237,7 +237,9 @@ def _base_weights(ready: Prepared, before: dict[str, Any] | None) -> dict[str, A
     """For the record of a run that began from a folder: the checksums of its weights, as they were then. The record of
     a run that is continued keeps what it has of that kind."""
     if before is not None:
-        return {key: before[key] for key in ("base_weights", "base", "lineage", "changes") if key in before}
+        return {
+            key: before[key] for key in ("base_weights", "base", "lineage", "fine_tuning", "changes") if key in before
+        }
     return ready.base_weights()
 
 
@@ -282,6 +284,7 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
     _add_what_copies_lack(ready, directory)
     if status := directory.read_status():
         job.status.attempt, job.status.saved = status.attempt + 1, status.saved
+        job.status.skipped_updates = status.skipped_updates
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
     step = loaded[0].step if loaded else 0
     if before.get("validation") != now.get("validation"):

@@ -218,21 +218,25 @@ def staged(place: Vertex, config_location: str, text: str) -> str:
     return f"{place.staging.rstrip('/')}/{stem}-{digest}.yaml"
 
 
-def check_paths(place: Vertex, config: RunConfig | FinetuneConfig, run: str) -> None:
-    """Raises `InputError` when the run or its data would not be there in a container, or gone with it."""
+def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
+    """Raises `InputError` when the run or its data would not be there in a container, or gone with it. `locations`: see
+    `cluster.locations`; `copied`: whether checkpoints are copied away."""
     mounts = [nfs_mount(text)["mountPoint"] for text in place.nfs]
-    kept = [*mounts, *([SCRATCH] if config.checkpoint.copy_to else [])]
+    kept = [*mounts, *([SCRATCH] if copied else [])]
     if ".." in run.split("/") or not any(run.startswith(folder + "/") for folder in kept):
         fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from where it continues"
         raise InputError(f"{run} would be lost with its machine", where="--run", fix=fix)
-    for key, path in config.locations.items():
+    for key, path in locations.items():
         if not path or (key.startswith("model.") and is_hub(path)):
             continue
+        if path.startswith("gs://") and key.startswith(("data.store", "data.mixture.")):
+            continue  # each machine brings the store into its cache
         if path.startswith("gs://"):
-            fix = f"--set {key}={BUCKETS}/{path.removeprefix('gs://')}, where Vertex AI mounts the bucket"
+            there = cluster.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
+            fix = f"{there}, where Vertex AI mounts the bucket"
             raise InputError("is read as a folder there", where=key, fix=fix)
         if is_url(path) or not any(path.startswith(folder + "/") for folder in (BUCKETS, *mounts)):
-            fix = f"--set {key}={BUCKETS}/BUCKET/…, or inside a --nfs mount"
+            fix = f"{cluster.setting(key, f'{BUCKETS}/BUCKET/…')}, or inside a --nfs mount"
             raise InputError(f"{path} is not in a container", where=key, fix=fix)
 
 
@@ -249,7 +253,7 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
     """The request, the address that the configuration has to get, and its text. Raises `InputError` for a job that
     could not work."""
     config, text = cluster.read(command)
-    check_paths(place, config, command.run)
+    check_paths(place, cluster.locations(command, config), command.run, bool(config.checkpoint.copy_to))
     where = staged(place, command.config, text)
     machine, gpus = machine_spec(place)
     words = ["maskwright", *sized(place, replace(command, config=where), config, gpus).words()]

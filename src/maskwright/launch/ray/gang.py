@@ -162,7 +162,7 @@ def train_as_a_job(
     command: Training, config: RunConfig | FinetuneConfig, num_nodes: int | None, gpus: int | None
 ) -> None:
     """As the driver of a Ray job. The configuration goes along with the command. Raises what `train` does."""
-    require_lasting(command.run, config.locations, os.getcwd())
+    require_lasting(command.run, cluster.locations(command, config), os.getcwd())
     if config.engine.device == "cpu":
         if gpus:
             raise InputError(f"is cpu, and --gpus-per-node is {gpus}", where="engine.device", fix="leave one out")

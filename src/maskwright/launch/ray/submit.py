@@ -79,7 +79,7 @@ class Ray(Place):
     def _request(self, command: Training) -> tuple[str, dict[str, str], str]:
         """(entrypoint, environment, the configuration's text)."""
         config, text = cluster.read(command)
-        require_lasting(command.run, config.locations, self.working_dir)
+        require_lasting(command.run, cluster.locations(command, config), self.working_dir)
         variables = {STOP_WAIT: str(cluster.grace_seconds(config) + BEYOND_GRACE_SECONDS), **self.values()}
         return self.entrypoint(replace(command, config=os.path.basename(command.config))), variables, text
 

@@ -134,6 +134,8 @@ class Slurm(Place):
         text = script(self, name, command, f"{name}-%j.log")
         if dry_run:
             return print(text, end="")
+        if self.workdir == ".":
+            cluster.require_parent(command)
         job = _sbatch(text)
         print(job)
         say(f"job {job}: its log is {name}-{job}.log; scancel {job} saves and ends it, to be continued")

@@ -30,12 +30,28 @@ LABELLED = ("single_label_classification", "multi_label_classification", "token_
 """Tasks whose outputs have names."""
 LARGEST_DIMENSION = 2**26
 HEAD_FIELDS = ("task", "num_labels", "classifier_dropout_prob")
+OF_CLASSIFIERS = ("classifier_pooling", "classifier_dropout", "seq_classif_dropout", "qa_dropout")
 ROPE_FIELDS = ("rope_theta", "local_rope_theta")
 
 
 def to_hf_config(config: ModelConfig, labels: Sequence[str] = ()) -> dict[str, Any]:
     """`config.json` of a Hugging Face folder; `labels`: the names of a classifier's outputs, in order."""
     return _encoder_config(config) | _task_config(config, labels)
+
+
+def dropout_keys(architecture: Architecture, name: str) -> list[str]:
+    """Keys of config.json that hold `hidden_dropout_prob` or `attention_probs_dropout_prob`."""
+    key = FAMILIES[architecture].keys[name]
+    return [key, "embedding_dropout"] if key == "mlp_dropout" else [key]
+
+
+def fine_tuning_values(folder: str, model: ModelConfig) -> dict[str, Any]:
+    """What `transformers` takes from config.json in fine-tuning alone, under its keys there: dropouts, and how a
+    classifier reads the text. `model`: what `read_hf_config` found in the folder."""
+    written, values = _encoder_config(model), storage.read_json(os.path.join(folder, "config.json"))
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    found = {key: written[key] for name in names for key in dropout_keys(model.architecture, name)}
+    return found | {key: values[key] for key in OF_CLASSIFIERS if key in values}
 
 
 def class_name(config: ModelConfig) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import yaml
 
-from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.secrets import redact
 from maskwright.core.storage import is_url
 from maskwright.launch import cluster, target
@@ -81,7 +80,7 @@ class Kubernetes(target.Place):
             grace_seconds=cluster.grace_seconds(config),
             config_map=f"{name}-{digest}",
         )
-        check_paths(place, config, command.run)
+        check_paths(place, cluster.locations(command, config), command.run, bool(config.checkpoint.copy_to))
         sized = cluster.sized(command, config, place.num_pods, place.gpus)
         # The driver of a RayJob says to its gang what each pod computes on.
         return place, manifests(place, command if self.kind == "rayjob" else sized, text)
@@ -116,19 +115,20 @@ def parse_selector(text: str) -> tuple[str, str]:
     return key, value
 
 
-def check_paths(place: Place, config: RunConfig | FinetuneConfig, run: str) -> None:
-    """Raises `InputError` when the run or its data would not be there in a pod, or gone with it."""
+def check_paths(place: Place, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
+    """Raises `InputError` when the run or its data would not be there in a pod, or gone with it. `locations`: see
+    `cluster.locations`; `copied`: whether checkpoints are copied away."""
     claims = [mount.folder for mount in place.mounts if not mount.bucket]
-    kept = [*claims, *([SCRATCH] if config.checkpoint.copy_to else [])]
+    kept = [*claims, *([SCRATCH] if copied else [])]
     if not any(run.startswith(folder + "/") for folder in kept):
         fix = "a folder inside a --mount CLAIM:/folder; or inside /tmp with checkpoint.copy_to, from where it continues"
         raise InputError(f"{run} would be lost with its pod", where="--run", fix=fix)
     if ".." in run.split("/"):
         raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
     seen = [mount.folder for mount in place.mounts]
-    for key, path in config.locations.items():
+    for key, path in locations.items():
         if path and not is_url(path) and not any(inside(path, folder) for folder in seen):
-            fix = f"mount it with --mount NAME:/folder, and --set {key}=/folder/…"
+            fix = f"mount it with --mount NAME:/folder, and {cluster.setting(key, '/folder/…')}"
             raise InputError(f"{path} is not in a pod", where=key, fix=fix)
 
 
