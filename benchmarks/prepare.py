@@ -38,7 +38,13 @@ def run_side(side: str, text: str, tokenizer: str, script: str) -> dict[str, flo
 
             encoder = "gigatoken" if side == "maskwright_fast" else "tokenizers"
             begin = time.process_time()
-            prepare(Sources([text], layout="sentences"), tokenizer, f"{folder}/store", PrepareOptions(), encoder)
+            prepare(
+                Sources([text], layout="sentences"),
+                tokenizer,
+                f"{folder}/store",
+                PrepareOptions(valid_fraction=0.0),
+                encoder,
+            )
         elif side == "encode_batch_fast":
             from tokenizers import Tokenizer
 

@@ -55,6 +55,23 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
         0.95,
         False,
     ),
+    ("formats", "Arrow shards opened for training, one core", "itself", "read_arrow", "MB/s", 200.0, False),
+    ("formats", "data convert from Arrow, one core", "itself", "from_arrow", "MB/s", 200.0, False),
+    ("formats", "data convert from Megatron, one core", "itself", "from_megatron", "MB/s", 200.0, False),
+    ("formats", "data convert from MDS, one core", "itself", "from_mds", "MB/s", 200.0, False),
+    ("formats", "data convert to Arrow, one core", "itself", "to_arrow", "MB/s", None, False),
+    ("formats", "data convert to Megatron, one core", "itself", "to_megatron", "MB/s", None, False),
+    (
+        "data",
+        "exact and near duplicates",
+        "itself",
+        "near_duplicates_megabytes_per_cpu_second",
+        "MB/s a core",
+        20.0,
+        False,
+    ),
+    ("data", "near duplicates", "`datatrove`", "near_duplicates_over_datatrove", "x", None, False),
+    ("data", "near duplicates", "`datasets`, `datasketch`", "near_duplicates_over_datasets", "x", None, False),
     ("loader", "loader, one core", "itself", "megatokens_per_cpu_second", "Mtokens/s", 80.0, False),
     ("loader", "loader, one core", "HF's collator", "over_hf_collator", "x", 25.0, False),
     ("cpu-mini", "loader in a step, mini", "the step", "loader_share", "of it", 0.01, True),
@@ -103,6 +120,8 @@ pip install -e '.[train,fast,bench]'
 python benchmarks/train.py cpu-base --text 'corpus/*.txt'     # also cpu-modernbert-1024 and others
 python benchmarks/time_to_loss.py --text 'corpus/*.txt'       # half an hour
 python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --pregenerate PATH_TO_ITS_SCRIPT
+python benchmarks/formats.py --tokenizer data/tokenizer       # other tools' stores of ids, read and converted
+python benchmarks/data.py --text books.txt --tokenizer data/tokenizer --sizes 100 1000   # near duplicates
 python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 python benchmarks/saving.py --text 'corpus/*.txt'

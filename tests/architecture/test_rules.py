@@ -59,11 +59,11 @@ HEAVY = {
     "onnxruntime": {"tasks/onnx_export.py"},
     "transformers": {"tasks/export.py", "model/torch/compare.py"},
     "huggingface_hub": {"tasks/hub.py"},
-    "tokenizers": {"text/tokenizer.py", "labels/encode.py"},
+    "tokenizers": {"text/tokenizer.py", "text/sequences.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
     "rensa": {"text/cleaning/near_duplicates.py"},
     "py3langid": {"text/cleaning/language.py"},
-    "fastwarc": {"text/web.py"},
+    "fastwarc": {"text/records.py"},
     "pyarrow": {
         "text/compression.py",
         "text/sources.py",

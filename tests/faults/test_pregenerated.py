@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from in_process import Cli
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.masking import Masker
-from maskwright.data.pregenerated import generate
+from maskwright.data.pregenerated import generate, store
 from maskwright.data.pregenerated.examples import KEYS, map_arrays
 from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
 from maskwright.data.pregenerated.loader import PregeneratedLoader
@@ -169,7 +171,7 @@ def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
 
 
 def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
-    corpus: Path, tokenizer: str, tmp_path: Path
+    corpus: Path, tokenizer: str, tmp_path: Path, cli: Cli
 ) -> None:
     """The original put what follows into the first segment, and so left the second one empty."""
     options = PregenerateOptions(epochs_to_generate=1, max_seq_len=64, do_next_sent_prediction=True)
@@ -194,6 +196,18 @@ def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
     with pytest.raises(InputError, match="is one document"):
         pregenerate(alone, tokenizer, str(tmp_path / "x"), options)
     assert not (tmp_path / "x").exists()
+    (tmp_path / "lines.txt").write_text("A file without a blank line.\nIt is one document.\n")
+    made = cli(
+        "data",
+        "pregenerate",
+        "--train_corpus",
+        tmp_path / "lines.txt",
+        "--bert_model",
+        tokenizer,
+        "--output",
+        tmp_path / "z",
+    )
+    assert made.code == 0 and "3 epochs of 1, 1, 1 examples" in made.out
     assert pregenerate(alone, tokenizer, str(tmp_path / "y"), PregenerateOptions(epochs_to_generate=1)) == [1]
 
 
@@ -217,13 +231,13 @@ def test_long_sentences_and_documents_are_cut_not_lost(
 def test_what_is_wrong_in_others_is_counted_and_repaired(
     theirs: Path, tokenizer: str, tmp_path: Path, cli: Cli
 ) -> None:
-    store = PregeneratedStore(str(theirs), tokenizer)
-    found, expected = store.findings, [e for n in range(2) for e in lines(theirs / f"epoch_{n}.json")]
+    first = PregeneratedStore(str(theirs), tokenizer)
+    found, expected = first.findings, [e for n in range(2) for e in lines(theirs / f"epoch_{n}.json")]
     shown = [(e["tokens"][p], p) for e in expected for p in e["masked_lm_positions"]]
     assert found.foreign_masks == sum(token == "[MASK]" for token, _ in shown)
     assert (found.special_replacements, found.foreign_text, found.unknown_tokens) == (2, 10, 0)
     assert found.split_words > 0.9 * found.long_words > 0
-    warned = " ".join(store.warnings())
+    warned = " ".join(first.warnings())
     assert f"{found.foreign_masks:,} of {found.predictions:,} predictions" in warned and "--repair" in warned
 
     _, left = repair(str(theirs), tokenizer, str(tmp_path / "same"), whole_words=False, seed=0, written="json")
@@ -301,7 +315,7 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
     losses = [line["valid_loss"] for line in both[0].read_metrics() if "valid_loss" in line]
     assert losses[-1] < losses[0]
     refused = cli("evaluate", tmp_path / "cut")
-    assert refused.code == 2 and "holds no text out" in refused.error and "--store" in refused.error
+    assert refused.code == 2 and "pregenerated" in refused.error and "--store" in refused.error
     assert cli("evaluate", tmp_path / "cut", "--store", held_out.location).code == 0
     assert cli("export", tmp_path / "cut", "--to", tmp_path / "model").code == 0
     assert cli("replay", tmp_path / "straight", "--step", 11).code == 0
@@ -367,12 +381,45 @@ def test_changed_and_damaged_arrays_are_met(ours: Path, theirs: Path, tokenizer:
     with pytest.raises(StoreError, match="holds id 401, the tokenizer ends at 399"):
         for step in range(20):
             loader.batches(step)
+    ids[7] = 40
+    np.save(arrays, ids)
+    places = np.load(binary / "epoch_0" / "positions.npy")
+    places[places.argmax()] = 60
+    np.save(binary / "epoch_0" / "positions.npy", places)
+    loader = PregeneratedLoader(pregenerated(binary), PregeneratedStore(str(binary)))
+    with pytest.raises(StoreError, match="a position beyond the end of its example"):
+        for step in range(20):
+            loader.batches(step)
     np.save(arrays, ids[:-1])
     with pytest.raises(StoreError, match="arrays that do not belong together"):
         PregeneratedStore(str(binary))
     arrays.write_bytes(arrays.read_bytes()[:300])
     with pytest.raises(StoreError, match="cannot be read"):
         map_arrays(str(binary / "epoch_0"))
+
+
+def test_one_of_several_processes_reads_the_json_and_the_others_wait(
+    theirs: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the folder cannot be written: the arrays are then in the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "WAIT_SECONDS", 0.01)
+    read: list[int] = []
+
+    def slowly(folder: str, number: int, *more: Any, convert: Any = store._convert) -> None:
+        read.append(number)
+        time.sleep(0.2)
+        convert(folder, number, *more)
+
+    monkeypatch.setattr(store, "_convert", slowly)
+    for beside in (True, False):
+        monkeypatch.setattr(os, "access", lambda *_, beside=beside: beside)
+        with ThreadPoolExecutor(3) as pool:
+            opened = list(pool.map(lambda _: PregeneratedStore(str(theirs), tokenizer), range(3)))
+        assert len({one.fingerprint for one in opened}) == 1
+        assert sorted(read) == [0, 1]
+        read.clear()
+    assert len(list((tmp_path / "cache").glob("maskwright/*/epoch_*/record.json"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_prepare_cleans_and_counts(messy: Path, tokenizer: str, tmp_path: Path) 
         "language: de": 1,
     }
     assert (counts["read"], counts["kept"], counts["duplicates"]) == (46, 40, 1)
-    assert "masked" not in counts  # the only document with an address is a near duplicate
+    assert "changed" not in counts  # the only document with an address is a near duplicate
     assert ready.manifest["options"]["cleaning"]["near_duplicates"] == 0.7
     assert "left out by cleaning: 2 near duplicates" in report(ready)
     assert not (tmp_path / "store" / "cleaning").exists()
@@ -354,15 +354,16 @@ def origins_of(ready: TokenStore, split: str) -> set[int]:
 def test_c4_changes_documents_and_equal_ones_are_found_afterwards(tokenizer: str, tmp_path: Path) -> None:
     generator = random.Random(8)
     texts = [prose(generator, 60) for _ in range(20)]
-    texts += [f"Menu\n{texts[0]}", f"{texts[1]}\nLog in"]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    messy = [*texts[:2], f"Menu\nHelp\n{texts[2]}", *texts[3:], f"Menu\n{texts[0]}", f"{texts[1]}\nLog in"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in messy))
     options = PrepareOptions(valid_fraction=0.3)
     cleaning = CleaningOptions(filters=("c4",))
     ready = prepare(
         Sources([str(tmp_path / "a.jsonl")]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning
     )
     assert ready.manifest["counts"]["duplicates"] == 2
-    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:20]))
+    assert ready.manifest["counts"]["changed"] == {"lines that c4 leaves out": 2}
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     plain = prepare(Sources([str(tmp_path / "b.jsonl")]), tokenizer, str(tmp_path / "plain"), options)
     assert plain.fingerprint == ready.fingerprint
 

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as arrow
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from pyarrow import ipc, parquet
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from maskwright.cli.main import run
 from maskwright.core.config import RunConfig, build_config
@@ -24,9 +26,9 @@ from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.convert import ConvertOptions, convert
 from maskwright.data.foreign.columns import record_batches
+from maskwright.data.foreign.indexed import read_index
 from maskwright.data.foreign.ipc import plain_places
-from maskwright.data.foreign.tfrecord import _masked
-from maskwright.data.foreign.write import WrittenFormat, write_out
+from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
 from maskwright.data.store import Split, TokenStore
@@ -148,48 +150,56 @@ def write_arrow(
                 writer.write_batch(arrow.record_batch([arrow.array(one)], schema=schema))
 
 
+def example_class() -> Any:
+    """`tf.train.Example`, described to protobuf as TensorFlow's example.proto and feature.proto do."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", syntax="proto3")
+    lists = {"FloatList": kinds.TYPE_FLOAT, "Int64List": kinds.TYPE_INT64}
+    for name, kind in lists.items():
+        message = file.message_type.add(name=name)
+        message.field.add(name="value", number=1, type=kind, label=kinds.LABEL_REPEATED)
+    feature = file.message_type.add(name="Feature")
+    for number, name in ((2, "FloatList"), (3, "Int64List")):
+        feature.field.add(
+            name=name.lower(), number=number, type=kinds.TYPE_MESSAGE, type_name=name, label=kinds.LABEL_OPTIONAL
+        )
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry", options=descriptor_pb2.MessageOptions(map_entry=True))
+    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=kinds.TYPE_MESSAGE, type_name="Feature", label=kinds.LABEL_OPTIONAL)
+    whole = {"number": 1, "type": kinds.TYPE_MESSAGE}
+    features.field.add(name="feature", type_name="Features.FeatureEntry", label=kinds.LABEL_REPEATED, **whole)
+    example = file.message_type.add(name="Example")
+    example.field.add(name="features", type_name="Features", label=kinds.LABEL_OPTIONAL, **whole)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
+
+
 def write_tfrecord(path: Path, documents: Documents, words: Vocabulary) -> None:
-    """Examples of BERT with some tokens masked, framed and padded; every second one is a pair of two documents."""
-
-    def varint(value: int) -> bytes:
-        out = b""
-        while value > 127:
-            out, value = out + bytes([value & 127 | 128]), value >> 7
-        return out + bytes([value])
-
-    def message(number: int, content: bytes) -> bytes:
-        return varint(number << 3 | 2) + varint(len(content)) + content
-
-    def example(ids: list[int], segments: list[int], elsewhere: bool) -> bytes:
-        masked = [at for at in range(1, len(ids), 9) if ids[at] not in words.special]
-        shown = [words.mask if at in masked else one for at, one in enumerate(ids)] + [words.pad] * 5
-        features: dict[str, list[int] | list[float]] = {
-            "input_ids": shown,
-            "input_mask": [1] * len(ids) + [0] * 5,
-            "segment_ids": segments + [0] * 5,
-            "masked_lm_positions": [*masked, 0],
-            "masked_lm_ids": [*(ids[at] for at in masked), 0],
-            "masked_lm_weights": [*(1.0 for _ in masked), 0.0],
-            "next_sentence_labels": [int(elsewhere)],
-        }
-        entries = b""
-        for name, values in features.items():
-            floats = name == "masked_lm_weights"
-            packed = struct.pack(f"<{len(values)}f", *values) if floats else b"".join(varint(int(v)) for v in values)
-            feature = message(2 if floats else 3, message(1, packed))
-            entries += message(1, message(1, name.encode()) + message(2, feature))
-        return message(1, entries)
-
-    records = []
-    for first in range(0, len(documents), 2):
-        one, two = (part.tolist() for part in documents[first : first + 2])
-        ids = [words.bos, *one, words.eos, *two, words.eos]
-        records.append(example(ids, [0] * (len(one) + 2) + [1] * (len(two) + 1), elsewhere=True))
+    """Examples of BERT with some tokens masked, framed and padded; each is a pair of two documents. The bytes are
+    protobuf's, the framing is TensorBoard's."""
+    kind = example_class()
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
-        for record in records:
-            size = struct.pack("<Q", len(record))
-            file.write(size + struct.pack("<I", _masked(size)) + record + b"\0\0\0\0")
+        writer = RecordWriter(file)
+        for first in range(0, len(documents), 2):
+            one, two = (part.tolist() for part in documents[first : first + 2])
+            ids = [words.bos, *one, words.eos, *two, words.eos]
+            masked = [at for at in range(1, len(ids), 9) if ids[at] not in words.special]
+            whole = {
+                "input_ids": [words.mask if at in masked else one for at, one in enumerate(ids)] + [words.pad] * 5,
+                "input_mask": [1] * len(ids) + [0] * 5,
+                "segment_ids": [0] * (len(one) + 2) + [1] * (len(two) + 1) + [0] * 5,
+                "masked_lm_positions": [*masked, 0],
+                "masked_lm_ids": [*(ids[at] for at in masked), 0],
+                "next_sentence_labels": [1],
+            }
+            example = kind()
+            for name, values in whole.items():
+                example.features.feature[name].int64list.value.extend(values)
+            example.features.feature["masked_lm_weights"].floatlist.value.extend([1.0] * len(masked) + [0.0])
+            writer.write(example.SerializeToString())
 
 
 def bare(documents: Documents, end: int) -> NDArray[np.int64]:
@@ -278,6 +288,12 @@ def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
     return {}
 
 
+@made("tfrecord")
+def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+    write_tfrecord(folder / "examples.tfrecord", documents, read_vocabulary(tokenizer))
+    return {"options": ConvertOptions(valid_fraction=0.0, special_tokens="remove")}
+
+
 @made("arrow")
 def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
     shards(folder / "shards", documents)
@@ -313,14 +329,6 @@ def test_ids_documents_and_order_are_those_of_the_other_tool(
         ends = ready.split("train").sentence_ends
         assert ends is not None and len(ends) == len(in_sentences(documents)[0])
     assert convert([str(place)], tokenizer, str(tmp_path / "store"), **options).fingerprint == ready.fingerprint
-
-
-def test_masks_of_bert_are_undone(documents: Documents, tokenizer: str, words: Vocabulary, tmp_path: Path) -> None:
-    write_tfrecord(tmp_path / "in" / "examples.tfrecord", documents, words)
-    options = ConvertOptions(valid_fraction=0.0, special_tokens="remove")
-    ready = convert([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), options)
-    assert same(in_split(ready.split("train")), documents)
-    assert ready.manifest["counts"]["special_tokens"] == len(documents) // 2 * 3
 
 
 def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
@@ -455,7 +463,7 @@ def test_the_fast_way_through_a_file_finds_what_pyarrow_finds(
     for name, stream in (("file", False), ("stream", True)):
         write_arrow(tmp_path / f"{name}.arrow", documents, lists=False, stream=stream)
         path = str(tmp_path / f"{name}.arrow")
-        fast = plain_places(np.fromfile(path, np.uint8), not stream)
+        fast = plain_places(np.fromfile(path, np.uint8), 2, not stream)
         assert fast is not None and len(fast[0]) == len(documents)
         quick = list(record_batches(path, None))
         with monkeypatch.context() as patch:
@@ -468,8 +476,8 @@ def test_the_fast_way_through_a_file_finds_what_pyarrow_finds(
     for _ in range(300):  # whatever a damaged file says, nothing outside it is looked at
         damaged = content.copy()
         damaged[generator.integers(0, len(damaged), 40)] = generator.integers(0, 256, 40)
-        found = plain_places(damaged[: generator.integers(1, len(damaged))], True)
-        found = found or plain_places(damaged, True)
+        found = plain_places(damaged[: generator.integers(1, len(damaged))], 2, True)
+        found = found or plain_places(damaged, 2, True)
         if found is not None:
             assert (found[0] >= 0).all() and (found[0] + 2 * found[1] <= len(content)).all()
 
@@ -514,6 +522,14 @@ def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: st
     counts.write_text(counts.read_text().replace("a.arrow,30,", "a.arrow,31,"))
     with pytest.raises(StoreError, match=r"books_counts.csv:2: a.arrow has 30 documents"):
         raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
+
+
+def test_a_folder_of_another_tool_is_no_store_but_has_a_way(arrow_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.idx").write_bytes(b"")
+    for folder, said in ((arrow_folder / "shards", "set data.format=arrow"), (tmp_path, "`maskwright data convert`")):
+        with pytest.raises(StoreError, match="is not a token store") as caught:
+            TokenStore(str(folder))
+        assert said in str(caught.value)
 
 
 # ---- broken files ----------------------------------------------------------------------------------------------------
@@ -570,6 +586,12 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "llm.c cut": ("llm.c", lambda folder: truncate(folder / "train.bin", 2), "its header says"),
     "llm.c version": ("llm.c", lambda folder: put(folder / "train.bin", 4, b"\x09"), "version 9"),
     "parquet cut": ("parquet", lambda folder: truncate(folder / "ids.parquet"), "is no whole Parquet file"),
+    "tfrecord cut": ("tfrecord", lambda folder: truncate(folder / "examples.tfrecord"), "is cut or damaged at byte"),
+    "tfrecord length": (
+        "tfrecord",
+        lambda folder: put(folder / "examples.tfrecord", 0, b"\x07"),
+        "is no TFRecord file, or cut in its first record",
+    ),
     "arrow cut": ("arrow", lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200), "no whole Arrow IPC"),
     "stream cut": ("arrow", lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90), "no whole Arrow IPC"),
 }
@@ -683,6 +705,18 @@ def test_a_store_is_written_for_other_tools(
 
         direct = ArrowStore(str(folder / "train"), Arrow(valid_fraction=0.0))
         assert same(in_split(direct.split("train")), in_split(store.split("train")))
+
+
+def test_megatron_gets_large_vocabularies_as_int32(tmp_path: Path) -> None:
+    """It has no code for uint32."""
+    ids = np.array([5, 70_000, 9, 250_000], np.uint32)
+
+    class Bar:
+        def advance(self, by: int) -> None: ...
+
+    _write_megatron(str(tmp_path / "a"), "uint32", iter([(ids, np.array([3, 4]))]), Bar())
+    found = read_index(str(tmp_path / "a.idx"), "megatron")
+    assert found.values.dtype == np.int32 and found.values.tolist() == ids.tolist() and found.sizes.tolist() == [3, 1]
 
 
 def test_datasets_reads_what_is_written(store: TokenStore, tmp_path: Path) -> None:

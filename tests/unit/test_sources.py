@@ -5,6 +5,7 @@ import glob
 import gzip
 import json
 import random
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, SourceError
+from maskwright.text import sources as sources_module
 from maskwright.text.document import Fault
 from maskwright.text.layout import Layout
 from maskwright.text.sources import Sources
@@ -305,3 +307,40 @@ def test_a_bad_byte_beyond_the_first_block_is_found(tmp_path: Path, monkeypatch:
     with pytest.raises(SourceError, match="0xe9, byte 154 of the text, is not UTF-8") as caught:
         list(Sources([str(tmp_path / "a.txt")], layout="lines"))
     assert caught.value.where == f"{tmp_path / 'a.txt'}:51:4"
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_lines_without_end_are_refused_before_they_fill_memory(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gzip bomb is such a line too: it is unpacked a block at a time."""
+    monkeypatch.setattr(storage, "READ_BYTES", 1 << 16)
+    monkeypatch.setattr(sources_module, "LONGEST_LINE_BYTES", 1 << 18)
+    path = tmp_path / f"a.txt{ending}"
+    content = b"one\n" + b"\0" * (64 << 20) + b"\ntwo\n" + b"x" * (1 << 18) + b"\nthree\xff"
+    path.write_bytes(gzip.compress(content, 1) if ending else content)
+    tracemalloc.start()
+    with pytest.raises(SourceError) as caught:
+        list(Sources([str(path)], layout="lines"))
+    assert (caught.value.where, caught.value.what) == (f"{path}:2", "has a line of over 262,144 bytes")
+    faults: list[Fault] = []
+    skipping = Sources([str(path)], layout="lines", on_bad_input="skip", on_fault=faults.append)
+    found = [(document.text[:5], document.line) for document in skipping]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [("one", 1), ("two", 3), ("xxxxx", 4)]
+    assert [fault.where for fault in faults] == [f"{path}:2", f"{path}:5:6"]
+    assert f"byte {len(content):,} of the text" in faults[1].what
+    assert most < 8 << 20
+
+
+def test_utf16_byte_order_marks_and_nul(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfbegin\0end\n")
+    assert [one.text for one in Sources([str(tmp_path / "a.txt")], layout="lines")] == ["begin\0end"]
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        path = tmp_path / f"{encoding}.txt"
+        path.write_bytes("Plain words.\nMore of them.\n".encode(encoding))
+        with pytest.raises(SourceError, match="is UTF-16") as caught:
+            list(Sources([str(path)], layout="lines"))
+        fix = caught.value.fix or ""
+        assert encoding.replace("-", "") in fix.replace("-", "")

@@ -21,6 +21,7 @@ from maskwright.cli.cleaning import (
 from maskwright.cli.options import (
     AsJson,
     Layout,
+    Letters,
     OnBadInput,
     SourceFiles,
     Store,
@@ -90,12 +91,18 @@ def tokenizer_train(
     to: To,
     vocab_size: Annotated[int, typer.Option(metavar="N", help="Number of tokens, special ones included.")] = 50265,
     kind: Annotated[
-        Literal["bpe", "wordpiece", "unigram"],
+        Literal["bpe", "wordpiece", "unigram", "characters", "kmer"],
         typer.Option(
             help="bpe: of bytes, as RoBERTa has it. wordpiece: words and their continuations, as BERT has it. "
-            "unigram: the likeliest pieces, as XLM-R has it."
+            "unigram: the likeliest pieces, as XLM-R has it. characters: each by itself. kmer: --kmer letters of DNA "
+            "or proteins each."
         ),
     ] = "bpe",
+    alphabet: Annotated[
+        Literal["dna", "protein"] | None,
+        typer.Option(help="Letters of characters and kmer, with those for ambiguous places; else those of the text."),
+    ] = None,
+    kmer: Annotated[int, typer.Option(metavar="K", help="Letters of a token, only for kmer.")] = 6,
     min_frequency: Annotated[
         int, typer.Option(metavar="N", help="How many times a pair must occur to be merged; not for unigram.", min=1)
     ] = 2,
@@ -106,13 +113,17 @@ def tokenizer_train(
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
 ) -> None:
-    """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R."""
+    """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R, or make one of letters."""
+    from maskwright.text.sequences import make_tokenizer
     from maskwright.text.tokenizer import train_tokenizer
 
     sources = open_sources(src, layout, text_column, on_bad_input)
-    vocabulary = train_tokenizer(
-        sources, to, kind=kind, vocab_size=vocab_size, min_frequency=min_frequency, lowercase=lowercase
-    )
+    if kind == "characters" or kind == "kmer":
+        vocabulary = make_tokenizer(sources, to, kind, alphabet, kmer)
+    else:
+        vocabulary = train_tokenizer(
+            sources, to, kind=kind, vocab_size=vocab_size, min_frequency=min_frequency, lowercase=lowercase
+        )
     say(
         f"{to}: {vocabulary.size:,} tokens, {vocabulary.mask_token} is {vocabulary.mask}, fingerprint "
         f"{vocabulary.fingerprint[:16]}"
@@ -222,6 +233,7 @@ def data_prepare(
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    letters: Letters = "upper",
     encoder: Annotated[
         Literal["auto", "tokenizers", "gigatoken"],
         typer.Option(
@@ -246,106 +258,16 @@ def data_prepare(
         raise InputError("--valid-fraction and --valid-files both say what is held out", fix="give one of them")
     share = 0.0 if valid_files else 0.01 if valid_fraction is None else valid_fraction
     options = PrepareOptions(share, keep_duplicates, min_characters, max_characters, shard_tokens)
-    sources, held_out = open_sources(src, layout, text_column, on_bad_input), None
+    sources, held_out = open_sources(src, layout, text_column, on_bad_input, letters), None
     if valid_files:
         same = sources.layout if sources.has_plain_text else layout
-        held_out = open_sources(valid_files, same, text_column, on_bad_input)
+        held_out = open_sources(valid_files, same, text_column, on_bad_input, letters)
     cleaning = cleaning_options(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
     tokenizer = local(tokenizer, weights=False)
     workers = workers or usable_cores()
     ready = prepare(sources, tokenizer, to, options, encoder, held_out=held_out, cleaning=cleaning, workers=workers)
-    print_result(report(ready), ready.manifest, as_json)
-
-
-Format = Literal["arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "tfrecord"]
-
-
-@data_app.command("convert")
-def data_convert(
-    src: Annotated[
-        list[str], typer.Argument(metavar="SRC", help="Folders or files of one store, in the order of its documents.")
-    ],
-    to: To,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION; needed but for --to-format.",
-        ),
-    ] = None,
-    to_format: Annotated[
-        Literal["arrow", "datasets", "parquet", "megatron"] | None,
-        typer.Option(help="Write the token store SRC in this format instead."),
-    ] = None,
-    from_: Annotated[
-        Format | None,
-        typer.Option("--from", help="Format of SRC; found out from the files when not given."),
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Column of the ids; input_ids, tokens, token_ids or ids when not given."),
-    ] = None,
-    dtype: Annotated[
-        Literal["uint8", "uint16", "int16", "uint32", "int32", "int64"] | None,
-        typer.Option(help="Type of ids in files that do not say it; by the tokenizer's size when not given."),
-    ] = None,
-    token_offset: Annotated[int, typer.Option(metavar="N", help="Number to add to each stored id.")] = 0,
-    document_end: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="Token between documents, or its id, in formats without their ends."),
-    ] = None,
-    special_tokens: Annotated[
-        Literal["refuse", "strip", "remove"],
-        typer.Option(
-            help="Special tokens in the documents: stop, leave out those around each document, or leave out all. They "
-            "are counted."
-        ),
-    ] = "refuse",
-    encoder: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="GPT-2's encoder.json, for a fairseq dictionary of numbers."),
-    ] = None,
-    valid_fraction: Annotated[
-        float,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their ids. Files that fairseq held out take its place.",
-        ),
-    ] = 0.01,
-    shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,
-    as_json: AsJson = False,
-) -> None:
-    """Turn the token ids of another tool into a token store, or a store into theirs."""
-    from maskwright.data.convert import ConvertOptions, convert
-    from maskwright.data.foreign.write import write_out
-    from maskwright.data.prepare import report
-    from maskwright.data.store import TokenStore
-    from maskwright.tasks.hub import local
-
-    if to_format is not None:
-        if len(src) != 1 or tokenizer is not None or from_ is not None:
-            fix = "leave out --tokenizer and --from: the store has its own"
-            raise InputError("--to-format goes with one token store", fix=fix)
-        written = write_out(TokenStore(src[0]), to, to_format)
-        print_result(f"{to}: {sum(written.values()):,} documents as {to_format}", {"documents": written}, as_json)
-        return
-    if tokenizer is None:
-        fix = "give --tokenizer FOLDER, the one that made the ids: ids mean nothing without it"
-        raise InputError("--tokenizer is needed", fix=fix)
-    options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
-    ready = convert(
-        src,
-        local(tokenizer, weights=False),
-        to,
-        options,
-        kind=from_,
-        column=column,
-        dtype=dtype,
-        document_end=document_end,
-        encoder=encoder,
-    )
     print_result(report(ready), ready.manifest, as_json)
 
 

@@ -18,7 +18,9 @@ import typer
 
 from maskwright import __version__
 from maskwright.cli import (  # noqa: F401 - each puts its commands into the table
+    buckets,
     compare,
+    convert,
     data,
     drills,
     env,

@@ -72,6 +72,12 @@ OnBadInput = Annotated[
     Literal["error", "replace", "skip"],
     typer.Option(help="Bytes that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."),
 ]
+Letters = Annotated[
+    Literal["upper", "keep", "plain"],
+    typer.Option(
+        help="Letters of FASTA and FASTQ: capitals, as they are, or capitals and cut at any that is not A, C, G or T."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
@@ -130,7 +136,9 @@ def print_result(report: str, value: Any, as_json: bool) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2) if as_json else report)
 
 
-def open_sources(files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error") -> Any:
+def open_sources(
+    files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error", letters: Any = "upper"
+) -> Any:
     from maskwright.text.sources import Sources
 
     met = itertools.count(1)
@@ -139,7 +147,9 @@ def open_sources(files: list[str], layout: Any, text_column: str, on_bad_input: 
         if (number := next(met)) <= 10:
             warn(f"{fault.where}: {fault.what}" + ("; more are not shown, `text audit` counts them" * (number == 10)))
 
-    sources = Sources(files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault)
+    sources = Sources(
+        files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault, letters=letters
+    )
     if sources.ignored_files:
         say(f"leaving out {len(sources.ignored_files)} files of other kinds, such as {sources.ignored_files[0]}")
     if sources.guess is not None:

@@ -75,7 +75,7 @@ def data_pregenerate(
     reduce_memory: ReduceMemory = False,
     seed: Seed = 0,
     format_: Format = "json",
-    layout: Layout = "auto",
+    layout: Layout = "sentences",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
 ) -> None:

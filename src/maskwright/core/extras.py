@@ -11,6 +11,7 @@ TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow
 EXTRAS = {
     **dict.fromkeys(TRAIN, "train"),
     **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),
+    "s3fs": "s3",
     **dict.fromkeys(("gigatoken", "awkward"), "fast"),
     "huggingface_hub": "train",  # which comes with transformers
     **{extra: extra for extra in ("jax", "ray", "onnx")},

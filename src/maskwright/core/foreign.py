@@ -1,4 +1,5 @@
-"""What other trainers call the keys of a run: transformers' Trainer and its run_mlm.py, fairseq, torchrun."""
+"""What other trainers call the keys of a run: transformers' Trainer and its run_mlm.py, pytorch-transformers, fairseq,
+torchrun."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _KEYS = {
     "mask_replace_prob": "masking.mask_share",
     "random_replace_prob random_token_prob": "masking.random_share",
     "model_type arch": "model.architecture",
-    "model_name_or_path model_name base_model pretrained_model": "model.init_from",
+    "model_name_or_path model_name base_model pretrained_model bert_model": "model.init_from",
     "d_model embed_dim encoder_embed_dim": "model.hidden_size",
     "num_layers n_layers n_layer encoder_layers": "model.num_hidden_layers",
     "num_heads n_heads n_head encoder_attention_heads": "model.num_attention_heads",
@@ -38,7 +39,8 @@ _KEYS = {
     "eval_steps validate_interval_updates": "evaluation.every_steps",
     "max_eval_samples": "evaluation.max_rows",
     "logging_steps log_interval": "logging.every_steps",
-    "warmup_ratio": "schedule.warmup_steps is that share of schedule.steps, as a number of steps",
+    "pregenerated_data": "data.store is that folder, with data.format=pregenerated",
+    "warmup_ratio warmup_proportion": "schedule.warmup_steps is that share of schedule.steps, as a number of steps",
     "leave_unmasked_prob": "masking.mask_share and masking.random_share leave the rest unchanged",
     "batch_size train_batch_size global_batch_size": (
         "batch.micro_batch_rows is the batch of one device; times batch.virtual_workers it is the batch of an update"

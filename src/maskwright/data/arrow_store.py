@@ -94,7 +94,10 @@ class ArrowStore:
             raise StoreError("has ids of two types", where=path, fix="convert it: `maskwright data convert`")
         self._types[block.file] = block.ids.dtype
         ids = self._cleaner.own_ids(block)
-        begin, end = self._cleaner.stripped(block, self._cleaner.special[ids])
+        end = np.cumsum(block.sizes)
+        begin = end - block.sizes
+        if (special := self._cleaner.special(ids)) is not None:
+            begin, end = self._cleaner.stripped(block, special)
         some = end > begin
         begin, end = begin[some], end[some]
         shift = begin - (np.cumsum(block.sizes) - block.sizes)[some]

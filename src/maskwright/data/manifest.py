@@ -6,6 +6,7 @@ This module reads nothing but the manifest. A file name has one fixed form, so n
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from typing import Annotated, Any, Literal
@@ -92,12 +93,17 @@ def read_manifest(folder: str) -> dict[str, Any]:
         what = "it has no manifest.json" if os.path.isdir(folder) else "there is no such folder"
         near = storage.near(folder, "manifest.json")
         fix = f"did you mean {near}? Else make" if near else "correct the path, or make"
-        fix += " one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
+        fix += " one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`" + _other_tools(folder)
         raise StoreError(f"is not a token store: {what}", where=os.path.abspath(folder), fix=fix)
     try:
         manifest = storage.read_json(path)
     except InputError as error:
         raise StoreError(error.what, where=error.where, fix=COPY_AGAIN) from None
+    return checked(manifest, path)
+
+
+def checked(manifest: Any, path: str) -> dict[str, Any]:
+    """`manifest`, read from `path`. Raises `StoreError` if it was edited, or has another format."""
     if not isinstance(manifest, dict) or "format" not in manifest:
         raise StoreError("is not a store's manifest", where=path, fix=COPY_AGAIN)
     if manifest["format"] != FORMAT:
@@ -111,6 +117,19 @@ def read_manifest(folder: str) -> dict[str, Any]:
     ):
         raise StoreError("was changed after it was written (its fingerprint)", where=path, fix=COPY_AGAIN)
     return manifest
+
+
+OTHER_TOOLS = (".idx", ".parquet", ".ds", ".mds", ".mds.zstd", ".npy", ".bin", ".tfrecord")
+
+
+def _other_tools(folder: str) -> str:
+    """What can be done with a folder of ids that another tool wrote; empty for any other."""
+    names = [name for depth in ("*", "*/*") for name in glob.iglob(os.path.join(glob.escape(folder), depth))]
+    if any(name.endswith(".arrow") for name in names):
+        return "; for training on Arrow files of ids, set data.format=arrow"
+    if any(name.endswith(OTHER_TOOLS) for name in names):
+        return "; `maskwright data convert` makes one of the ids of another tool"
+    return ""
 
 
 def require_shards(shards: Any, dtype: str, where: str) -> None:

@@ -24,10 +24,11 @@ from maskwright.data.encode import encode_documents
 from maskwright.data.writer import CLEANING, StoreWriter
 from maskwright.text.cleaning.steps import CleaningOptions, changed
 from maskwright.text.cleaning.survey import DUPLICATE, STAYS, TOO_LONG, TOO_SHORT, Limits, Outcome, survey
+from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven
-from maskwright.text.sources import Sources, changed_while_read, fingerprint
+from maskwright.text.sources import Sources, fingerprint
 from maskwright.text.vocabulary import read_vocabulary
 
 ENCODE_CHARACTERS = 4_000_000
@@ -65,8 +66,8 @@ class Counts:
     too_long: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     """By cleaning, for each of its rules."""
-    masked: dict[str, int] = field(default_factory=dict)
-    """Pieces of personal data in what is kept, by kind."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """Personal data that was masked in what is kept, by kind, and lines that C4's rules left out of it."""
 
     def record(self) -> dict[str, Any]:
         """Without what cleaning alone counts, where nothing was cleaned."""
@@ -114,7 +115,7 @@ class _Preparation:
         self.cleaning, self.workers = cleaning if cleaning and cleaning.any else None, workers
         self.cleaning_record = self.cleaning.record() if self.cleaning else {}
         self.outcome: Outcome | None = None
-        self.masked = Counter[str]()
+        self.changes = Counter[str]()
         self.file_number = _numbered(sources, held_out)
         self.tokenizer_location = tokenizer
         vocabulary = read_vocabulary(tokenizer)
@@ -136,6 +137,7 @@ class _Preparation:
                 sources.on_bad_input,
                 *([len(held_out.files), held_out.layout] if held_out else []),
                 *([self.cleaning_record] if self.cleaning else []),
+                *([sources.letters] if sources.letters != "upper" else []),
             ]
         )
         with_sentences = all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
@@ -145,10 +147,10 @@ class _Preparation:
         if finished := self.writer.finished():
             return finished
         with self.writer.open(self.counts.record()):
-            if self.cleaning:
-                self._clean(self.cleaning)
             gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time
             try:
+                if self.cleaning:
+                    self._clean(self.cleaning)
                 self._work()
             finally:
                 gc.unfreeze()
@@ -174,8 +176,8 @@ class _Preparation:
         if self.counts.read == len(outcome.codes):
             raise changed_while_read(document.source)
         if self.cleaning and outcome.codes[self.counts.read] == STAYS:
-            document = changed(document, self.cleaning, self.masked)
-            self.counts.masked = dict(sorted(self.masked.items()))
+            document = changed(document, self.cleaning, self.changes)
+            self.counts.changed = dict(sorted(self.changes.items()))
         return document
 
     def _work(self) -> None:
@@ -273,6 +275,7 @@ class _Preparation:
             "on_bad_input": self.sources.on_bad_input,
             **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
             **({"cleaning": self.cleaning_record} if self.cleaning else {}),
+            **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
         }
         self.writer.finish(self.counts.record(), options, self.origin, {"tokenizers", self.encoder.name})
 
@@ -326,7 +329,7 @@ def report(ready: store.TokenStore) -> str:
         + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
     lines += [f"left out by cleaning: {count:,} {name}" for name, count in counts.get("left_out", {}).items()]
-    lines += [f"masked: {count:,} of kind {name}" for name, count in counts.get("masked", {}).items()]
+    lines += [f"changed by cleaning: {count:,} of {name}" for name, count in counts.get("changed", {}).items()]
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")

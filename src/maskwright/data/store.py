@@ -27,6 +27,7 @@ from maskwright.core import storage
 from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
 from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
+from maskwright.data.remote import local_folder
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 LONG_SPAN_TOKENS = 128
@@ -157,9 +158,13 @@ class TokenStore:
     """An opened store. Opening checks the manifest and each file's size; `verify` checks every byte."""
 
     def __init__(self, location: str) -> None:
-        """Raises `StoreError` if the folder is no finished store, has a newer format, or a file is cut or missing."""
+        """`location`: a folder, or a URL, from which the store is brought into this machine's cache first.
+
+        Raises `StoreError` if the folder is no finished store, has a newer format, or a file is cut or missing."""
         self.location = location
-        self.manifest = read_manifest(location)
+        self.folder = local_folder(location) if storage.is_url(location) else location
+        """Where its files are on this machine."""
+        self.manifest = read_manifest(self.folder)
         self.dtype: str = self.manifest["dtype"]
         self.shards: list[dict[str, Any]] = self.manifest["shards"]
         self.fingerprint: str = self.manifest["fingerprint"]
@@ -172,7 +177,7 @@ class TokenStore:
                 raise StoreError(what, where=path, fix=COPY_AGAIN)
 
     def _path(self, shard: dict[str, Any], role: str) -> str:
-        return os.path.join(self.location, shard["files"][role]["name"])
+        return os.path.join(self.folder, shard["files"][role]["name"])
 
     def _files(self) -> list[tuple[str, dict[str, Any]]]:
         return [(self._path(shard, role), record) for shard in self.shards for role, record in shard["files"].items()]
@@ -180,7 +185,7 @@ class TokenStore:
     def unlisted(self) -> list[str]:
         """Shard files in the folder that the manifest does not name. They are never read."""
         listed = {os.path.basename(path) for path, _ in self._files()}
-        return sorted(name for name in os.listdir(self.location) if is_shard_name(name) and name not in listed)
+        return sorted(name for name in os.listdir(self.folder) if is_shard_name(name) and name not in listed)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -191,7 +196,7 @@ class TokenStore:
 
     @property
     def tokenizer_folder(self) -> str:
-        return os.path.join(self.location, "tokenizer")
+        return os.path.join(self.folder, "tokenizer")
 
     def require_tokenizer(self, vocabulary: Vocabulary, where: str) -> None:
         """Raises `StoreError` if `vocabulary` (read from `where`) gives other ids than the store holds."""
@@ -268,7 +273,7 @@ class TokenStore:
                 if role in ("documents", "sentences"):
                     self._ends_of(shard, role)
         for name in self.unlisted():
-            warn(f"{os.path.join(self.location, name)}: is not in the manifest and never read; it may be deleted")
+            warn(f"{os.path.join(self.folder, name)}: is not in the manifest and never read; it may be deleted")
 
     def _require_ids(self, shard: dict[str, Any]) -> None:
         largest = int(self._map(shard).max())

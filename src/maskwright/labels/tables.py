@@ -12,8 +12,8 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
 from maskwright.labels.example import Reading
-from maskwright.text.compression import COMPRESSIONS, guarded, open_text
-from maskwright.text.sources import BYTE_ORDER_MARK, _refuse_utf16
+from maskwright.text.compression import COMPRESSIONS, guarded, open_text, refuse_utf16
+from maskwright.text.sources import BYTE_ORDER_MARK
 
 Record = dict[int | str, Any]
 Rows = Iterator[tuple[int, Record]]
@@ -64,7 +64,7 @@ def whole_text(name: str) -> str:
     raw = _whole(name)
     if raw[:1] == b"\x80" and raw[1:2] in (b"\2", b"\3", b"\4", b"\5"):  # pickle's protocols that pandas writes
         raise _pickle(name)
-    _refuse_utf16(name, raw)
+    refuse_utf16(name, raw)
     if not raw.strip():
         raise SourceError("is empty", where=name, fix="check the path, or write the file again")
     try:

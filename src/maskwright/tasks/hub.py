@@ -20,6 +20,7 @@ from maskwright.core.hub import NAME, Address, is_hub, read_address
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.folder import PICKLED
 from maskwright.text.tokenizer import FILES
+from maskwright.text.vocabulary_files import files_among
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER = ("tokenizer.json", *FILES)
@@ -91,7 +92,7 @@ def _download(commit: Address, asked: Address, names: Sequence[str], weights: bo
         if name in names:
             folder = os.path.dirname(get(name))
     if not weights:
-        if "tokenizer.json" not in names:
+        if "tokenizer.json" not in names and not files_among(names):
             fix = "take a model that has one, or save the tokenizer with transformers and give its folder"
             raise InputError("has no tokenizer.json", where=str(asked), fix=fix)
         return folder

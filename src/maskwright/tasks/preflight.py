@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from maskwright.core import storage
 from maskwright.core.changes import refuse_changes
 from maskwright.core.config import RunConfig
 from maskwright.core.console import human_bytes, human_count, say, warn
@@ -61,8 +62,9 @@ class Pretraining:
 
     @property
     def identity(self) -> dict[str, str]:
+        store = self.store.location
         return {
-            "store": os.path.abspath(self.store.location),
+            "store": store if storage.is_url(store) else os.path.abspath(store),
             "store_fingerprint": self.store.fingerprint,
             "tokenizer_fingerprint": self.store.vocabulary.fingerprint,
         }

@@ -8,12 +8,13 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeVar, cast
 
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
 
 COMPRESSIONS = (".gz", ".zst")
+Part = TypeVar("Part")
 
 
 def file_size(location: str) -> int:
@@ -40,11 +41,35 @@ def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None
 
 
 def guarded(
-    name: str, stream: Iterable[bytes], blocks: int | None = None, line: Callable[[], int] = lambda: 1
-) -> Iterator[bytes]:
-    """Blocks of `stream`, with a damaged archive's many exceptions as one `SourceError` near the line `line()`."""
+    name: str, stream: Iterable[Part], blocks: int | None = None, line: Callable[[], int] = lambda: 1
+) -> Iterator[Part]:
+    """Blocks of `stream`, or what else is read from a file, with a damaged archive's many exceptions as one
+    `SourceError` near the line `line()`."""
     try:
         yield from itertools.islice(stream, blocks)
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
         fix = "copy it again from its origin"
         raise SourceError(f"is cut short or damaged: {error}", where=f"{name}:{line()}", fix=fix) from None
+
+
+def changed_while_read(name: str) -> SourceError:
+    fix = "run the command again once nothing writes to it"
+    return SourceError("was changed while it was read", where=name, fix=fix)
+
+
+def stamp_of(name: str) -> tuple[int, int] | None:
+    """Size and time of the last change, in nanoseconds; None for a URL, whose version is in its fingerprint."""
+    if storage.is_url(name) or not os.path.exists(name):
+        return None
+    found = os.stat(name)
+    return found.st_size, found.st_mtime_ns
+
+
+def refuse_utf16(name: str, raw: bytes) -> None:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise SourceError("is UTF-16", where=f"{name}:1:1", fix="convert it: iconv -f utf16 -t utf8")
+    head = raw[:1000]
+    for parity, order in ((1, "le"), (0, "be")):  # without its mark: every other byte of most letters is 0
+        if len(head) > 9 and head[parity::2].count(0) > 0.4 * len(head):
+            fix = f"convert it: iconv -f utf-16{order} -t utf8"
+            raise SourceError("is UTF-16 without its mark", where=f"{name}:1:1", fix=fix)

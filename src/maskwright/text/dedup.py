@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 
 
 def text_key(utf8: bytes) -> bytes:
@@ -16,10 +15,10 @@ def is_held_out(key: bytes, valid_fraction: float) -> bool:
     return int.from_bytes(key[:8], "little") < valid_fraction * 2.0**64
 
 
-def text_keys(texts: Iterable[memoryview]) -> bytes:
-    """`text_key` of each, one after the other."""
+def text_keys(text: memoryview, starts: list[int], ends: list[int]) -> bytes:
+    """`text_key` of each part of a text of bytes, one after the other."""
     digest = hashlib.blake2b
-    return b"".join([digest(text, digest_size=16).digest() for text in texts])
+    return b"".join([digest(text[begin:end], digest_size=16).digest() for begin, end in zip(starts, ends, strict=True)])
 
 
 class Duplicates:

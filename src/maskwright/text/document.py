@@ -18,7 +18,7 @@ class Document:
     line: int
     """1-based line, record or row where it begins."""
 
-    @property
+    @cached_property
     def characters(self) -> int:
         return sum(map(len, self.parts)) + len(self.parts) - 1
 

@@ -2,18 +2,20 @@
 
 Byte-level BPE goes on with its own training: the pair of pieces that occurs most often in the text is merged, and each
 merge is a token. New merges come after all old ones, so a text is first parted as before, and its pieces are then put
-together. WordPiece takes whole words, by frequency x (pieces - 1), which is what each saves. Old ids, the splitting
-rules and special tokens stay.
+together. WordPiece and Unigram take whole words, by frequency x (pieces - 1), which is what each saves. Old ids, the
+splitting rules and special tokens stay.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
+import math
 import os
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,13 +24,14 @@ from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import InputError, SourceError, TokenizerError
 from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
+from maskwright.text.tokenizer import SENTENCEPIECE, copy_tokenizer, load_tokenizer
 from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary
 
+MARGIN = 0.01
 HELD_OUT_SHARE, HELD_OUT_CHARACTERS = 0.1, 20_000_000
 MOST_WORDS = 5_000_000
 """Different words that are counted; above, those that occurred once are forgotten."""
-EXTENDED = ("byte_level_bpe", "wordpiece")
+EXTENDED = ("byte_level_bpe", "wordpiece", "unigram")
 Pair = tuple[str, str]
 
 
@@ -40,6 +43,8 @@ class Extension:
     pieces: list[list[int]]
     """For each new token, the old ids that its text had."""
     merges: list[Pair] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    """For each new token of Unigram: the logarithm of its share of words, or a little more than its old pieces have."""
     documents: int = 0
     """Held-out documents; 0 if the text has too few, and is itself measured."""
     fertility: tuple[float, float] = (0.0, 0.0)
@@ -56,15 +61,17 @@ def extend_tokenizer(
     content, vocabulary = read_tokenizer(location)
     if vocabulary.kind not in EXTENDED:
         what = f"is a {vocabulary.kind.replace('_', ' ')} tokenizer, which cannot be extended"
-        raise TokenizerError(what, where=location, fix="byte-level BPE and WordPiece can; or train one of your own")
+        raise TokenizerError(what, where=location, fix="the other kinds can; or train one of your own")
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         raise InputError("is not empty", where=folder, fix="choose another --to")
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
     words, held_out = _read(sources, tokenizer)
     parted = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
     ids = {piece: tokenizer.token_to_id(piece) for pieces in parted.values() for piece in pieces}
-    if vocabulary.kind == "wordpiece":
+    if vocabulary.kind != "byte_level_bpe":
         extension = _whole_words(words, parted, ids, vocabulary.unk, tokens, min_frequency)
+        if vocabulary.kind == "unigram":
+            extension.scores = _scores(extension, words, content["model"]["vocab"])
     else:
         known = set(tokenizer.get_vocab(with_added_tokens=True))
         extension = _more_merges(words, parted, ids, known, tokens, min_frequency)
@@ -144,6 +151,14 @@ def _whole_words(
     return Extension(chosen, [[ids[piece] for piece in parted[word]] for word in chosen])
 
 
+def _scores(extension: Extension, words: Counter[str], vocab: list[list[Any]]) -> list[float]:
+    """So that the likeliest parting of a word is its own piece."""
+    total, found = sum(words.values()), []
+    for token, pieces in zip(extension.tokens, extension.pieces, strict=True):
+        found.append(round(max(math.log(words[token] / total), sum(vocab[one][1] for one in pieces) + MARGIN), 6))
+    return found
+
+
 def _more_merges(
     words: Counter[str], parted: dict[str, list[str]], ids: dict[str, int], known: set[str], most: int, least: int
 ) -> Extension:
@@ -217,7 +232,15 @@ def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Voca
     new = {token: vocabulary.size + number for number, token in enumerate(extension.tokens)}
     # The library numbers added tokens that the vocabulary lacks from its end on: all have to be in it to stay.
     added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
-    model["vocab"] = {**model["vocab"], **added, **new}
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {**model["vocab"], **added, **new}
+    else:
+        later = sorted((index, token) for token, index in added.items() if index >= len(model["vocab"]))
+        old = [*model["vocab"], *([token, 0.0] for _, token in later)]
+        if len(old) != vocabulary.size:
+            fix = "save the folder again with `transformers`"
+            raise TokenizerError("has ids that no token has", where=location, fix=fix)
+        model["vocab"] = [*old, *map(list, zip(new, extension.scores, strict=True))]
     lines = [" ".join(pair) for pair in extension.merges]
     if extension.merges:
         spelt = bool(model["merges"]) and isinstance(model["merges"][0], str)
@@ -230,7 +253,11 @@ def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Voca
 
 
 def _beside(location: str, folder: str, new: dict[str, int], merges: list[str], size: int) -> None:
-    """The files from which classes of `transformers` make the tokenizer anew say the same."""
+    """The files from which classes of `transformers` make the tokenizer anew say the same. SentencePiece's cannot be
+    written here, and does not stay as it was."""
+    for name in SENTENCEPIECE:
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name))
     vocab, pairs, plain = (os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "vocab.txt"))
     if os.path.exists(vocab):
         with storage.atomic_writer(vocab) as file:

@@ -18,14 +18,34 @@ from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import SourceError
 from maskwright.core.secrets import redact
-from maskwright.text.compression import COMPRESSIONS, file_size, guarded, open_text
+from maskwright.text.compression import (
+    COMPRESSIONS,
+    changed_while_read,
+    file_size,
+    guarded,
+    open_text,
+    refuse_utf16,
+    stamp_of,
+)
 from maskwright.text.document import Document, Fault
 from maskwright.text.layout import PEEK_BYTES, PEEK_FILES, Guess, Layout, guess_layout
+from maskwright.text.records import (
+    FASTQ_ENDINGS,
+    SEQUENCE_ENDINGS,
+    WARC_ENDINGS,
+    Letters,
+    fasta,
+    fastq,
+    sequences,
+    web_texts,
+)
 
 OnBadInput = Literal["error", "replace", "skip"]
 
 TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
-ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv")
+ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv", *WARC_ENDINGS, *SEQUENCE_ENDINGS)
+LONGEST_LINE_BYTES = 1 << 29
+"""More than the longest human chromosome. Memory holds a line, and what is made of it, at once."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -44,7 +64,7 @@ class Sources:
     `patterns`: paths, folders, globs, URLs. `text_column`: key (JSON lines), column name (Parquet, CSV), or a 0-based
     number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`; `replace` puts U+FFFD for
     bytes that are not UTF-8; `skip` leaves the faulty line, record or file out. `on_fault` hears of each one that
-    does not raise.
+    does not raise. `letters`: what becomes of those in FASTA and FASTQ.
     """
 
     def __init__(
@@ -55,6 +75,7 @@ class Sources:
         text_column: str = "text",
         on_bad_input: OnBadInput = "error",
         on_fault: Callable[[Fault], None] | None = None,
+        letters: Letters = "upper",
     ) -> None:
         found = storage.expand(patterns)
         named = set(patterns)
@@ -67,8 +88,9 @@ class Sources:
         if not self.files:
             raise SourceError("holds no file that can be read", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
+        self.letters = letters
         self.sizes = [file_size(name) for name in self.files]
-        self._stamps = [_stamp(name) for name in self.files]
+        self._stamps = [stamp_of(name) for name in self.files]
         self.guess: Guess | None = self._look() if layout == "auto" else None
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = 0
@@ -95,7 +117,7 @@ class Sources:
     def require_unchanged(self) -> None:
         """Raises `SourceError` if a local file is another than when this began."""
         for name, stamp in zip(self.files, self._stamps, strict=True):
-            if _stamp(name) != stamp:
+            if stamp_of(name) != stamp:
                 raise changed_while_read(name)
 
     def __iter__(self) -> Iterator[Document]:
@@ -127,6 +149,10 @@ class Sources:
         with open_text(name, self._watch) as stream:
             if kind in (".jsonl", ".ndjson"):
                 yield from self._json_lines(name, stream)
+            elif kind in WARC_ENDINGS:
+                yield from self._web(name, stream)
+            elif kind in SEQUENCE_ENDINGS:
+                yield from self._sequences(name, kind, stream)
             elif kind in (".csv", ".tsv"):
                 yield from self._csv(name, stream, "\t" if kind == ".tsv" else ",")
             elif self.layout == "file":
@@ -156,20 +182,28 @@ class Sources:
         line by line."""
         number, offset = 1, 0
         rest: list[bytes] = []  # of a line that is longer than a block
+        passing = False  # the rest of a line that is too long
         for block in guarded(name, iter(lambda: stream.read(storage.READ_BYTES), b""), line=lambda: number):  # noqa: B023 - meant
+            if passing:
+                passed, feed, block = block.partition(b"\n")
+                number, offset, passing = number + len(feed), offset + len(passed) + len(feed), not feed
             whole, feed, tail = block.rpartition(b"\n")
             if feed:
                 whole = b"".join([*rest, whole])
                 yield from self._decoded(name, whole, number, offset)
                 number, offset, rest = number + whole.count(b"\n") + 1, offset + len(whole) + 1, []
             rest.append(tail)
+            if (size := sum(map(len, rest))) > LONGEST_LINE_BYTES:
+                what = f"has a line of over {LONGEST_LINE_BYTES:,} bytes"
+                self._fault("record", f"{name}:{number}", what, "part it; --on-bad-input skip leaves it out")
+                passing, rest, offset = True, [], offset + size
         if any(rest):
             yield from self._decoded(name, b"".join(rest), number, offset)
 
     def _decoded(self, name: str, block: bytes, number: int, offset: int) -> Iterator[tuple[int, list[str]]]:
         """`block`: whole lines without the last one's line feed, from line `number` and byte `offset` on."""
         if offset == 0:
-            _refuse_utf16(name, block)
+            refuse_utf16(name, block)
             if block.startswith(BYTE_ORDER_MARK):
                 block, offset = block.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
         try:
@@ -296,6 +330,24 @@ class Sources:
             fix = 'repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl'
             raise SourceError(what, where=f"{name}:{start}", fix=fix) from None
 
+    def _web(self, name: str, stream: BinaryIO) -> Iterator[Document]:
+        for number, raw in guarded(name, web_texts(name, stream)):
+            text = (self._decode(raw, f"{name}:{number}", 0) or "").strip()
+            if text:
+                yield Document((text,), False, name, number)
+
+    def _sequences(self, name: str, kind: str, stream: BinaryIO) -> Iterator[Document]:
+        read = fastq if kind in FASTQ_ENDINGS else fasta
+        for number, sequence in read(self._lines(name, stream)):
+            if sequence is None:
+                what = "is not FASTQ: a record is @name, letters, +, as many qualities"
+                what = what if kind in FASTQ_ENDINGS else "is not FASTA: > and a name come first"
+                self._fault("record", f"{name}:{number}", what, "repair it; --on-bad-input skip leaves the rest out")
+                return
+            for part in sequences(sequence, self.letters):
+                if part:
+                    yield Document((part,), False, name, number)
+
     def _column(self, header: list[str], name: str) -> int:
         if self.text_column not in header:
             what = f"has no column '{self.text_column}' (columns: {', '.join(header)})"
@@ -343,24 +395,6 @@ class Sources:
             return scalar.as_py()
         except UnicodeDecodeError as error:
             return self._decode(bytes(error.object), where, 0) or ""
-
-
-def changed_while_read(name: str) -> SourceError:
-    fix = "run the command again once nothing writes to it"
-    return SourceError("was changed while it was read", where=name, fix=fix)
-
-
-def _stamp(name: str) -> tuple[int, int] | None:
-    """Size and time of the last change, in nanoseconds; None for a URL, whose version is in its fingerprint."""
-    if storage.is_url(name) or not os.path.exists(name):
-        return None
-    found = os.stat(name)
-    return found.st_size, found.st_mtime_ns
-
-
-def _refuse_utf16(name: str, raw: bytes) -> None:
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise SourceError("is UTF-16", where=f"{name}:1:1", fix="convert it: iconv -f utf16 -t utf8")
 
 
 def fingerprint(sources: Sources) -> list[dict[str, Any]]:

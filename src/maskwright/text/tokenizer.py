@@ -33,9 +33,10 @@ FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
 """Characters that WordPiece knows, as BERT's own; the others become `[UNK]`."""
+SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
-    *("vocab.txt", "sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
+    *("vocab.txt", *SENTENCEPIECE),
 )
 """What may lie beside `tokenizer.json`."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Collection
 from typing import Any
 
 from maskwright.core import storage
@@ -37,12 +38,14 @@ DEFAULTS = {
 """Names of the classes' special tokens, unless the files beside say otherwise."""
 
 
-def files_of(folder: str) -> tuple[str, ...]:
+def files_among(names: Collection[str]) -> tuple[str, ...]:
     """The files to make a `tokenizer.json` from; none if they are not there."""
-    for names in (BPE_FILES, WORDPIECE_FILES):
-        if all(os.path.isfile(os.path.join(folder, name)) for name in names):
-            return names
-    return ()
+    return next((files for files in (BPE_FILES, WORDPIECE_FILES) if set(files) <= set(names)), ())
+
+
+def files_of(folder: str) -> tuple[str, ...]:
+    """`files_among` what a folder holds."""
+    return files_among(os.listdir(folder)) if os.path.isdir(folder) else ()
 
 
 def made_from(folder: str, names: tuple[str, ...]) -> str:

@@ -55,7 +55,7 @@ def record_batches(path: str, column: str | None) -> Iterator[Part]:
             kind = reader.schema.field(place).type
             if len(reader.schema) == 1 and not _is_list(kind):
                 data = np.asarray(np.memmap(path, np.uint8, "r"))
-                if (found := plain_places(data, is_file)) is not None:
+                if (found := plain_places(data, kind.bit_width // 8, is_file)) is not None:
                     yield from _spans(data, *found, f"<{kind.to_pandas_dtype()(0).dtype.str[1:]}")
                     return
             whole = reader.read_all().column(place)  # which copies nothing that is not compressed

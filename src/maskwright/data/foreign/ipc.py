@@ -43,9 +43,9 @@ class _Layout:
         ]
 
 
-def plain_places(data: NDArray[np.uint8], is_file: bool) -> tuple[Int64, Int64] | None:
+def plain_places(data: NDArray[np.uint8], width: int, is_file: bool) -> tuple[Int64, Int64] | None:
     """(place in bytes, ids) of each record batch of a single column without nulls or compression. None if the batches
-    are not all alike, which is for pyarrow to read or to refuse. `data`: the file's bytes."""
+    are not all alike, which is for pyarrow to read or to refuse. `data`: the file's bytes. `width`: bytes of an id."""
     view = memoryview(data)  # type: ignore[arg-type]
     try:
         found = _blocks_of_file(view) if is_file else _blocks_of_stream(view)
@@ -70,8 +70,8 @@ def plain_places(data: NDArray[np.uint8], is_file: bool) -> tuple[Int64, Int64] 
     body, rows, nodes, nulls, _, _, offset, length = numbers.T
     places = begins + len(same) + offset
     fine = (rows == nodes) & (nulls == 0) & (rows >= 0) & (offset >= 0) & (length >= 0) & (offset + length <= body)
-    fine &= places + length <= len(data)
-    if not fine.all() or (rows > length).any():
+    fine &= (places + length <= len(data)) & (rows <= length // width) & (places % width == 0)
+    if not fine.all():
         return None
     return places, rows.copy()
 

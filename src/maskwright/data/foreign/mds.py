@@ -26,6 +26,8 @@ from maskwright.data.foreign.columns import COLUMNS
 
 TYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 32: "uint32", 33: "int32", 64: "uint64", 65: "int64"}
 """The codes of `ndarray` without a type in its name; the others are floats."""
+LARGEST_SHARD = 2**32
+"""Places in a shard are of 4 bytes, so no shard is larger, whatever its index claims."""
 Bytes = NDArray[np.uint8]
 
 
@@ -72,6 +74,8 @@ def _shard(folder: str, record: dict[str, Any], options: Options) -> _Shard:
         raise StoreError(what, where=os.path.join(folder, "index.json"), fix="name the column of the ids: --column")
     raw, packed = record["raw_data"], record["zip_data"]
     path, size = os.path.join(folder, _own(raw["basename"])), int(raw["bytes"])
+    if not 0 <= size < LARGEST_SHARD:
+        raise ValueError
     packing = None
     if packed and not os.path.exists(path):
         path, packing = os.path.join(folder, _own(packed["basename"])), record["compression"]

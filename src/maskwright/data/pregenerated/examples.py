@@ -210,8 +210,6 @@ def map_arrays(folder: str) -> Examples:
     whole = all(len(array) == int(sizes.sum(dtype=np.int64)) for array, sizes in sums)
     if not whole or {len(some.first_segment), len(some.random_next), len(some.predictions)} != {n} or not n:
         raise StoreError("has arrays that do not belong together", where=folder, fix=COPY_AGAIN)
-    if (some.positions >= np.repeat(some.lengths, some.predictions)).any():
-        raise StoreError("has positions beyond the ends of its examples", where=folder, fix=COPY_AGAIN)
     return some
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
+from maskwright.data.manifest import COPY_AGAIN
 from maskwright.data.order import order
 from maskwright.data.packing import Plan
 from maskwright.data.pregenerated.store import PregeneratedStore
@@ -116,11 +117,14 @@ class PregeneratedLoader:
         starts = self.positions.document_ends[rows] - counts
         index, labels = np.zeros(M * self.slots, np.int32), np.zeros(M * self.slots, np.int32)
         slot = np.flatnonzero(np.arange(self.slots) < counts[:, None])
-        index[slot] = self.positions.gather(starts, counts) + np.repeat(np.arange(M) * T, counts)
+        places = self.positions.gather(starts, counts)
+        if (places >= np.repeat(self.rows.plan.length[rows], counts)).any():
+            raise StoreError("holds a position beyond the end of its example", where=self.rows.location, fix=COPY_AGAIN)
+        index[slot] = places + np.repeat(np.arange(M) * T, counts)
         labels[slot] = self.labels.gather(starts, counts)
         if int(labels.max()) >= self.rows.vocab_size:
             what = f"holds label {int(labels.max())}, the tokenizer ends at {self.rows.vocab_size - 1}"
-            raise StoreError(what, where=self.rows.location, fix="copy the folder again, or generate it again")
+            raise StoreError(what, where=self.rows.location, fix=COPY_AGAIN)
         weights = np.zeros(M * self.slots, np.float32)
         weights[slot] = 1.0
         return Batch(ids, positions, segments, index, labels, weights)

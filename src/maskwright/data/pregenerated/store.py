@@ -7,6 +7,7 @@ several processes one makes them and the others wait.
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import shutil
@@ -201,7 +202,8 @@ def _made(place: str) -> dict[str, Any] | None:
 
 def _convert(folder: str, number: int, place: str, reader: Reader, wanted: dict[str, Any]) -> None:
     temporary = f"{place}.tmp-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for left in glob.glob(f"{glob.escape(place)}.tmp-*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     try:
         with ArrayFolder(temporary, reader.vocabulary.size) as arrays:
             for some, _ in reader.json_epoch(folder, number):

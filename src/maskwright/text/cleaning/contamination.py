@@ -106,8 +106,12 @@ def _records(sources: Sources, name: str, kind: str) -> Iterator[tuple[int, Any]
     if kind in (".jsonl", ".ndjson"):
         yield from ((number, json.loads(line)) for number, line in lines if line.strip())
     elif kind in (".csv", ".tsv"):
-        comma, quoting = (",", csv.QUOTE_MINIMAL) if kind == ".csv" else ("\t", csv.QUOTE_NONE)
-        rows = csv.reader((line + "\n" for _, line in lines), delimiter=comma, quoting=quoting)
+        comma = "," if kind == ".csv" else "\t"
+        rows = csv.reader(
+            (line + "\n" for _, line in lines),
+            delimiter=comma,
+            quoting=csv.QUOTE_MINIMAL if kind == ".csv" else csv.QUOTE_NONE,
+        )
         yield from ((rows.line_num, row) for row in rows)
     elif kind in TEXT_ENDINGS:
         yield from lines

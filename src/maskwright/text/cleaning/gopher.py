@@ -117,10 +117,10 @@ def _repeated_lines(text: str) -> str | None:
     if "\n" not in text:
         return None
     for what, separator, most, most_characters in (
-        ("paragraphs", "\n{2,}", MAX_DUPLICATE_PARAGRAPHS, MAX_DUPLICATE_PARAGRAPH_CHARACTERS),
-        ("lines", "\n+", MAX_DUPLICATE_LINES, MAX_DUPLICATE_LINE_CHARACTERS),
+        ("paragraphs", "\n\n", MAX_DUPLICATE_PARAGRAPHS, MAX_DUPLICATE_PARAGRAPH_CHARACTERS),
+        ("lines", "\n", MAX_DUPLICATE_LINES, MAX_DUPLICATE_LINE_CHARACTERS),
     ):
-        pieces = re.split(separator, text.strip())
+        pieces = [piece for part in text.strip().split(separator) if (piece := part.strip("\n"))]
         if len(set(pieces)) == len(pieces):
             continue
         repeated = sum(len(piece) * (count - 1) for piece, count in Counter(pieces).items())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
+from functools import partial
 
 from maskwright.text.document import Document
 
@@ -30,14 +31,14 @@ def masked(document: Document, kinds: tuple[str, ...], counts: Counter[str]) -> 
     before = counts.total()
     for place, part in enumerate(parts):
         for kind in wanted:
-            part = PATTERNS[kind].sub(lambda match, kind=kind: _placeholder(match, kind, counts), part)
+            part = PATTERNS[kind].sub(partial(_placeholder, kind, counts), part)
         parts[place] = part
     if counts.total() == before:
         return document
     return Document(tuple(parts), document.has_sentences, document.source, document.line)
 
 
-def _placeholder(match: re.Match[str], kind: str, counts: Counter[str]) -> str:
+def _placeholder(kind: str, counts: Counter[str], match: re.Match[str]) -> str:
     found = match.group()
     if kind == "ip":
         try:

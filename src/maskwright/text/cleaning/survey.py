@@ -223,10 +223,10 @@ class _Survey:
         storage.write_json(self.note_path, {"plan": self.plan, "documents": self.documents, "names": self.names})
 
     def _resume(self) -> None:
-        noted = storage.read_json(self.note_path) if os.path.exists(self.note_path) else None
+        noted: Any = storage.read_json(self.note_path) if os.path.exists(self.note_path) else None
         paths = dict.fromkeys(self.columns, 8) | {self.codes_path: 2}
-        whole = noted is not None and noted.get("plan") == self.plan
-        if not whole or not all(os.path.exists(path) for path in paths):
+        there = isinstance(noted, dict) and all(os.path.exists(path) for path in paths)
+        if not there or noted["plan"] != self.plan:
             shutil.rmtree(self.folder, ignore_errors=True)
             storage.make_folder(self.folder)
             return

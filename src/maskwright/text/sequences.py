@@ -1,0 +1,90 @@
+"""DNA, RNA and proteins: FASTA and FASTQ files, and tokenizers of single letters or of k letters in a row."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections import Counter
+from typing import Literal
+
+from maskwright.core import storage
+from maskwright.core.console import progress, warn
+from maskwright.core.errors import InputError, SourceError
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import BERT
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary
+
+SequenceKind = Literal["characters", "kmer"]
+Alphabet = Literal["dna", "protein"]
+LETTERS: dict[Alphabet, str] = {"dna": "ACGT", "protein": "ACDEFGHIKLMNPQRSTVWY"}
+AMBIGUOUS: dict[Alphabet, str] = {"dna": "NRYSWKMBDHVU-", "protein": "XBZJUO*-"}
+"""IUPAC's codes for one of several bases or residues (Cornish-Bowden 1985, https://doi.org/10.1093/nar/13.9.3021), with
+RNA's U, rare residues, stops and gaps."""
+LARGEST = 1 << 20
+
+
+def make_tokenizer(
+    sources: Sources, folder: str, kind: SequenceKind, alphabet: Alphabet | None = None, kmer: int = 6
+) -> Vocabulary:
+    """Writes a tokenizer of letters. `characters`: each is a token; without an alphabet, those of the text. `kmer`: a
+    token is `kmer` plain letters in a row, or any other letter, or one of those left over; tokens do not overlap. The
+    case of an alphabet's letters does not matter.
+
+    Raises `InputError` for a vocabulary that is too large.
+    """
+    if os.path.exists(os.path.join(folder, "tokenizer.json")):
+        raise InputError("already holds a tokenizer", where=folder, fix="choose another --to, or delete it first")
+    if kind == "kmer" and alphabet is None:
+        raise InputError("--kind kmer needs an alphabet", fix="give --alphabet dna or protein")
+    counts: Counter[str] = Counter()
+    with progress("tokenizer", sum(sources.sizes), "bytes") as bar:
+        for document in sources:
+            counts.update(document.text.upper() if alphabet else document.text)
+            bar.advance(sources.bytes_read - bar.done)
+    if not counts:
+        raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
+    singles = [*LETTERS[alphabet], *AMBIGUOUS[alphabet]] if alphabet else sorted(counts)
+    foreign = {letter: count for letter, count in counts.items() if letter not in set(singles)}
+    if foreign:
+        share = sum(foreign.values()) / counts.total()
+        warn(f"{share:.2%} of the text has no token, such as {min(foreign)!r}: it becomes {BERT['unk']}")
+    tokens = list(singles)
+    if kind == "kmer":
+        assert alphabet is not None
+        if kmer < 2 or len(LETTERS[alphabet]) ** kmer > LARGEST:
+            fix = "give from 2 to 10 for dna, 2 to 4 for protein"
+            raise InputError(f"--kmer {kmer} gives too few or too many tokens", fix=fix)
+        tokens += ["".join(letters) for letters in itertools.product(LETTERS[alphabet], repeat=kmer)]
+    with storage.new_folder(folder):
+        _write(folder, tokens, alphabet, f"[{LETTERS[alphabet]}]{{{kmer}}}|." if kind == "kmer" and alphabet else ".")
+    return read_vocabulary(folder)
+
+
+def _write(folder: str, tokens: list[str], alphabet: Alphabet | None, pattern: str) -> None:
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    vocab = {token: index for index, token in enumerate([*BERT.values(), *tokens])}
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=BERT["unk"]))
+    if alphabet:
+        letters = sorted({*LETTERS[alphabet], *AMBIGUOUS[alphabet]} - {"*", "-"})
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(one.lower(), one) for one in letters])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"(?m:{pattern})"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(list(BERT.values()))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, vocab[token]) for token in (BERT["bos"], BERT["eos"])],
+    )
+    names = {"cls_token": "bos", "sep_token": "eos", "pad_token": "pad", "unk_token": "unk", "mask_token": "mask"}
+    special = {key: BERT[role] for key, role in names.items()}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **special, "clean_up_tokenization_spaces": False}
+    files = {
+        "tokenizer_config.json": json.dumps(config, indent=2),
+        "special_tokens_map.json": json.dumps(special, indent=2),
+        "tokenizer.json": tokenizer.to_str(pretty=True),  # last: with it, the folder is whole
+    }
+    for name, text in files.items():
+        with storage.atomic_writer(os.path.join(folder, name)) as file:
+            file.write(text.encode())

@@ -1,0 +1,238 @@
+"""Token stores in buckets: memory://, a made-up Cloud Storage that fails on demand, and moto's S3, all on loopback."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from conftest import small_config
+from fake_gcs import FakeGcs, fake_gcs
+
+from maskwright.core import folder as folders
+from maskwright.core.errors import InputError, MaskwrightError, StoreError
+from maskwright.data import remote
+from maskwright.data.loader import Loader
+from maskwright.data.opening import recorded_store
+from maskwright.data.store import TokenStore
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks import pretrain as task
+from maskwright.training import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(folders, "FIRST_WAIT_SECONDS", 0.001)
+    yield tmp_path / "cache" / "stores"
+    let_go()
+    fsspec.filesystem("memory").store.clear()
+
+
+def let_go() -> None:
+    """As at the end of a process."""
+    while remote._held:
+        os.close(remote._held.pop())
+
+
+def files(folder: Path | str) -> dict[str, bytes]:
+    root = Path(folder)
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_store_goes_to_a_bucket_and_trains_from_there(store: TokenStore, cache: Path, tmp_path: Path) -> None:
+    remote.push(store.location, "memory://bucket/store")
+    remote.push(store.location, "memory://bucket/store")  # nothing is left to do
+    remote.pull("memory://bucket/store", str(tmp_path / "back"))
+    listed = {record["name"] for shard in store.shards for record in shard["files"].values()}
+    back = files(tmp_path / "back")
+    assert listed < set(back) and all(back[name] == content for name, content in files(store.location).items())
+
+    ends = []
+    for location in (store.location, "memory://bucket/store"):
+        run = tmp_path / location.rpartition("/")[2] / "run"
+        task.pretrain(small_config(location), str(run))
+        ends.append(checkpoint.load(str(run / "checkpoints/step-00000012"))[0].parameters)
+    assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
+    record = RunDirectory(str(run)).read_config()
+    assert record["store"] == "memory://bucket/store" == recorded_store(record).location
+    (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
+    assert folder.name == store.fingerprint[:32]
+    let_go()
+    (folder / "manifest.json").unlink()  # as after a stop on the way: what is there stays
+    shards = {path: path.stat().st_mtime_ns for path in folder.glob("*.u*")}
+    assert TokenStore("memory://bucket/store").fingerprint == store.fingerprint
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*.u*")} == shards
+
+
+def test_what_lies_elsewhere_is_refused(store: TokenStore, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"is not a token store: it has no manifest.json.*data push"):
+        TokenStore("memory://bucket/none")
+    files_there = fsspec.filesystem("memory")
+    files_there.pipe("/bucket/other/manifest.json", b'{"format": 2, "fingerprint": "x"}')
+    for attempt in (lambda: TokenStore("memory://bucket/other"), lambda: remote.pull("memory://bucket/other", "x")):
+        with pytest.raises(StoreError, match="memory://bucket/other/manifest.json: "):
+            attempt()
+    with pytest.raises(InputError, match="another store lies there"):
+        remote.push(store.location, "memory://bucket/other")
+    damaged = tmp_path / "damaged"
+    shutil.copytree(store.location, damaged)
+    shard = next(damaged.glob("train-*.tokens.*"))
+    shard.write_bytes(bytes([shard.read_bytes()[0] ^ 1]) + shard.read_bytes()[1:])
+    with pytest.raises(StoreError, match=f"{shard.name}: is not what was written"):
+        remote.push(str(damaged), "memory://bucket/damaged")
+    assert not files_there.exists("/bucket/damaged/manifest.json")
+
+
+def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> None:
+    remote.push(store.location, "memory://bucket/store")
+    there = fsspec.filesystem("memory")
+    name = next(path for path in there.find("/bucket/store") if ".tokens." in path)
+    content = there.cat_file(name)
+    there.pipe_file(name, content[:-2] + b"??")
+    with pytest.raises(StoreError, match=rf"{os.path.basename(name)}: is not what was written \(its sha256 differs\)"):
+        TokenStore("memory://bucket/store")
+    there.rm_file(name)
+    with pytest.raises(StoreError, match=f"{os.path.basename(name)}: is missing"):
+        TokenStore("memory://bucket/store")
+    (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
+    left = files(folder)
+    assert "manifest.json" not in left and os.path.basename(name) not in left
+    assert not [path for path in left if ".tmp-" in path]
+    there.pipe_file(name, content)
+    assert TokenStore("memory://bucket/store").fingerprint == store.fingerprint
+
+
+def test_the_cache_keeps_to_its_size_and_to_what_is_read(
+    store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from maskwright.data.prepare import PrepareOptions, prepare
+    from maskwright.text.sources import Sources
+
+    (tmp_path / "a.txt").write_text("A dog saw stones.\n\nNobody crossed a bridge?\n" * 40, encoding="utf-8")
+    options = PrepareOptions(valid_fraction=0.0, keep_duplicates=True)
+    other = prepare(Sources([str(tmp_path / "a.txt")]), store.tokenizer_folder, str(tmp_path / "other"), options)
+    remote.push(store.location, "memory://bucket/one")
+    remote.push(other.location, "memory://bucket/two")
+    size = sum(record["bytes"] for shard in store.shards for record in shard["files"].values())
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(1.5 * size / 1e9))
+    monkeypatch.setattr(remote, "_room", lambda base, room=remote._room: min(room(base), 2 * size))
+    second = remote.local_folder("memory://bucket/two")
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(1.01 * size / 1e9))
+    with pytest.raises(StoreError, match=r"needs .*, and the cache has room for .*MASKWRIGHT_CACHE_GB"):
+        remote.local_folder("memory://bucket/one")  # the other one is being read
+    let_go()
+    remote.local_folder("memory://bucket/one")
+    assert not os.path.exists(second)
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", "many")
+    with pytest.raises(InputError, match="'many' is no number"):
+        remote.local_folder("memory://bucket/two")
+
+
+def test_processes_that_ask_at_once_bring_a_store_once(store: TokenStore, cache: Path, tmp_path: Path) -> None:
+    """file:// is the one address that several processes share here."""
+    code = (
+        "import sys; from maskwright.data import remote, store; bring = remote._fetch\n"
+        "def fetch(*a): print('fetched', a[1]); bring(*a)\n"
+        "remote._fetch = fetch; print(store.TokenStore(sys.argv[1]).split('train').tokens)"
+    )
+    command = [sys.executable, "-c", code, f"file://{store.location}"]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    outputs = [process.communicate(timeout=60)[0].splitlines() for process in started]
+    assert [lines[-1] for lines in outputs] == [str(store.split("train").tokens)] * 3
+    assert sorted(map(len, outputs))[:2] == [1, 1], "two of them fetched nothing"
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
+    with fake_gcs() as there:
+        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": there.url})
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        yield there
+
+
+def test_cloud_storage_that_fails_now_and_then(gcs: FakeGcs, store: TokenStore, tmp_path: Path) -> None:
+    gcs.failures = [503]
+    remote.push(store.location, "gs://bucket/stores/one")
+    gcs.failures = [429]
+    opened = TokenStore("gs://bucket/stores/one")
+    assert opened.fingerprint == store.fingerprint
+    assert all(files(opened.folder)[name] == content for name, content in files(store.location).items() if "." in name)
+    gcs.spoil = True  # what is uploaded loses its last byte
+    with pytest.raises(MaskwrightError, match=r"arrived with [\d,]+ of [\d,]+ bytes"):
+        remote.push(store.location, "gs://bucket/stores/two")
+    assert "stores/two/manifest.json" not in gcs.objects
+
+
+def test_s3(store: TokenStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("s3fs", reason="needs the extra s3")
+    server = pytest.importorskip("moto.server", reason="needs moto").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        for name, value in {"KEY_ID": "testing", "SECRET_ACCESS_KEY": "testing"}.items():  # moto takes any
+            monkeypatch.setenv(f"AWS_ACCESS_{name}" if name == "KEY_ID" else f"AWS_{name}", value)
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        fsspec.filesystem("s3").mkdir("bucket")
+        remote.push(store.location, "s3://bucket/store")
+        config = small_config("s3://bucket/store")
+        here, there = (Loader(config, TokenStore(place)) for place in (store.location, "s3://bucket/store"))
+        assert (here.batches(7)[1].input_ids == there.batches(7)[1].input_ids).all()
+        with pytest.raises(MaskwrightError, match="s3://elsewhere/store"):
+            TokenStore("s3://elsewhere/store")
+    finally:
+        server.stop()
+
+
+def archive(path: Path, members: dict[str, bytes | tuple[bytes, str]]) -> str:
+    """A name's content, or (type, target) of a member that is no file."""
+    with tarfile.open(path, "w:gz") as file:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            if isinstance(content, tuple):
+                member.type, member.linkname = content
+                file.addfile(member)
+            else:
+                member.size = len(content)
+                file.addfile(member, io.BytesIO(content))
+    return str(path)
+
+
+def test_archives_are_unpacked_safely(tmp_path: Path) -> None:
+    good = archive(tmp_path / "good.tar.gz", {"set/a.arrow": b"a" * 5000, "set/meta/counts.csv": b"b"})
+    with open(good, "rb") as file:
+        fsspec.filesystem("memory").pipe("/bucket/good.tar.gz", file.read())
+    remote.pull("memory://bucket/good.tar.gz", str(tmp_path / "out"))
+    assert files(tmp_path / "out") == {"set/a.arrow": b"a" * 5000, "set/meta/counts.csv": b"b"}
+    with pytest.raises(InputError, match="is not empty"):
+        remote.pull(good, str(tmp_path / "out"))
+    cut = tmp_path / "cut.tar.gz"
+    cut.write_bytes(Path(good).read_bytes()[:-40])
+    cases = {
+        archive(tmp_path / "up.tar.gz", {"a": b"1", "x/../../up": b"2"}): "would leave the folder",
+        archive(tmp_path / "root.tgz", {"/root": b"2"}): "would leave the folder",
+        archive(tmp_path / "link.tgz", {"link": (tarfile.SYMTYPE, "/etc/passwd")}): "is a link or a device",
+        archive(tmp_path / "hard.tgz", {"a": b"1", "hard": (tarfile.LNKTYPE, "a")}): "is a link or a device",
+        str(cut): "is no whole archive",
+    }
+    for location, why in cases.items():
+        with pytest.raises(InputError, match=why):
+            remote.pull(location, str(tmp_path / "refused"))
+        assert not list(tmp_path.glob("refused*"))
+    assert not (tmp_path.parent / "up").exists()
+
+
+def test_an_archive_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "SHARE_OF_DISK", 1e-12)
+    location = archive(tmp_path / "bomb.tar.gz", {"zeros": b"\0" * 10_000_000})
+    with pytest.raises(InputError, match="unpacks to more than"):
+        remote.pull(location, str(tmp_path / "out"))
+    assert not list(tmp_path.glob("out*"))

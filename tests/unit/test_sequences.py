@@ -1,0 +1,105 @@
+"""FASTA, FASTQ, WET and WARC as sources, and tokenizers of letters."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+
+import pytest
+
+from maskwright.core.errors import InputError, SourceError
+from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.text.encoder import open_encoder
+from maskwright.text.sequences import make_tokenizer
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import load_tokenizer
+
+
+def texts(path: Path, **options: object) -> list[tuple[str, int]]:
+    return [(document.text, document.line) for document in Sources([str(path)], **options)]  # type: ignore[arg-type]
+
+
+def test_fasta_and_fastq_records_are_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.fa").write_bytes(b";comment\n>one first\r\nACGTacgt\r\nNNAC\r\n\n>empty\n>two\nGGRCC\n")
+    (tmp_path / "b.fastq.gz").write_bytes(gzip.compress(b"@r1\nACGN\n+\nIIII\n\n@r2\n@CG\n+r2\n@@@\n"))
+    assert texts(tmp_path / "a.fa") == [("ACGTACGTNNAC", 2), ("GGRCC", 7)]
+    assert texts(tmp_path / "a.fa", letters="keep") == [("ACGTacgtNNAC", 2), ("GGRCC", 7)]
+    assert texts(tmp_path / "a.fa", letters="plain") == [("ACGTACGT", 2), ("AC", 2), ("GG", 7), ("CC", 7)]
+    assert texts(tmp_path / "b.fastq.gz") == [("ACGN", 1), ("@CG", 6)]
+    for name, content, where in (
+        ("c.fasta", "ACGT\n>late\nAC\n", ":1"),
+        ("c.fq", "@r1\nACGT\n+\nIIII\n@r2\nACGT\n+\nII\n", ":5"),
+        ("d.fq", "@r1\nACGT\n+\n", ":1"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(SourceError) as caught:
+            texts(tmp_path / name)
+        assert caught.value.where == f"{tmp_path}/{name}{where}"
+    assert texts(tmp_path / "c.fq", on_bad_input="skip") == [("ACGT", 1)]
+
+
+@pytest.mark.parametrize(("kind", "alphabet", "size"), [("characters", "dna", 17), ("kmer", "dna", 4113)])
+def test_tokenizers_of_letters_load_in_transformers_with_equal_ids(
+    kind: str, alphabet: str, size: int, tmp_path: Path
+) -> None:
+    generator = random.Random(0)
+    (tmp_path / "a.fa").write_text(">a\n" + "".join(generator.choices("ACGTacgtN", k=500)) + "\n>b\nACGTRYACGTAC\n")
+    folder = str(tmp_path / "tokenizer")
+    vocabulary = make_tokenizer(Sources([str(tmp_path / "a.fa")]), folder, kind, alphabet)  # type: ignore[arg-type]
+    assert vocabulary.size == 5 + size
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ours = load_tokenizer(folder, special_tokens_are_text=False)
+    encoder, _ = open_encoder(folder, "tokenizers")
+    for sample in ("ACGTACNACGTA", "acgtacgtacgt", "".join(generator.choices("ACGTN", k=300)), "ACGT@"):
+        ids = theirs(sample)["input_ids"]
+        assert ids == ours.encode(sample).ids
+        assert ids[1:-1] == encoder.encode([sample])[0].tolist()
+        assert (theirs.unk_token_id in ids) == ("@" in sample)
+    split = ["ACGTAC", "N", "A", "C", "G", "T", "A"] if kind == "kmer" else list("ACGTACNACGTA")
+    assert theirs.tokenize("acgtacNacgta") == split
+    assert theirs.decode(theirs("ACGTACNACG")["input_ids"], skip_special_tokens=True) == "ACGTACNACG"
+    ready = prepare(Sources([str(tmp_path / "a.fa")]), folder, str(tmp_path / "store"), PrepareOptions(0.0))
+    assert ready.manifest["splits"]["train"]["documents"] == 2
+    assert ready.vocabulary.mask == theirs.mask_token_id
+
+
+def test_letters_of_the_text_and_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("日本語\nにほん\n", encoding="utf-8")
+    folder = str(tmp_path / "letters")
+    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
+    assert make_tokenizer(sources, folder, "characters").size == 5 + 6
+    assert load_tokenizer(folder, special_tokens_are_text=True).encode("本に").tokens == ["[CLS]", "本", "に", "[SEP]"]
+    make_tokenizer(sources, str(tmp_path / "protein"), "kmer", "protein", 3)
+    assert "100.00% of the text has no token" in capsys.readouterr().err
+    with pytest.raises(InputError, match="already holds"):
+        make_tokenizer(sources, folder, "characters")
+    with pytest.raises(InputError, match="needs an alphabet"):
+        make_tokenizer(sources, str(tmp_path / "x"), "kmer")
+    with pytest.raises(InputError, match="too few or too many"):
+        make_tokenizer(sources, str(tmp_path / "x"), "kmer", "protein", 6)
+
+
+def warc(kind: str, content_type: str, body: bytes) -> bytes:
+    head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:0>\r\nWARC-Date: 2026-01-01T00:00:00Z\r\n"
+    return f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body + b"\r\n\r\n"
+
+
+def test_wet_records_are_documents_and_html_alone_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("fastwarc", reason="the extra `clean` is not installed")
+    info = warc("warcinfo", "application/warc-fields", b"software: test\r\n")
+    pages = [warc("conversion", "text/plain", text.encode()) for text in ("Erste Seite\nzwei Zeilen", "Ünï\n")]
+    (tmp_path / "a.warc.wet.gz").write_bytes(b"".join(gzip.compress(one) for one in (info, *pages)))
+    assert texts(tmp_path / "a.warc.wet.gz") == [("Erste Seite\nzwei Zeilen", 2), ("Ünï", 3)]
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>Hello</p>"
+    (tmp_path / "b.warc").write_bytes(info + warc("response", "application/http; msgtype=response", answer))
+    with pytest.raises(SourceError, match="has 1 pages and no plain text"):
+        texts(tmp_path / "b.warc")
+    plain = answer.replace(b"text/html", b"text/plain; charset=utf-8")
+    (tmp_path / "c.warc").write_bytes(warc("response", "application/http; msgtype=response", plain))
+    assert texts(tmp_path / "c.warc") == [("<p>Hello</p>", 1)]
+    (tmp_path / "d.wet.gz").write_bytes(gzip.compress(b"".join([info, *pages]))[:-30])
+    with pytest.raises(SourceError, match="cut short"):
+        texts(tmp_path / "d.wet.gz")
