@@ -150,6 +150,8 @@ def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         ([], ("--run", "/tmp/base-1"), "--run"),
         (["--set", "data.store=gs://lab-data/store"], RUN, "data.store"),
         (["--set", "data.store=stores/one"], RUN, "data.store"),
+        (["--from", "gs://lab-data/runs/one@40"], RUN, "--from"),
+        (["--from", "runs/one"], RUN, "--from"),
         (["--set", "data.store=hf://team/texts"], RUN, "data.store"),
         (["--accelerator", "v5p:2x2x1"], RUN, "--accelerator"),
         (["--accelerator", "v6e"], RUN, "--accelerator"),

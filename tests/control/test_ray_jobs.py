@@ -104,6 +104,11 @@ def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="relative") as caught:
             require_lasting(run, {"data.store": store, "model.init_from": init_from}, folder)
         assert caught.value.where == where
+    (tmp_path / "run.yaml").write_text("data: {store: /s}\nschedule: {steps: 9}\n")
+    job = Ray(address="http://127.0.0.1:1")
+    with pytest.raises(InputError, match="relative, and not in the job's working directory") as caught:
+        job.submit(Training(str(tmp_path / "run.yaml"), "/runs/a", begin_from="runs/b@40"), dry_run=True)
+    assert caught.value.where == "--from: runs/b"
 
 
 # ---- the job -------------------------------------------------------------------------------------------------------

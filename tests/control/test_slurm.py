@@ -20,6 +20,7 @@ from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.target import Training
+from maskwright.run.directory import MANIFEST, step_folder
 
 WAIT = "trap 'echo saved >> \"$STUB/saved-$SLURM_NODEID\"; exit 75' TERM; sleep 60 & wait; sleep 5 & wait; exit 9\n"
 """A rank that trains until it is told to end, saves and ends with 75. Its `sleep` is told too, and may end before the
@@ -260,3 +261,27 @@ def test_refused(cli: Cli, tmp_path: Path, options: list[str], message: str) -> 
     (tmp_path / "run.yaml").write_text("data: {store: store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}\n")
     result = cli("submit", "slurm", str(tmp_path / "run.yaml"), "--run", "runs/one", "--dry-run", *options)
     assert result.code == 2 and result.error.startswith(message), result.err
+
+
+def test_a_parent_that_is_not_there_is_refused_before_anything_is_queued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fix is a step that the parent has. A run that has begun needs its parent no more: then sbatch, which is not
+    there, is what is missed."""
+    config, parent, run = tmp_path / "run.yaml", tmp_path / "parent", tmp_path / "run"
+    config.write_text("data: {store: store}\nschedule: {steps: 10}\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def said(begin_from: str) -> str:
+        with pytest.raises(InputError) as caught:
+            Slurm().submit(Training(str(config), str(run), begin_from=begin_from), dry_run=False)
+        return str(caught.value)
+
+    assert said(f"{parent}@40") == f"--from {parent}: has no checkpoint. Fix: name a run directory"
+    checkpoint = parent / "checkpoints" / step_folder(30)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / MANIFEST).write_text("{}")
+    assert said(f"{parent}@40") == f"--from {parent}: has no checkpoint of step 40. Fix: take one of its steps: 30"
+    run.mkdir()
+    (run / "config.resolved.json").write_text("{}")
+    assert said(f"{parent}@40").startswith("sbatch: ")

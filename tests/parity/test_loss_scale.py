@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import small_config
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import HealthError
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
+from maskwright.engines.torch import loss_scale
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.loss_scale import DOUBLED_AFTER_UPDATES, LossScale
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
+from maskwright.monitor.status import look
+from maskwright.tasks.pretrain import pretrain
 
 
 class Run:
@@ -138,3 +143,12 @@ def test_a_scale_below_one_stops_the_run(store: TokenStore, config: Callable[...
     with pytest.raises(HealthError, match=r"step 16: the gradient overflows fp16 even with a loss scale below 1"):
         run.steps(*range(18))
         run.engine.check()
+
+
+def test_status_tells_how_many_updates_were_skipped(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**60)
+    keys = {"engine.dtype": "fp16", "schedule.steps": 3, "schedule.warmup_steps": 1, "logging.every_steps": 1}
+    pretrain(small_config(store.location, **keys), str(tmp_path / "run"))
+    assert "\n  fp16: 3 updates overflowed and were skipped\n" in look(str(tmp_path / "run")).report()

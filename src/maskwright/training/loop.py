@@ -206,7 +206,7 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
         "time": round(time.time(), 3),
     }
     job.status.loss, job.status.tokens_per_second = record["loss"], record["tokens_per_second"]
-    job.status.skipped_updates = int(record.get("skipped_updates", 0))
+    job.status.skipped_updates = int(record.get("skipped_updates") or 0)
     _write(job, board, record)
     if time.monotonic() - job.reported >= REPORT_EVERY_SECONDS:
         job.reported = time.monotonic()

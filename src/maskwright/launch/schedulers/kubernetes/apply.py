@@ -127,7 +127,8 @@ def check_paths(place: Place, locations: Mapping[str, str | None], run: str, cop
         raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
     seen = [mount.folder for mount in place.mounts]
     for key, path in locations.items():
-        if path and not is_url(path) and not any(inside(path, folder) for folder in seen):
+        far = is_url(path or "") and key != "--from"  # which names a folder
+        if path and not far and not any(inside(path, folder) for folder in seen):
             fix = f"mount it with --mount NAME:/folder, and {cluster.setting(key, '/folder/…')}"
             raise InputError(f"{path} is not in a pod", where=key, fix=fix)
 
