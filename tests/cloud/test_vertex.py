@@ -148,7 +148,7 @@ def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         (["--env", "NOT_SET"], RUN, "--env NOT_SET"),
         ([], ("--run", "runs/base-1"), "--run"),
         ([], ("--run", "/tmp/base-1"), "--run"),
-        (["--set", "data.store=gs://lab-data/store"], RUN, "data.store"),
+        (["--set", "model.init_from=gs://lab-data/model"], RUN, "model.init_from"),
         (["--set", "data.store=stores/one"], RUN, "data.store"),
         (["--from", "gs://lab-data/runs/one@40"], RUN, "--from"),
         (["--from", "runs/one"], RUN, "--from"),
