@@ -115,10 +115,10 @@ def test_mistakes_are_told_with_their_cure(
 
 
 def test_a_package_that_is_not_installed_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """s3fs is not among ours; gcsfs is, in an extra."""
-    needs = "s3:// needs the package s3fs. Fix: pip install s3fs"
+    """adlfs is not among ours; s3fs and gcsfs are, in extras."""
     for package, scheme, says in (
-        ("s3fs", "s3", needs),
+        ("adlfs", "abfs", "abfs:// needs the package adlfs. Fix: pip install adlfs"),
+        ("s3fs", "s3", "s3fs is not installed. Fix: in a clone run scripts/install --s3"),
         ("gcsfs", "gs", "gcsfs is not installed. Fix: in a clone run"),
     ):
         monkeypatch.setitem(sys.modules, package, None)

@@ -394,10 +394,10 @@ def test_a_store_that_changed_between_two_starts_is_refused(
     assert everything(tmp_path / "out") == before
 
 
-def test_a_store_that_is_a_url_is_refused(
+def test_a_url_without_a_store_is_named(
     cli: Cli, config_file: ConfigFile, corpus: Path, tokenizer: str, tmp_path: Path
 ) -> None:
-    result = cli("pretrain", config_file(data={"store": "s3://bucket/store"}), "--run", tmp_path / "out")
-    assert (result.code, "s3://bucket/store: a token store must be a local folder" in result.error) == (2, True)
+    result = cli("pretrain", config_file(data={"store": "memory://bucket/store"}), "--run", tmp_path / "out")
+    assert (result.code, "memory://bucket/store: is not a token store: it has no" in result.error) == (2, True)
     result = cli("data", "prepare", corpus, "--tokenizer", tokenizer, "--to", "gs://b/s")
     assert (result.code, "gs://b/s: must be a local folder. Fix: give" in result.error) == (2, True)

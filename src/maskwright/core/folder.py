@@ -25,6 +25,8 @@ TRIES, FIRST_WAIT_SECONDS = 8, 0.5
 reach for a minute."""
 ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 FINAL = (*ABSENT, FileExistsError, PermissionError, TypeError, ValueError, ImportError)
+HOPELESS = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError")
+"""botocore's own, which is not always installed."""
 MEANT = {"read": ABSENT, "listed": ABSENT, "removed": (FileNotFoundError,), "written": (FileExistsError,)}
 """What says something of the file rather than of the storage."""
 
@@ -168,7 +170,9 @@ class Folder:
 def _may_pass(error: Exception) -> bool:
     """Whether trying again may help. HTTP: too many requests, a time-out, the server's own failures. Other errors:
     yes."""
-    if isinstance(error, FINAL) or str(error).startswith("Forbidden"):  # gcsfs's 403, an OSError without a number
+    if (
+        type(error).__name__ in HOPELESS or isinstance(error, FINAL) or str(error).startswith("Forbidden")
+    ):  # gcsfs's 403, an OSError without a number
         return False
     code = getattr(error, "code", None) or getattr(error, "status", None)
     return not isinstance(code, int) or code in (408, 429) or code >= 500

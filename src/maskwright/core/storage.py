@@ -368,6 +368,8 @@ def fault(error: Exception, verb: str, location: str) -> MaskwrightError:
             return missing(package, location)
         return InputError(f"{protocol}:// needs the package {package}", where=location, fix=f"pip install {package}")
     message = " ".join(str(error).split()).rstrip(" .") or type(error).__name__
+    if who := urlsplit(location).netloc.rpartition("@")[0]:  # botocore quotes the address without its s3://
+        message = message.replace(who, "***")
     if _has_no_connection(error):
         return MaskwrightError(f"cannot be {verb}: {message}", where=location, fix="check the network and the address")
     if getattr(error, "code", None) in (401, 403) or isinstance(error, PermissionError):
