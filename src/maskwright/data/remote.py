@@ -92,7 +92,7 @@ def local_folder(location: str) -> str:
     Several processes that ask at once wait for the one that brings it. Raises what `pull` raises, and `StoreError` if
     the cache has not enough room."""
     there = Folder(location, reach=True, tries=TRIES)
-    base = os.path.join(cache_folder(), "stores")
+    base = storage.cache_folder("stores")
     storage.make_folder(base)
     manifest = _manifest(there)
     folder = os.path.join(base, manifest["fingerprint"][:32])
@@ -110,12 +110,6 @@ def local_folder(location: str) -> str:
     os.utime(f"{folder}.lock")
     _held.append(lock)
     return folder
-
-
-def cache_folder() -> str:
-    if given := os.environ.get("MASKWRIGHT_CACHE"):
-        return given
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "maskwright")
 
 
 # ---- bringing a store ------------------------------------------------------------------------------------------------
