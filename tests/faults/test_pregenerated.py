@@ -442,7 +442,7 @@ def test_one_of_several_processes_reads_the_json_and_the_others_wait(
         assert len({one.fingerprint for one in opened}) == 1
         assert sorted(read) == [0, 1]
         read.clear()
-    assert len(list((tmp_path / "cache").glob("maskwright/*/epoch_*/record.json"))) == 2
+    assert len(list((tmp_path / "cache").glob("maskwright/pregenerated/*/epoch_*/record.json"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A folder of pregenerated epochs, opened for training.
 
-JSON is read once, into arrays that are kept beside it (`FOLDER/.maskwright`, or below `$XDG_CACHE_HOME/maskwright` if
-it cannot be written) and are mapped from then on. They are made anew when the file or the tokenizer changes. Of
+JSON is read once, into arrays that are kept beside it (`FOLDER/.maskwright`, or in `storage.cache_folder` if it cannot
+be written) and are mapped from then on. They are made anew when the file or the tokenizer changes. Of
 several processes one makes them and the others wait.
 """
 
@@ -185,8 +185,7 @@ def _cache_of(folder: str) -> str:
             return beside
     except OSError:
         pass
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    place = os.path.join(home, "maskwright", storage.sha256_of(os.path.abspath(folder))[:16])
+    place = storage.cache_folder("pregenerated", storage.sha256_of(os.path.abspath(folder))[:16])
     storage.make_folder(place)
     return place
 
