@@ -757,7 +757,10 @@ def test_a_store_is_written_for_other_tools(
 
         direct = ArrowStore(str(folder / "train"), Arrow(valid_fraction=0.0))
         assert same(in_split(direct.split("train")), in_split(store.split("train")))
-        whole = [ArrowStore(str(folder), Arrow()), convert([str(folder)], tokenizer, str(tmp_path / "whole"))]
+        whole: list[Any] = [
+            ArrowStore(str(folder), Arrow()),
+            convert([str(folder)], tokenizer, str(tmp_path / "whole")),
+        ]
         assert whole[0].fingerprint != ArrowStore(str(folder), Arrow(), all_held_out=True).fingerprint
         for both in whole:
             for side in ("train", "valid"):
