@@ -6,6 +6,7 @@ import json
 import os
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -200,8 +201,6 @@ def test_near_duplicates_are_found_as_often_as_the_theory_says() -> None:
 
 
 def test_personal_data_is_masked_and_what_only_looks_like_it_stays() -> None:
-    from collections import Counter
-
     text = "Ann (ann.lee+x@mail.example.co.uk) at 8.8.8.8, not 192.168.0.1 or 1.2.3.400; call +49 (30) 123-4567."
     same = "In 1984 1,000 people paid 12.50 for version 1.2.3, page 12-345, ISBN 978-3-16-148410-0, a@b."
     counts: Counter[str] = Counter()
@@ -213,6 +212,33 @@ def test_personal_data_is_masked_and_what_only_looks_like_it_stays() -> None:
     assert counts == {"email": 1, "ip": 1, "phone": 1}
     untouched = Document((same,), False, "f", 1)
     assert masked(untouched, ("email", "ip", "phone"), counts) is untouched
+
+
+def masked_text(text: str) -> str:
+    return masked(Document((text,), False, "f", 1), ("email", "ip", "phone"), Counter()).text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version 1.2.3.4",
+        "Version 5.0.0.1, v. 5.0.0.1 and v5.0.0.1",
+        "section 4.3.2.1 and § 4.3.2.1",
+        "5.0.0.1a",
+        "Card 4111 1111 1111 1111",
+        "card 4111.1111.1111.1111 of 1 000 000 000",
+        "1234567890 and 2001:4860:4860::8888",
+    ],
+)
+def test_numbers_that_are_no_address_and_no_phone_stay(text: str) -> None:
+    assert masked_text(text) == text
+
+
+def test_a_phone_number_is_masked_whole_and_beside_others() -> None:
+    assert masked_text("Call 1-800-555-1234 or 1 (800) 555-1234.") == "Call +1 202-555-0100 or +1 202-555-0100."
+    assert masked_text("555-123-4567 555-765-4321") == "+1 202-555-0100 +1 202-555-0100"
+    assert masked_text("地址8.8.8.8是") == "地址22.214.171.124是"
+    assert masked_text("The conversation with 8.8.8.8") == "The conversation with 22.214.171.124"
 
 
 # ---- the survey and the store ---------------------------------------------------------------------------------------
@@ -373,6 +399,7 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
     (tmp_path / "own_filter.py").write_text(
         "def rule(text):\n    return 'a rare word' if 'answer1' in text else len(text) > 60\n"
         "def wrong(text):\n    return None\n"
+        "def broken(text):\n    return 1 / ('answer1' not in text) > 0\n"
     )
     try:
         cleaning = CleaningOptions(filters=("own_filter:rule",))
@@ -383,8 +410,15 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
         assert left_out["own_filter:rule: left out"] == 1
         assert len(ready.manifest["options"]["cleaning"]["hooks"]["own_filter:rule"]) == 64
         cleaning = CleaningOptions(filters=("own_filter:wrong",))
-        with pytest.raises(InputError, match="returned None"):
+        with pytest.raises(InputError, match="returned None on .*messy.jsonl:1"):
             prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "other"), OPTIONS, cleaning=cleaning)
+        cleaning = CleaningOptions(filters=("own_filter:broken",))
+        line = next(number for number, text in enumerate(texts, 1) if "answer1" in text)
+        monkeypatch.setattr(survey, "ALONE_BYTES", 0)  # the error comes from another process
+        with pytest.raises(InputError) as caught:
+            audit([str(messy)], cleaning=cleaning, workers=2)
+        what = f"--filter own_filter:broken: failed on {messy}:{line}: ZeroDivisionError: division by zero"
+        assert str(caught.value).startswith(what) and f"{tmp_path}/own_filter.py:6" in str(caught.value)
         assert not (tmp_path / "other").exists()
     finally:
         sys.modules.pop("own_filter", None)

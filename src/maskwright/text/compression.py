@@ -14,6 +14,8 @@ from maskwright.core import storage
 from maskwright.core.errors import SourceError
 
 COMPRESSIONS = (".gz", ".zst")
+PIECE_BYTES = 1024
+"""How much of a zstd file is asked for at once: what a read that fails had decoded is lost. It costs no time."""
 Part = TypeVar("Part")
 
 
@@ -38,6 +40,28 @@ def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None
             yield cast(BinaryIO, CompressedInputStream(raw, "zstd"))
         else:
             yield raw
+
+
+def blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """What a stream of `open_text` has, up to `storage.READ_BYTES` at a time. What comes before a fault is handed over
+    before it is raised: of gzip that is cut short everything, of zstd all but less than `PIECE_BYTES`."""
+    size = PIECE_BYTES if type(stream).__name__ == "CompressedInputStream" else storage.READ_BYTES
+    read = stream.read1 if isinstance(stream, gzip.GzipFile) else stream.read  # read1 gives what one piece decodes to
+    fault: Exception | None = None
+    while not fault:
+        parts: list[bytes] = []
+        taken = 0
+        try:
+            while taken < storage.READ_BYTES and (part := read(size)):
+                parts.append(part)
+                taken += len(part)
+        except Exception as error:  # raised below, for `guarded` to name
+            fault = error
+        if parts:
+            yield b"".join(parts)
+        elif not fault:
+            return
+    raise fault
 
 
 def guarded(

@@ -20,6 +20,7 @@ from maskwright.core.errors import SourceError
 from maskwright.core.secrets import redact
 from maskwright.text.compression import (
     COMPRESSIONS,
+    blocks,
     changed_while_read,
     file_size,
     guarded,
@@ -111,7 +112,7 @@ class Sources:
         beginnings = []
         for name in [name for name in self.files if file_kind(name) in TEXT_ENDINGS][:PEEK_FILES]:
             with open_text(name) as stream:
-                beginnings.append(b"".join(guarded(name, iter(lambda: stream.read(PEEK_BYTES), b""), blocks=1)))
+                beginnings.append(b"".join(guarded(name, blocks(stream), 1))[:PEEK_BYTES])
         return guess_layout(beginnings) if beginnings else None
 
     def require_unchanged(self) -> None:
@@ -183,7 +184,7 @@ class Sources:
         number, offset = 1, 0
         rest: list[bytes] = []  # of a line that is longer than a block
         passing = False  # the rest of a line that is too long
-        for block in guarded(name, iter(lambda: stream.read(storage.READ_BYTES), b""), line=lambda: number):  # noqa: B023 - meant
+        for block in guarded(name, blocks(stream), line=lambda: number):  # noqa: B023 - meant
             if passing:
                 passed, feed, block = block.partition(b"\n")
                 number, offset, passing = number + len(feed), offset + len(passed) + len(feed), not feed
@@ -360,7 +361,7 @@ class Sources:
         with open_text(name) as stream:
             if storage.without_query(name).lower().endswith(COMPRESSIONS):
                 with tempfile.TemporaryFile() as unpacked:
-                    for block in guarded(name, iter(lambda: stream.read(storage.READ_BYTES), b"")):
+                    for block in guarded(name, blocks(stream)):
                         unpacked.write(block)
                     unpacked.seek(0)
                     yield from self._parquet_rows(name, cast(BinaryIO, unpacked))

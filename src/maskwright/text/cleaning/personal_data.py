@@ -12,10 +12,15 @@ from functools import partial
 from maskwright.text.document import Document
 
 EMAIL = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]+@[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]*[A-Za-z0-9])+")
-IP = re.compile(r"(?<![\d.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.]*\d)")
+IP = re.compile(r"(?<![A-Za-z\d.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.]*\d|[A-Za-z])")
 PHONE = re.compile(
-    r"(?<![\w+./-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{2,4}\)[ .-]?|\d{2,4}[ .-])\d{3,4}[ .-]\d{3,4}(?![\w/-]|\.\d)"
+    r"(?<![\w+./-])(?:\+\d{1,3}[ .-]?|1[ .-](?=\(?[2-9]))?(?:\(\d{2,4}\)[ .-]?|\d{2,4}[ .-])"
+    r"\d{3,4}[ .-]\d{3,4}(?![\w/-]|\.\d)"
 )
+"""A 1 before an area code is North America's prefix."""
+NUMBERED = re.compile(r"(?:\b(?:version|ver|release|build|section|sec|chapter|v)\b\.?|§)\s*$", re.IGNORECASE)
+NUMBERED_CHARACTERS = 12
+"""What stands before four numbers that are no address, and how far before them it is looked for."""
 PLACEHOLDERS = {"email": "email@example.com", "ip": "22.214.171.124", "phone": "+1 202-555-0100"}
 PATTERNS = {"email": EMAIL, "ip": IP, "phone": PHONE}
 SIGNS = {"email": re.compile("@"), "ip": re.compile(r"\d\.\d"), "phone": re.compile(r"\d{3}[ .-]\d{3}")}
@@ -41,11 +46,21 @@ def masked(document: Document, kinds: tuple[str, ...], counts: Counter[str]) -> 
 def _placeholder(kind: str, counts: Counter[str], match: re.Match[str]) -> str:
     found = match.group()
     if kind == "ip":
+        before = match.string[max(0, match.start() - NUMBERED_CHARACTERS) : match.start()]
         try:
-            public = ipaddress.ip_address(found).is_global
+            public = ipaddress.ip_address(found).is_global and not NUMBERED.search(before)
         except ValueError:  # 999.1.1.1, a version number
             public = False
         if not public:
             return found
+    elif kind == "phone" and _is_part(match):
+        return found
     counts[kind] += 1
     return PLACEHOLDERS[kind]
+
+
+def _is_part(match: re.Match[str]) -> bool:
+    """Whether another group of digits stands beside the phone number, parted as its own are: four are a card's."""
+    gaps = re.findall("[ .-]", match.group())
+    before, after = match.string[max(0, match.start() - 2) : match.start()], match.string[match.end() : match.end() + 2]
+    return (after[:1] == gaps[-1] and after[1:].isdigit()) or (before[1:] == gaps[0] and before[:1].isdigit())

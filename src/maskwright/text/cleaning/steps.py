@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -146,7 +147,7 @@ class Cleaner:
                     documents[place] = _with_lines(documents[place], kept)
         else:
             for place in staying:
-                reasons[place] = _reason(name, self._hooks[name](documents[place].text))
+                reasons[place] = _reason(name, self._hooks[name], documents[place])
 
 
 def changed(document: Document, options: CleaningOptions, counts: Counter[str]) -> Document:
@@ -168,13 +169,21 @@ def _with_lines(document: Document, lines: Sequence[str]) -> Document:
     return Document(parts, document.has_sentences, document.source, document.line)
 
 
-def _reason(name: str, answer: Any) -> str:
+def _reason(name: str, hook: Hook, document: Document) -> str:
     """What a hook's answer means: True keeps the text, False leaves it out, a string leaves it out and says why."""
+    at = f"on {document.source}:{document.line}"
+    try:
+        answer = hook(document.text)
+    except Exception as error:  # whatever the user's function raises
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"failed {at}: {type(error).__name__}: {error}"
+        fix = f"let the function answer for this text too; it failed at {frame.filename}:{frame.lineno}"
+        raise InputError(what, where=f"--filter {name}", fix=fix) from None
     if isinstance(answer, str) and answer:
         return f"{name}: {answer[:80]}"
     if not isinstance(answer, bool):
         fix = "let it return True to keep a text, or False or the reason to leave it out"
-        raise InputError(f"returned {answer!r:.40}", where=f"--filter {name}", fix=fix)
+        raise InputError(f"returned {answer!r:.40} {at}", where=f"--filter {name}", fix=fix)
     return "" if answer else f"{name}: left out"
 
 
