@@ -354,6 +354,29 @@ def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str) 
     assert not [name for name in os.listdir(theirs) if "tmp" in name] if theirs.exists() else True
 
 
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("token", r"epoch_1.json:3: has 'zzqx', which is no token"),
+        ("label", r"epoch_1.json:3: has 'zzqx', which is no token"),
+        ("bom", r"epoch_1.json:1: begins with a byte order mark \(BOM\)"),
+        ("space", r"epoch_1.json: is not what was written \(its sha256 differs\)"),
+    ],
+)
+def test_damage_in_what_was_written_here_says_where(what: str, said: str, ours: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ours"
+    shutil.copytree(ours, folder, ignore=shutil.ignore_patterns(".maskwright"))
+    path = folder / "epoch_1.json"
+    examples = path.read_text().splitlines(keepends=True)
+    example = json.loads(examples[2])
+    example["tokens" if what == "token" else "masked_lm_labels"][0] = "zzqx"
+    examples[2] = f"{json.dumps(example)}\n" if what in ("token", "label") else examples[2]
+    examples[0] = {"bom": "\ufeff", "space": " "}.get(what, "") + examples[0]
+    path.write_text("".join(examples), encoding="utf-8")
+    with pytest.raises(StoreError, match=f"{said}. Fix: copy the file again, or generate the epoch again"):
+        PregeneratedStore(str(folder))
+
+
 def test_changed_and_damaged_arrays_are_met(ours: Path, theirs: Path, tokenizer: str, tmp_path: Path) -> None:
     first = PregeneratedStore(str(theirs), tokenizer)
     first.verify()
@@ -419,7 +442,7 @@ def test_one_of_several_processes_reads_the_json_and_the_others_wait(
         assert len({one.fingerprint for one in opened}) == 1
         assert sorted(read) == [0, 1]
         read.clear()
-    assert len(list((tmp_path / "cache").glob("maskwright/*/epoch_*/record.json"))) == 2
+    assert len(list((tmp_path / "cache").glob("maskwright/pregenerated/*/epoch_*/record.json"))) == 2
 
 
 @pytest.mark.parametrize(

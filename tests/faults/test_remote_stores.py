@@ -53,6 +53,10 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(store: TokenStore, cache
     remote.pull("memory://bucket/store", str(tmp_path / "back"))
     listed = {record["name"] for shard in store.shards for record in shard["files"].values()}
     back = files(tmp_path / "back")
+    damaged = next(path for path in (tmp_path / "back").iterdir() if ".tokens." in path.name)
+    damaged.write_bytes(back[damaged.name][:-1] + b"?")
+    remote.pull("memory://bucket/store", str(tmp_path / "back"))
+    assert files(tmp_path / "back") == back, "what was damaged here is fetched again"
     assert listed < set(back) and all(back[name] == content for name, content in files(store.location).items())
 
     ends = []
@@ -131,9 +135,10 @@ def test_the_cache_keeps_to_its_size_and_to_what_is_read(
     let_go()
     remote.local_folder("memory://bucket/one")
     assert not os.path.exists(second)
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", "many")
-    with pytest.raises(InputError, match="'many' is no number"):
-        remote.local_folder("memory://bucket/two")
+    for given in ("many", "inf", "-1", "nan"):
+        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", given)
+        with pytest.raises(InputError, match=f"'{given}' is no size"):
+            remote.local_folder("memory://bucket/two")
 
 
 def test_processes_that_ask_at_once_bring_a_store_once(store: TokenStore, cache: Path, tmp_path: Path) -> None:
@@ -212,8 +217,11 @@ def test_archives_are_unpacked_safely(tmp_path: Path) -> None:
         fsspec.filesystem("memory").pipe("/bucket/good.tar.gz", file.read())
     remote.pull("memory://bucket/good.tar.gz", str(tmp_path / "out"))
     assert files(tmp_path / "out") == {"set/a.arrow": b"a" * 5000, "set/meta/counts.csv": b"b"}
-    with pytest.raises(InputError, match="is not empty"):
+    with pytest.raises(InputError, match="is there already, and is no empty folder"):
         remote.pull(good, str(tmp_path / "out"))
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match="is there already, and is no empty folder"):
+        remote.pull(good, str(tmp_path / "file"))
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes(Path(good).read_bytes()[:-40])
     cases = {

@@ -392,6 +392,29 @@ def test_special_tokens_are_refused_stripped_or_removed(
         assert not (tmp_path / f"{name}-{how}").exists()
 
 
+def test_the_end_of_documents_has_the_offset_and_is_somewhere(
+    documents: Documents, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.bin").write_bytes((bare(documents, 2) - 5).astype("<i2").tobytes())
+    (tmp_path / "in" / "b.bin").write_bytes((documents[0] - 5).astype("<i2").tobytes())
+
+    def converted(end: str, offset: int = 5) -> TokenStore:
+        options = ConvertOptions(valid_fraction=0.0, token_offset=offset)
+        place = str(tmp_path / "store")
+        return convert([str(tmp_path / "in")], tokenizer, place, options, dtype="int16", document_end=end)
+
+    for end, offset, said in (
+        ("99999", 5, r"--document-end: 99999 is no id of the tokenizer, which ends at 399"),
+        ("2", 40, r"a\.bin: has no id -38 stored anywhere"),
+    ):
+        with pytest.raises(InputError, match=said):
+            raise_as_line(lambda end=end, offset=offset: converted(end, offset))  # type: ignore[misc]
+        assert not (tmp_path / "store").exists()
+    assert same(in_split(converted("</s>").split("train")), [*documents, documents[0]])
+    assert "b.bin has no id -3: it becomes one document" in capsys.readouterr().err
+
+
 def raise_as_line(call: Callable[[], Any]) -> None:
     """Raises the error with the whole line that a user sees, which has to be one."""
     try:
@@ -516,6 +539,14 @@ def test_wrong_keys_are_refused(
         raise_as_line(lambda: open_store(config(arrow_folder, **given).data))
 
 
+def test_a_cut_stream_is_not_trained_on(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    write_arrow(tmp_path / "shards" / "a.arrow", documents, lists=False, stream=True, offset=200)
+    assert open_store(config(tmp_path, tokenizer).data).manifest["splits"]["valid"]["documents"]
+    cut_stream(tmp_path / "shards" / "a.arrow", 60)
+    with pytest.raises(StoreError, match="is an Arrow stream without its end"):
+        raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
+
+
 def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
     shards(tmp_path / "shards", documents)
     counts = tmp_path / "shards" / "books" / "meta" / "books_counts.csv"
@@ -543,6 +574,17 @@ def put(path: Path, at: int, content: bytes) -> None:
     with open(path, "r+b") as file:
         file.seek(at)
         file.write(content)
+
+
+def cut_stream(path: Path, batches: int) -> None:
+    """Cuts a stream behind so many record batches, where pyarrow sees nothing wrong."""
+    with arrow.memory_map(str(path)) as source:
+        reader = ipc.open_stream(source)
+        for _ in range(batches):
+            reader.read_next_batch()
+        end = source.tell()
+    os.truncate(path, end)
+    assert len(ipc.open_stream(path.read_bytes()).read_all().to_batches()) == batches
 
 
 def far(folder: Path) -> None:
@@ -593,6 +635,16 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         "is no TFRecord file, or cut in its first record",
     ),
     "arrow cut": ("arrow", lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200), "no whole Arrow IPC"),
+    "stream cut between documents": (
+        "arrow",
+        lambda folder: cut_stream(folder / "shards" / "books" / "b.arrow", 12),
+        "b.arrow.*is an Arrow stream without its end",
+    ),
+    "stream cut between batches of lists": (
+        "arrow",
+        lambda folder: cut_stream(folder / "shards" / "news" / "b.arrow", 2),
+        "b.arrow.*is an Arrow stream without its end",
+    ),
     "stream cut": ("arrow", lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90), "no whole Arrow IPC"),
 }
 
@@ -705,6 +757,11 @@ def test_a_store_is_written_for_other_tools(
 
         direct = ArrowStore(str(folder / "train"), Arrow(valid_fraction=0.0))
         assert same(in_split(direct.split("train")), in_split(store.split("train")))
+        whole = [ArrowStore(str(folder), Arrow()), convert([str(folder)], tokenizer, str(tmp_path / "whole"))]
+        assert whole[0].fingerprint != ArrowStore(str(folder), Arrow(), all_held_out=True).fingerprint
+        for both in whole:
+            for side in ("train", "valid"):
+                assert same(in_split(both.split(side)), in_split(store.split(side)))  # type: ignore[arg-type]
 
 
 def test_megatron_gets_large_vocabularies_as_int32(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.data.store import TokenStore
@@ -202,7 +203,7 @@ def test_a_damaged_file_of_the_cache_is_made_again(
 ) -> None:
     run = config(**{"batch.virtual_workers": 8})
     one = task.plan(run, "v5e:2x4", search=False)
-    (place,) = Path(task.cache_folder()).iterdir()
+    (place,) = Path(storage.cache_folder("plan")).iterdir()
     whole = place.read_bytes()
     place.write_bytes(damaged)
     assert task.plan(run, "v5e:2x4", search=False) == one

@@ -271,6 +271,9 @@ def evaluate(
     else:
         if store is None and not (trained.run or {}).get("store"):
             raise InputError("a model folder names no text to evaluate on", fix="give --store, --blimp or --text")
+        if store is None and (mixed := (trained.run or {})["config"].get("data.mixture")):
+            fix = f"give --store, one of {', '.join(source['store'] for source in mixed.values())}"
+            raise InputError("was trained on a mixture, whose sources are judged one at a time", where=model, fix=fix)
         opened = TokenStore(store) if store else recorded_store(trained.run or {})
         result = task.evaluate(trained, opened, seq_len=seq_len, max_rows=max_rows, engine=engine)
     print_result(result.report(), asdict(result), as_json)

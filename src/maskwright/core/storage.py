@@ -293,6 +293,15 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
+def cache_folder(*names: str) -> str:
+    """Where what can be made again is kept: `names` below $MASKWRIGHT_CACHE, or below $XDG_CACHE_HOME/maskwright, which
+    is ~/.cache/maskwright most often."""
+    base = os.environ.get("MASKWRIGHT_CACHE")
+    if not base:
+        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "maskwright")
+    return os.path.join(base, *names)
+
+
 def make_folder(path: str) -> None:
     """Creates a local folder and its parents; raises `InputError` where that is not possible."""
     try:

@@ -16,12 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress
+from maskwright.core.console import note, progress
 from maskwright.core.data_config import Arrow
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys, held_out
 from maskwright.data.foreign.blocks import Block, Int64
-from maskwright.data.foreign.columns import arrow_files, dataset_files, grouped, record_batches, require_counts
+from maskwright.data.foreign.columns import (
+    HELD_OUT,
+    arrow_files,
+    dataset_files,
+    grouped,
+    held_out_files,
+    record_batches,
+    require_counts,
+)
 from maskwright.data.foreign.detect import detect
 from maskwright.data.store import Split, SplitName
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
@@ -47,15 +55,20 @@ class ArrowStore:
         """`all_held_out`: for a folder of held-out text. Raises `StoreError` for a folder without such files, a cut or
         compressed one, an id beyond the vocabulary, and special tokens that are to be refused."""
         self.location = storage.require_local(location)
-        self.tokenizer_folder = options.tokenizer or os.path.join(location, "tokenizer")
-        if options.tokenizer is None and not os.path.isdir(self.tokenizer_folder):
+        places = [os.path.join(location, *parts, "tokenizer") for parts in ((), ("train",))]
+        self.tokenizer_folder = options.tokenizer or next(filter(os.path.isdir, places), places[0])
+        if not options.tokenizer and not os.path.isdir(self.tokenizer_folder):
             fix = "set data.arrow.tokenizer to the folder of the tokenizer that made the ids"
             raise ConfigError("has no tokenizer/", where=location, fix=fix)
         self.vocabulary: Vocabulary = read_vocabulary(self.tokenizer_folder)
         _require_special_ids(options.special_ids or {}, self.vocabulary)
         self.files = _files(location)
         self.options, self.counts = options, Counts()
-        fraction = 1.0 if all_held_out else options.valid_fraction
+        self._held_out = frozenset[int]() if all_held_out else held_out_files(self.files)
+        """Numbers of the files that are held out in full; of the others, nothing is then."""
+        fraction = 1.0 if all_held_out else 0.0 if self._held_out else options.valid_fraction
+        if self._held_out:
+            note(f"{location}: {HELD_OUT}")
         cleaning = ConvertOptions(fraction, options.special_tokens, options.token_offset)
         self._cleaner = Cleaner(self.vocabulary, cleaning, self.counts, self.files)
         self._types: list[Any] = [None] * len(self.files)
@@ -103,12 +116,16 @@ class ArrowStore:
         shift = begin - (np.cumsum(block.sizes) - block.sizes)[some]
         keys = document_keys(ids, begin, end)
         self._digest.update(keys.tobytes())
+        valid = held_out(keys, self._cleaner.options.valid_fraction)
+        if block.file in self._held_out:
+            valid[:] = True
+            self._digest.update(b"held out")
         return _Documents(
             block.file,
             places[some] // width + shift,
             end - begin,
             block.first + np.flatnonzero(some),
-            held_out(keys, self._cleaner.options.valid_fraction),
+            valid,
         )
 
     def _side(self, name: SplitName) -> list[tuple[_Documents, NDArray[np.bool_]]]:

@@ -233,9 +233,12 @@ class Conversion:
         encoder: str | None,
     ) -> None:
         vocabulary, pieces = read_vocabulary(tokenizer), token_ids(tokenizer)
-        end = None if document_end is None else _document_end(document_end, pieces)
+        end = None if document_end is None else _document_end(document_end, pieces, vocabulary.size)
+        stored = None if end is None else end - options.token_offset
         self.kind = kind or detect(places)
-        self.source: Foreign = open_foreign(places, self.kind, Options(column, dtype, end, encoder), vocabulary, pieces)
+        self.source: Foreign = open_foreign(
+            places, self.kind, Options(column, dtype, stored, encoder), vocabulary, pieces
+        )
         self.options, self.counts = options, Counts()
         self.cleaner = Cleaner(vocabulary, options, self.counts, self.source.files, self.source.mapping)
         status = [os.stat(path) for path in self.source.files]
@@ -318,9 +321,13 @@ class Conversion:
         self.writer.finish(asdict(counts), self.recorded, self.sources, {"numpy"})
 
 
-def _document_end(given: str, pieces: dict[str, int]) -> int:
-    if given.isdecimal():
+def _document_end(given: str, pieces: dict[str, int], size: int) -> int:
+    """The tokenizer's id."""
+    if given.isdecimal() and int(given) < size:
         return int(given)
     if given in pieces:
         return pieces[given]
+    if given.isdecimal():
+        what = f"{given} is no id of the tokenizer, which ends at {size - 1}"
+        raise InputError(what, where="--document-end", fix="name the token between documents, or its id")
     raise InputError(f"{given} is no token of the tokenizer", where="--document-end", fix="name the token, or its id")

@@ -39,14 +39,17 @@ class MixedOrder:
 
     def __init__(self, seed: int, sizes: Sequence[int], weights: Sequence[float], most: Sequence[float | None]) -> None:
         """`sizes`: rows of each source. `most`: the epochs after which a source gives no more rows; None for no
-        limit. Raises `ConfigError` for a weight that is too small to be kept."""
+        limit. Raises `ConfigError` for a weight that is too small to be kept, and for a limit below one row."""
         self.seed, self.sizes = seed, np.array(sizes, np.int64)
         self.size = int(self.sizes.sum())
         self.first = np.cumsum(self.sizes) - self.sizes
         """[sources]: number of each one's first row."""
         self._orders = [RowOrder(seed, size) for size in sizes]
-        self._assigned: tuple[int, Int64, Int64] | None = None
+        self._assigned: tuple[tuple[int, bytes], Int64, Int64] | None = None
         supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(most, sizes, strict=True)]
+        if 0 in supply:
+            what = f"max_epochs {most[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
+            raise ConfigError(what, where="data.mixture", fix="raise it, or leave the source out")
         self.stretches, self.end = self._plan(np.array(weights, np.float64), supply)
 
     def _plan(self, weights: NDArray[np.float64], supply: list[int | None]) -> tuple[list[Stretch], int | None]:
@@ -83,15 +86,16 @@ class MixedOrder:
     def _assignment(self, stretch: Stretch, block: int) -> tuple[Int64, Int64]:
         """([BLOCK] sources, [BLOCK] numbers of the rows among those of their source in the block). Only the last one
         is kept: a cache of a pure function, not a state."""
-        key, kept = stretch.start + block * BLOCK, self._assigned
-        if kept is not None and kept[0] == key:
+        begin, kept = stretch.start + block * BLOCK, self._assigned
+        # A stretch may begin where the last block of another one would have: its counts are others.
+        if kept is not None and kept[0] == (begin, stretch.counts.tobytes()):
             return kept[1:]
-        place = order(self.seed ^ SEED_OF_BLOCKS, key, np.arange(BLOCK, dtype=np.int64), BLOCK)
+        place = order(self.seed ^ SEED_OF_BLOCKS, begin, np.arange(BLOCK, dtype=np.int64), BLOCK)
         of_row = np.searchsorted(np.cumsum(stretch.counts), place, side="right")
         number = np.empty(BLOCK, np.int64)
         before = np.repeat(np.cumsum(stretch.counts) - stretch.counts, stretch.counts)
         number[np.argsort(of_row, kind="stable")] = np.arange(BLOCK) - before
-        self._assigned = key, of_row, number
+        self._assigned = (begin, stretch.counts.tobytes()), of_row, number
         return of_row, number
 
     def at(self, seen: Int64) -> tuple[Int64, Int64]:

@@ -18,6 +18,7 @@ import os
 import shutil
 import tarfile
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -91,7 +92,7 @@ def local_folder(location: str) -> str:
     Several processes that ask at once wait for the one that brings it. Raises what `pull` raises, and `StoreError` if
     the cache has not enough room."""
     there = Folder(location, reach=True, tries=TRIES)
-    base = os.path.join(cache_folder(), "stores")
+    base = storage.cache_folder("stores")
     storage.make_folder(base)
     manifest = _manifest(there)
     folder = os.path.join(base, manifest["fingerprint"][:32])
@@ -111,12 +112,6 @@ def local_folder(location: str) -> str:
     return folder
 
 
-def cache_folder() -> str:
-    if given := os.environ.get("MASKWRIGHT_CACHE"):
-        return given
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "maskwright")
-
-
 # ---- bringing a store ------------------------------------------------------------------------------------------------
 
 
@@ -134,7 +129,7 @@ def _manifest(there: Folder) -> dict[str, Any]:
 
 
 def _bring(there: Folder, manifest: dict[str, Any], to: str) -> None:
-    """Files that are here already were checked when they got their names."""
+    """Files that are here already stay if they are what the manifest says."""
     storage.make_folder(os.path.join(to, TOKENIZER))
     files = _files(manifest)
     tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in there.names(TOKENIZER)}
@@ -143,7 +138,7 @@ def _bring(there: Folder, manifest: dict[str, Any], to: str) -> None:
 
     def fetch(name: str, record: dict[str, Any]) -> None:
         path = os.path.join(to, *name.split("/"))
-        if not (record and os.path.exists(path) and os.path.getsize(path) == record["bytes"]):
+        if not (record and os.path.exists(path) and storage.sha256_of_file(path) == record["sha256"]):
             _fetch(there, name, path, record.get("sha256"))
 
     _each(f"pull {there.location}", {**files, **tokenizer}, fetch)
@@ -244,9 +239,12 @@ def _room(base: str) -> int:
     if limit is None:
         return free
     try:
-        return min(free, int(float(limit) * 1e9) - sum(map(_present, _oldest_first(base, ""))))
-    except ValueError:
-        raise InputError(f"{limit!r} is no number", where="MASKWRIGHT_CACHE_GB", fix="give gigabytes") from None
+        most = int(float(limit) * 1e9)
+    except (ValueError, OverflowError):
+        most = -1
+    if most < 0:
+        raise InputError(f"{limit!r} is no size", where="MASKWRIGHT_CACHE_GB", fix="give gigabytes, such as 200")
+    return min(free, most - sum(map(_present, _oldest_first(base, ""))))
 
 
 def _oldest_first(base: str, but: str) -> list[str]:
@@ -265,8 +263,8 @@ def _present(folder: str) -> int:
 def _unpack(location: str, to: str) -> None:
     """Raises `InputError` for an archive that is cut or damaged, that leaves its folder, or that holds anything but
     files and folders; nothing of it is left then."""
-    if os.path.isdir(to) and os.listdir(to):
-        raise InputError("is not empty", where=to, fix="choose another folder")
+    if os.path.exists(to) and (not os.path.isdir(to) or os.listdir(to)):
+        raise InputError("is there already, and is no empty folder", where=to, fix="choose another one")
     partial = f"{to.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(partial)
     room = int(shutil.disk_usage(partial).free * SHARE_OF_DISK)
@@ -279,9 +277,12 @@ def _unpack(location: str, to: str) -> None:
             while stream.read(storage.READ_BYTES):  # tarfile stops before gzip's checksum, which shows a cut
                 pass
         os.replace(partial, to)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         what = f"is no whole archive: {' '.join(str(error).split())}"
         raise InputError(what, where=location, fix="copy it again from its origin") from None
+    except OSError as error:
+        what = f"cannot be unpacked: {error.strerror or error}"
+        raise MaskwrightError(what, where=to, fix="check the disk, the permissions and the network") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

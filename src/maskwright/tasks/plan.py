@@ -247,20 +247,15 @@ def _devices(request: Request) -> int:
 def compiled(request: Request) -> Result:
     """Compiles, unless the cache has this very request from the same code."""
     key = storage.sha256_of([asdict(request), _code(), *(os.environ.get(name, "") for name in OPTIONS)])
-    place = os.path.join(cache_folder(), f"{key}.json")
+    place = storage.cache_folder("plan", f"{key}.json")
     if os.path.exists(place):
         with suppress(MaskwrightError, TypeError):  # damaged, or no result: it is compiled again
             return Result(**storage.read_json(place))
     say(f"compiling for {request.slice}: {request.rows} rows of {request.tokens} tokens …")
     result = _compile(request)
-    storage.make_folder(cache_folder())
+    storage.make_folder(storage.cache_folder("plan"))
     storage.write_json(place, asdict(result))
     return result
-
-
-def cache_folder() -> str:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(base, "maskwright", "plan")
 
 
 @functools.cache

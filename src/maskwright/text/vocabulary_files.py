@@ -1,8 +1,7 @@
 """A `tokenizer.json` for a folder from before there were such files: `vocab.json` and `merges.txt` are RoBERTa's
 byte-level BPE, `vocab.txt` is BERT's WordPiece. It is made as the class of `transformers` makes its own from them.
 
-It is kept below `$XDG_CACHE_HOME/maskwright/tokenizers` (`~/.cache` when that is not set), beside copies of the files:
-the folder itself stays as it is.
+It is kept in `storage.cache_folder("tokenizers")`, beside copies of the files: the folder itself stays as it is.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ def made_from(folder: str, names: tuple[str, ...]) -> str:
     """The path of the `tokenizer.json`. Raises `TokenizerError` for files that it cannot be made from exactly."""
     beside = [name for name in (*CONFIG_FILES, ADDED) if os.path.isfile(os.path.join(folder, name))]
     sums = [[name, storage.sha256_of_file(os.path.join(folder, name))] for name in (*names, *beside)]
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    place = os.path.join(home, "maskwright", "tokenizers", storage.sha256_of(sums)[:16])
+    place = storage.cache_folder("tokenizers", storage.sha256_of(sums)[:16])
     path = os.path.join(place, "tokenizer.json")
     if os.path.isfile(path):
         return path

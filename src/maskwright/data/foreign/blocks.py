@@ -29,7 +29,7 @@ class Options:
     dtype: str | None = None
     """Type of bare ids."""
     document_end: int | None = None
-    """Id that stands between documents, in the formats that keep no ends."""
+    """Id that stands between documents as it is stored, in the formats that keep no ends."""
     encoder: str | None = None
     """GPT-2's encoder.json, for a fairseq dictionary of numbers."""
 
@@ -78,6 +78,11 @@ def flat(path: str, dtype: Any, begin: int = 0) -> Ids:
     if not size:
         raise StoreError("holds no ids", where=path, fix=COPY_AGAIN)
     return np.asarray(np.memmap(path, kind, "r", begin))
+
+
+def holds(values: Ids, one: int) -> bool:
+    """Whether an id is there; most often, the first block tells."""
+    return any((values[at : at + BLOCK_TOKENS] == one).any() for at in range(0, len(values), BLOCK_TOKENS))
 
 
 def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:

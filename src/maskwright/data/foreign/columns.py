@@ -19,7 +19,7 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.core.extras import require
 from maskwright.data.foreign.blocks import BLOCK_TOKENS, COPY_AGAIN, Block, Foreign, Ids, Int64
-from maskwright.data.foreign.ipc import plain_places
+from maskwright.data.foreign.ipc import has_end, plain_places
 
 COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 """Where ids are looked for when no column is named, in this order."""
@@ -38,8 +38,8 @@ Part = tuple[Ids, Int64, Int64]
 
 def record_batches(path: str, column: str | None) -> Iterator[Part]:
     """The documents of an Arrow IPC file or stream. Their places are those of the ids where these are not compressed,
-    and outside the file where they are. Raises `StoreError` for a cut file, nulls, and a column that is absent or holds
-    no ids."""
+    and outside the file where they are. Raises `StoreError` for a cut file, a stream without its end, nulls, and a
+    column that is absent or holds no ids."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import ipc
@@ -53,12 +53,15 @@ def record_batches(path: str, column: str | None) -> Iterator[Part]:
             reader = (ipc.open_file if is_file else ipc.open_stream)(source)
             place = _column(reader.schema, column, path)
             kind = reader.schema.field(place).type
-            if len(reader.schema) == 1 and not _is_list(kind):
-                data = np.asarray(np.memmap(path, np.uint8, "r"))
-                if (found := plain_places(data, kind.bit_width // 8, is_file)) is not None:
-                    yield from _spans(data, *found, f"<{kind.to_pandas_dtype()(0).dtype.str[1:]}")
-                    return
+            data = np.asarray(np.memmap(path, np.uint8, "r"))
+            plain = len(reader.schema) == 1 and not _is_list(kind)
+            if plain and (found := plain_places(data, kind.bit_width // 8, is_file)) is not None:
+                yield from _spans(data, *found, f"<{kind.to_pandas_dtype()(0).dtype.str[1:]}")
+                return
             whole = reader.read_all().column(place)  # which copies nothing that is not compressed
+            if not is_file and not has_end(data):
+                fix = f"{COPY_AGAIN}, or write it again if its writer was never closed"
+                raise StoreError("is an Arrow stream without its end: it was cut", where=path, fix=fix)
             if whole.null_count:
                 raise StoreError(f"holds {whole.null_count:,} nulls", where=path, fix=NO_NULLS)
             if not _is_list(whole.type):
@@ -186,6 +189,21 @@ def grouped(parts: Iterator[Part], file: int) -> Iterator[tuple[Block, Int64]]:
         yield block()
 
 
+def held_out_files(files: list[str]) -> frozenset[int]:
+    """Numbers of those that lie in `valid/` where others lie in `train/` beside it, as `data convert --to-format arrow`
+    writes them."""
+    folders = [os.path.dirname(os.path.abspath(path)) for path in files]
+    beside = [os.path.join(os.path.dirname(one), "train") for one in folders]
+    return frozenset(
+        number
+        for number, (folder, train) in enumerate(zip(folders, beside, strict=True))
+        if os.path.basename(folder) == "valid" and train in folders
+    )
+
+
+HELD_OUT = "the documents in valid/ are held out, and none of those in train/"
+
+
 def open_columns(name: str, files: list[str], column: str | None) -> Foreign:
     """`name`: arrow, datasets or parquet."""
     read = parquet_batches if name == "parquet" else record_batches
@@ -194,7 +212,8 @@ def open_columns(name: str, files: list[str], column: str | None) -> Foreign:
         for number, path in enumerate(files):
             yield from (block for block, _ in grouped(read(path, column), number))
 
-    return Foreign(name, files, blocks)
+    held_out = held_out_files(files) if name == "arrow" else frozenset[int]()
+    return Foreign(name, files, blocks, said=[HELD_OUT] if held_out else [], held_out=held_out)
 
 
 def dataset_files(folder: str) -> list[str]:

@@ -100,7 +100,7 @@ def _blocks_of_file(view: memoryview) -> tuple[Int64, Int64] | None:
 
 def _blocks_of_stream(view: memoryview) -> tuple[Int64, Int64] | None:
     """The same by going from message to message, since a stream has no footer. A message tells the length of its body
-    where the first one does; the comparison shows whether it did."""
+    where the first one does; the comparison shows whether it did. None without the end-of-stream marker."""
     read, begins, at, body_at, head = struct.Struct("<Ii").unpack_from, [], 0, -1, 0
     number = struct.Struct("<q").unpack_from
     while at + 8 <= len(view):
@@ -125,9 +125,30 @@ def _blocks_of_stream(view: memoryview) -> tuple[Int64, Int64] | None:
         if body < 0:
             return None
         at += 8 + size + body
-    if at > len(view):
+    else:
         return None
     return np.array(begins, np.int64), np.full(len(begins), head + 8, np.int64)
+
+
+def has_end(data: NDArray[np.uint8]) -> bool:
+    """Whether a stream that pyarrow has read ends with the marker that writers put there when they are closed. pyarrow
+    takes a file that was cut between two messages for a whole one."""
+    view, at = memoryview(data), 0  # type: ignore[arg-type]
+    while at + 4 <= len(view):
+        (size,) = struct.unpack_from("<I", view, at)
+        at += 4
+        if size == CONTINUES and at + 4 <= len(view):  # not there before Arrow 0.15
+            (size,) = struct.unpack_from("<I", view, at)
+            at += 4
+        if size == 0:
+            return True
+        if at + size > len(view):
+            return False
+        message = view[at : at + size]
+        (root,) = struct.unpack_from("<I", message, 0)
+        place = _field(message, root, 3)
+        at += size + (struct.unpack_from("<q", message, place)[0] if place is not None else 0)
+    return False
 
 
 def _field(table: memoryview, at: int, number: int) -> int | None:

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
-from maskwright.data.manifest import COPY_AGAIN
 
 Int64 = NDArray[np.int64]
 KEYS = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
+EPOCH_AGAIN = "copy the file again, or generate the epoch again"
 HEADER_BYTES = 128
 """Of a .npy file with one axis, whatever its length: numpy leaves room for it to grow."""
 
@@ -199,17 +199,17 @@ def map_arrays(folder: str) -> Examples:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise StoreError(f"cannot be read: {error}", where=path, fix=COPY_AGAIN) from None
+            raise StoreError(f"cannot be read: {error}", where=path, fix=EPOCH_AGAIN) from None
         allowed = {dtypes(size)[name] for size in (2, 1 << 17)}
         if not isinstance(array, np.memmap) or array.ndim != 1 or array.dtype.str not in allowed:
-            raise StoreError(f"is not an array of {' or '.join(sorted(allowed))}", where=path, fix=COPY_AGAIN)
+            raise StoreError(f"is not an array of {' or '.join(sorted(allowed))}", where=path, fix=EPOCH_AGAIN)
         found[name] = np.asarray(array)
     some = Examples(**found)
     n = len(some.lengths)
     sums = [(some.tokens, some.lengths), (some.positions, some.predictions), (some.labels, some.predictions)]
     whole = all(len(array) == int(sizes.sum(dtype=np.int64)) for array, sizes in sums)
     if not whole or {len(some.first_segment), len(some.random_next), len(some.predictions)} != {n} or not n:
-        raise StoreError("has arrays that do not belong together", where=folder, fix=COPY_AGAIN)
+        raise StoreError("has arrays that do not belong together", where=folder, fix=EPOCH_AGAIN)
     return some
 
 

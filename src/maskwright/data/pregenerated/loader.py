@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
-from maskwright.data.manifest import COPY_AGAIN
 from maskwright.data.order import order
 from maskwright.data.packing import Plan
+from maskwright.data.pregenerated.examples import EPOCH_AGAIN
 from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.data.rows import Rows
 
@@ -119,12 +119,14 @@ class PregeneratedLoader:
         slot = np.flatnonzero(np.arange(self.slots) < counts[:, None])
         places = self.positions.gather(starts, counts)
         if (places >= np.repeat(self.rows.plan.length[rows], counts)).any():
-            raise StoreError("holds a position beyond the end of its example", where=self.rows.location, fix=COPY_AGAIN)
+            raise StoreError(
+                "holds a position beyond the end of its example", where=self.rows.location, fix=EPOCH_AGAIN
+            )
         index[slot] = places + np.repeat(np.arange(M) * T, counts)
         labels[slot] = self.labels.gather(starts, counts)
         if int(labels.max()) >= self.rows.vocab_size:
             what = f"holds label {int(labels.max())}, the tokenizer ends at {self.rows.vocab_size - 1}"
-            raise StoreError(what, where=self.rows.location, fix=COPY_AGAIN)
+            raise StoreError(what, where=self.rows.location, fix=EPOCH_AGAIN)
         weights = np.zeros(M * self.slots, np.float32)
         weights[slot] = 1.0
         return Batch(ids, positions, segments, index, labels, weights)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterator
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import StoreError
 from maskwright.data.masking import Masker
-from maskwright.data.pregenerated.examples import Examples, map_arrays, read_line, read_metrics
+from maskwright.data.pregenerated.examples import EPOCH_AGAIN, Examples, map_arrays, read_line, read_metrics
 from maskwright.data.pregenerated.findings import Findings, examine
 from maskwright.text.vocabulary import Vocabulary, token_strings
 
@@ -21,9 +23,11 @@ BLOCK_EXAMPLES = 2_000
 
 
 class Reader:
-    """Reads epochs with one tokenizer. `findings` counts what has been read so far."""
+    """Reads epochs with one tokenizer. `findings` counts what has been read so far. `strict`: what `data pregenerate`
+    wrote, in which a token that the tokenizer lacks, or a byte order mark, is damage."""
 
-    def __init__(self, vocabulary: Vocabulary, tokenizer: str) -> None:
+    def __init__(self, vocabulary: Vocabulary, tokenizer: str, *, strict: bool = False) -> None:
+        self.strict = strict
         self.vocabulary, self.masker, self.tokenizer = vocabulary, Masker.of(vocabulary), tokenizer
         self.ids = {token: index for index, token in enumerate(token_strings(tokenizer)) if token}
         self.findings = Findings()
@@ -51,12 +55,13 @@ class Reader:
         get, unk = self.ids.get, self.vocabulary.unk
         tokens, labels, positions = list[int](), list[int](), list[int]()
         sizes = list[tuple[int, int, bool, int]]()
+        if self.strict and first == 1 and lines[0].startswith(codecs.BOM_UTF8):
+            raise StoreError("begins with a byte order mark (BOM)", where=f"{path}:1", fix=EPOCH_AGAIN)
         for number, line in enumerate(lines, first):
             try:
                 strings, first_segment, other, places, answers = read_line(line)
             except ValueError as error:
-                fix = "copy the file again, or generate the epoch again"
-                raise StoreError(str(error), where=f"{path}:{number}", fix=fix) from None
+                raise StoreError(str(error), where=f"{path}:{number}", fix=EPOCH_AGAIN) from None
             tokens += [get(token, -1) for token in strings]
             labels += [get(token, -1) for token in answers]
             positions += places
@@ -64,6 +69,8 @@ class Reader:
         ids, true = np.array(tokens, np.int32), np.array(labels, np.int32)
         length, first_segment_, random_next, predictions = (np.array(one, np.int64) for one in zip(*sizes, strict=True))
         unknown = ids < 0
+        if self.strict and (unknown.any() or (true < 0).any()):
+            self._raise_unknown(lines, path, first)
         if (unknown.any() or (true < 0).any()) and unk is None:
             fix = "give the tokenizer that made them"
             raise StoreError("has tokens that are not in the vocabulary", where=f"{path}:{first}", fix=fix)
@@ -71,6 +78,12 @@ class Reader:
         some = Examples(ids, length, first_segment_, random_next, np.array(positions, np.int64), true, predictions)
         self.count(some, unknown)
         return some, unknown
+
+    def _raise_unknown(self, lines: list[bytes], path: str, first: int) -> NoReturn:
+        named = ((number, read_line(line)) for number, line in enumerate(lines, first))
+        all_of = ((number, token) for number, (tokens, _, _, _, labels) in named for token in (*tokens, *labels))
+        number, token = next((number, token) for number, token in all_of if token not in self.ids)
+        raise StoreError(f"has {token!r:.60}, which is no token", where=f"{path}:{number}", fix=EPOCH_AGAIN)
 
     def count(self, some: Examples, unknown: NDArray[np.bool_]) -> None:
         """`unknown` [t]: which tokens are not in the vocabulary."""

@@ -1,7 +1,7 @@
 """A folder of pregenerated epochs, opened for training.
 
-JSON is read once, into arrays that are kept beside it (`FOLDER/.maskwright`, or below `$XDG_CACHE_HOME/maskwright` if
-it cannot be written) and are mapped from then on. They are made anew when the file or the tokenizer changes. Of
+JSON is read once, into arrays that are kept beside it (`FOLDER/.maskwright`, or in `storage.cache_folder` if it cannot
+be written) and are mapped from then on. They are made anew when the file or the tokenizer changes. Of
 several processes one makes them and the others wait.
 """
 
@@ -21,8 +21,7 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, Locked, StoreError
-from maskwright.data.manifest import COPY_AGAIN
-from maskwright.data.pregenerated.examples import ArrayFolder, Examples, arrays_sha256, map_arrays
+from maskwright.data.pregenerated.examples import EPOCH_AGAIN, ArrayFolder, Examples, arrays_sha256, map_arrays
 from maskwright.data.pregenerated.findings import Findings
 from maskwright.data.pregenerated.generate import RECORD, TOKENIZER
 from maskwright.data.pregenerated.read import Reader, array_epoch, epochs_of
@@ -73,16 +72,17 @@ class PregeneratedStore:
 
     def _open(self, number: int, path: str) -> Epoch:
         if path.endswith(".json"):
-            examples, made = _converted(self.location, number, path, self.vocabulary, self.tokenizer_folder)
+            words, own = (self.vocabulary, self.tokenizer_folder), bool(self.record)
+            examples, made = _converted(self.location, number, path, *words, strict=own)
             self.findings += Findings(**made["findings"])
             if (self.record.get("sha256") or {}).get(f"epoch_{number}", made["sha256"]) != made["sha256"]:
-                raise StoreError("is not what was written (its sha256 differs)", where=path, fix=COPY_AGAIN)
+                raise StoreError("is not what was written (its sha256 differs)", where=path, fix=EPOCH_AGAIN)
             return Epoch(path, examples, made["sha256"])
         examples = array_epoch(path, self.location, number)
         sha256 = (self.record.get("sha256") or {}).get(f"epoch_{number}")
         if not isinstance(sha256, str):
             what = f"has no checksum of {os.path.basename(path)}"
-            raise StoreError(what, where=os.path.join(self.location, RECORD), fix=COPY_AGAIN)
+            raise StoreError(what, where=os.path.join(self.location, RECORD), fix=EPOCH_AGAIN)
         return Epoch(path, examples, sha256)
 
     @cached_property
@@ -122,7 +122,7 @@ class PregeneratedStore:
         for epoch in self.epochs:
             found = storage.sha256_of_file(epoch.path) if epoch.path.endswith(".json") else arrays_sha256(epoch.path)
             if found != epoch.sha256:
-                raise StoreError("is not what was written (its sha256 differs)", where=epoch.path, fix=COPY_AGAIN)
+                raise StoreError("is not what was written (its sha256 differs)", where=epoch.path, fix=EPOCH_AGAIN)
 
     def warnings(self) -> list[str]:
         """What is wrong in the examples, and how to repair it."""
@@ -153,7 +153,7 @@ def _record(folder: str, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _converted(
-    folder: str, number: int, path: str, vocabulary: Vocabulary, tokenizer: str
+    folder: str, number: int, path: str, vocabulary: Vocabulary, tokenizer: str, *, strict: bool
 ) -> tuple[Examples, dict[str, Any]]:
     """The arrays of a JSON epoch and the record of how they were made. Raises `StoreError`."""
     status = os.stat(path)
@@ -172,7 +172,7 @@ def _converted(
             with storage.locked(f"{place}.lock", remove=False):
                 if (found := _made(place)) is None or {key: found.get(key) for key in wanted} != wanted:
                     say(f"reading {path} into {place}")
-                    _convert(folder, number, place, Reader(vocabulary, tokenizer), wanted)
+                    _convert(folder, number, place, Reader(vocabulary, tokenizer, strict=strict), wanted)
         except Locked:  # another process makes them
             time.sleep(WAIT_SECONDS)
 
@@ -185,8 +185,7 @@ def _cache_of(folder: str) -> str:
             return beside
     except OSError:
         pass
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    place = os.path.join(home, "maskwright", storage.sha256_of(os.path.abspath(folder))[:16])
+    place = storage.cache_folder("pregenerated", storage.sha256_of(os.path.abspath(folder))[:16])
     storage.make_folder(place)
     return place
 
