@@ -287,7 +287,11 @@ class _Preparation:
             return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
         fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
         fix += f"{min(0.5, 10 / kept):.2g}, "
-        more = {name: count for name, count in guess.documents.items() if count > kept} if guess else {}
+        more = (
+            {name: count for name, count in guess.documents.items() if count > kept and name != self.sources.layout}
+            if guess
+            else {}
+        )
         fix += "".join(f"or --layout {name} (about {count:,} documents), " for name, count in more.items())
         what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
         return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")
