@@ -18,9 +18,10 @@ from maskwright.data import prepare as preparing
 from maskwright.data.prepare import PrepareOptions, prepare, report
 from maskwright.data.store import TokenStore
 from maskwright.tasks import audit_page
-from maskwright.text.audit import audit
+from maskwright.text.audit import Audit, Finding, audit
 from maskwright.text.audit import report as audit_report
 from maskwright.text.cleaning import c4, gopher, near_duplicates, survey, words
+from maskwright.text.cleaning.language import together
 from maskwright.text.cleaning.personal_data import masked
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.cleaning.survey import Limits
@@ -292,7 +293,8 @@ def test_prepare_cleans_and_counts(messy: Path, tokenizer: str, tmp_path: Path) 
     assert (counts["read"], counts["kept"], counts["duplicates"]) == (46, 40, 1)
     assert "changed" not in counts  # the only document with an address is a near duplicate
     assert ready.manifest["options"]["cleaning"]["near_duplicates"] == 0.7
-    assert "left out by cleaning: 2 near duplicates" in report(ready)
+    assert "cleaning left out 2 documents (near duplicates)" in report(ready)
+    assert "cleaning left out 1 document (language: de 1)" in report(ready)
     assert not (tmp_path / "store" / "cleaning").exists()
     assert prepare(Sources([str(messy)]), tokenizer, ready.location, OPTIONS, cleaning=cleaning).fingerprint
     with pytest.raises(InputError, match="other text or options"):
@@ -487,4 +489,48 @@ def test_the_audit_shows_what_cleaning_leaves_out(messy: Path, tokenizer: str, t
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")
     for shown in ("near duplicates", "1,024 to 2,047 characters", "Latin", "tokens per word", "de 1 documents"):
         assert shown in page.text
-    assert "cleaning, near duplicates: 2  -> prepare leaves them out with the same options" in audit_report(result)
+    assert "cleaning (near duplicates): 2  -> prepare leaves them out with the same options" in audit_report(result)
+
+
+def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -> None:
+    """The same counts as in the store, and a few of the changes."""
+    generator = random.Random(9)
+    texts = [f"{prose(generator, 60)}\nMenu {number}" for number in range(8)]
+    texts[3] += "\nAsk ann@firm.example at 8.8.8.8 about all the other things there are."
+    texts += [texts[3], "Too little for bob@firm.example."]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    cleaning = CleaningOptions(filters=("c4",), masked=("email", "ip", "phone"))
+    options = PrepareOptions(valid_fraction=0.0)
+    ready = prepare(Sources([str(path)]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning)
+    result = audit([str(path)], cleaning=cleaning)
+    counts = {name: one.count for name, one in result.changed.items()}
+    assert counts == {
+        "email addresses": 1,
+        "IP addresses": 1,
+        "phone numbers": 0,
+        "lines that c4 leaves out": 8,
+    }
+    assert ready.manifest["counts"]["changed"] == {"email": 1, "ip": 1, "lines that c4 leaves out": 8}
+    assert "cleaning left out 8 lines by C4's rules" in report(ready)
+    shown = f"{path}:4: mer357. Ask ann@firm.example at 8.8.8.8 -> mer357. Ask email@example.com at 8.8.8.8"
+    assert "cleaning masked 1 email address\ncleaning masked 1 IP address\n" in report(ready)
+    assert result.changed["lines that c4 leaves out"].examples[:2] == [f"{path}:1: Menu 0", f"{path}:2: Menu 1"]
+    terminal, page = audit_report(result), Page(audit_page.html(result)).text
+    for one in (f"{path}:1: Menu 0", f"{path}:5: Menu 4"):
+        assert one in terminal and one in page
+    assert "cleaning (email addresses): 1  -> prepare masks them with the same options" in terminal
+    assert result.changed["email addresses"].examples == [shown]
+    assert "What cleaning changes" in page and shown in page and f"{path}:6: Menu 5" not in terminal
+
+
+def test_wrong_languages_are_one_line() -> None:
+    left_out = {"near duplicates": 3, **{f"language: x{number}": 20 - number for number in range(12)}, "c4: x": 200}
+    assert together(left_out) == {
+        "c4: x": 200,
+        "language: x0 20, x1 19, x2 18, x3 17, x4 16, x5 15, x6 14, x7 13, 4 more languages": 174,
+        "near duplicates": 3,
+    }
+    found = Audit(1, "lines", left_out={name: Finding(n, "does", [name]) for name, n in left_out.items()})
+    assert audit_report(found).count("language: x0 20") == 1
+    assert "    language: x4\n" in audit_report(found) and "    language: x5" not in audit_report(found)

@@ -221,6 +221,14 @@ def test_newer_format_and_other_json_are_refused(copy: Path) -> None:
         TokenStore(str(copy))
 
 
+def test_the_layout_in_use_is_not_offered_where_nothing_is_held_out(tokenizer: str, tmp_path: Path) -> None:
+    """Short, and repeated: more documents were guessed than are kept."""
+    (tmp_path / "a.txt").write_text("One sentence.\nTwo here.\n\n" * 3 + "Another one.\nAnd two.\n")
+    with pytest.raises(InputError, match="none of 2 documents") as caught:
+        prepare(Sources([str(tmp_path / "a.txt")]), tokenizer, str(tmp_path / "store"), PrepareOptions(0.001))
+    assert "--layout lines" in str(caught.value) and "--layout sentences" not in str(caught.value)
+
+
 def test_exchanged_tokenizer_is_refused(copy: Path, corpus: Path, tmp_path: Path) -> None:
     from maskwright.text.tokenizer import train_tokenizer
 

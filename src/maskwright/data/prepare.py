@@ -22,7 +22,8 @@ from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import encode_documents
 from maskwright.data.writer import CLEANING, StoreWriter
-from maskwright.text.cleaning.steps import CleaningOptions, changed
+from maskwright.text.cleaning.language import together
+from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, changed
 from maskwright.text.cleaning.survey import DUPLICATE, STAYS, TOO_LONG, TOO_SHORT, Limits, Outcome, survey
 from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
@@ -286,7 +287,11 @@ class _Preparation:
             return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
         fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
         fix += f"{min(0.5, 10 / kept):.2g}, "
-        more = {name: count for name, count in guess.documents.items() if count > kept} if guess else {}
+        more = (
+            {name: count for name, count in guess.documents.items() if count > kept and name != self.sources.layout}
+            if guess
+            else {}
+        )
         fix += "".join(f"or --layout {name} (about {count:,} documents), " for name, count in more.items())
         what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
         return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")
@@ -318,6 +323,15 @@ LEFT_OUT = {
 """What became of other documents than those kept, and of ids, in stores of text and in converted ones."""
 
 
+CHANGES = {
+    "email": ("masked", "email address", "email addresses"),
+    "ip": ("masked", "IP address", "IP addresses"),
+    "phone": ("masked", "phone number", "phone numbers"),
+    C4_LINES: ("left out", "line by C4's rules", "lines by C4's rules"),
+}
+"""What cleaning did to documents that it kept."""
+
+
 def report(ready: store.TokenStore) -> str:
     """Describes a store for a person."""
     manifest = ready.manifest
@@ -328,8 +342,11 @@ def report(ready: store.TokenStore) -> str:
         f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
         + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
-    lines += [f"left out by cleaning: {count:,} {name}" for name, count in counts.get("left_out", {}).items()]
-    lines += [f"changed by cleaning: {count:,} of {name}" for name, count in counts.get("changed", {}).items()]
+    for name, count in together(counts.get("left_out", {})).items():
+        lines.append(f"cleaning left out {count:,} document{'s'[: count != 1]} ({name})")
+    for name, count in counts.get("changed", {}).items():
+        done, one, several = CHANGES[name]
+        lines.append(f"cleaning {done} {count:,} {one if count == 1 else several}")
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")

@@ -25,6 +25,7 @@ def html(result: Audit) -> str:
         f"<p>{result.documents:,} documents in {result.files:,} files ("
         f"{escaped(LAYOUTS.get(result.layout, 'records'))}): {escaped(human_bytes(result.bytes))} of text.</p>",
         _left_out(result),
+        _changed(result),
         section("Lengths", plots.bars(_lengths(result.lengths), "documents")),
         _shares("Scripts", result.scripts, "Share of the letters at the documents' beginnings."),
         _languages(result.languages),
@@ -45,8 +46,15 @@ def _left_out(result: Audit) -> str:
         f"<p><b>{total:,} of {result.documents:,} documents ({share:.1%}).</b> Each is counted under the first rule "
         "that it breaks. <code>data prepare</code> with the same options leaves out the same.</p>",
         plots.bars(dict([*counts.items()][:MOST_BARS]), "documents"),
-        *(_finding(name, one) for name, one in result.left_out.items()),
+        *(_finding(name, one) for name, one in result.left_out_together().items()),
     )
+
+
+def _changed(result: Audit) -> str:
+    if not result.changed:
+        return ""
+    note = "<p>In the documents that stay.</p>"
+    return section("What cleaning changes", note, *(_finding(name, one) for name, one in result.changed.items()))
 
 
 def _lengths(lengths: Mapping[int, int]) -> dict[str, int]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from maskwright.core import extras
 from maskwright.core.console import human_bytes, human_count, progress
 from maskwright.core.secrets import redact
+from maskwright.text.cleaning.language import STEP, together
+from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, text_key
 from maskwright.text.document import Document, Fault
 from maskwright.text.layout import LAYOUTS, Layout
@@ -19,6 +21,7 @@ from maskwright.text.sources import Sources
 
 if TYPE_CHECKING:
     from maskwright.text.cleaning.steps import CleaningOptions
+    from maskwright.text.cleaning.survey import Outcome
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>|<bos>|<eos>|\[(?:CLS|SEP|PAD|UNK|MASK)\]")
@@ -65,6 +68,17 @@ class Audit:
     """Documents by tokens per word, rounded to tenths, of the same; empty without a tokenizer."""
     left_out: dict[str, Finding] = field(default_factory=dict)
     """What cleaning leaves out, by rule; each document under the first one that it breaks."""
+    changed: dict[str, Finding] = field(default_factory=dict)
+    """What cleaning changes in the documents that stay: personal data by kind, and lines that C4's rules leave out."""
+
+    def left_out_together(self) -> dict[str, Finding]:
+        """`left_out` with all languages as one."""
+        found = {}
+        for name, count in together({name: one.count for name, one in self.left_out.items()}).items():
+            alike = name.startswith(STEP)
+            ones = [one for rule, one in self.left_out.items() if (rule.startswith(STEP) if alike else rule == name)]
+            found[name] = Finding(count, ones[0].prepare, [text for one in ones for text in one.examples][:EXAMPLES])
+        return found
 
 
 def _findings() -> dict[str, Finding]:
@@ -112,7 +126,7 @@ def audit(
     _look_at(samples, result, tokenizer)
     if cleaning and cleaning.any:
         again = Sources(patterns, layout=sources.layout, text_column=text_column, on_bad_input="skip")
-        result.left_out = _left_out(again, cleaning, workers)
+        _clean(again, cleaning, workers, result)
     letters = sum(scripts.values())
     result.scripts = {name: round(count / letters, 4) for name, count in scripts.most_common(8)} if letters else {}
     return result
@@ -137,7 +151,7 @@ def _look_at(samples: list[str], result: Audit, tokenizer: str | None) -> None:
         result.tokens_per_word = dict(sorted(Counter(sizes).items()))
 
 
-def _left_out(sources: Sources, cleaning: CleaningOptions, workers: int) -> dict[str, Finding]:
+def _clean(sources: Sources, cleaning: CleaningOptions, workers: int, result: Audit) -> None:
     from maskwright.text.cleaning.survey import NEAR_DUPLICATE, Limits, survey
 
     findings: dict[str, Finding] = {}
@@ -151,21 +165,47 @@ def _left_out(sources: Sources, cleaning: CleaningOptions, workers: int) -> dict
         outcome = survey([sources], cleaning, Limits(), folder, "audit", workers=workers, on_left_out=note)
     pairs = [(later, earlier) for code, later, earlier in outcome.pairs if code == NEAR_DUPLICATE][:EXAMPLES]
     wanted = {number for pair in pairs for number in pair}
-    places: dict[int, Document] = {}
-    for number, document in enumerate(sources) if wanted else ():
-        if number in wanted:
-            places[number] = document
-        if number == max(wanted):
-            break
+    places = _read_again(sources, cleaning, outcome, wanted, result)
     for later, earlier in pairs:
         found = findings.setdefault(outcome.names[NEAR_DUPLICATE], Finding(0, ""))
         first = places[earlier]
         found.examples.append(_example(places[later], f"like {redact(first.source)}:{first.line}"))
-    result = {}
     for name, count in outcome.by_cleaning().items():
-        result[name] = findings.get(name, Finding(0, ""))
-        result[name].count, result[name].prepare = count, "leaves them out with the same options"
-    return result
+        found = result.left_out[name] = findings.get(name, Finding(0, ""))
+        found.count, found.prepare = count, "leaves them out with the same options"
+
+
+def _read_again(
+    sources: Sources, cleaning: CleaningOptions, outcome: Outcome, wanted: set[int], result: Audit
+) -> dict[int, Document]:
+    """The documents with the numbers `wanted`. Notes in `result` what changes in those that stay."""
+    from maskwright.text.cleaning.steps import C4_LINES, changed
+    from maskwright.text.cleaning.survey import STAYS
+
+    names = dict(zip(("email", "ip", "phone"), ("email addresses", "IP addresses", "phone numbers"), strict=True))
+    shown = {kind: Finding(0, "masks them with the same options") for kind in cleaning.masked}
+    if "c4" in cleaning.filters:
+        shown[C4_LINES] = Finding(0, "leaves them out with the same options")
+    places, counts = dict[int, Document](), Counter[str]()
+    for number, document in enumerate(sources) if wanted or shown else ():
+        if number in wanted:
+            places[number] = document
+        if number == len(outcome.codes):
+            raise changed_while_read(document.source)
+        if shown and outcome.codes[number] == STAYS:
+            where = redact(f"{document.source}:{document.line}")
+
+            def note(kind: str, what: str, where: str = where) -> None:
+                if len(shown[kind].examples) < EXAMPLES:
+                    shown[kind].examples.append(f"{where}: {' '.join(what[:EXAMPLE_CHARACTERS].split())}")
+
+            changed(document, cleaning, counts, note)
+        if not shown and number == max(wanted):
+            break
+    for kind, finding in shown.items():
+        finding.count = counts[kind]
+    result.changed = {names.get(kind, kind): finding for kind, finding in shown.items()}
+    return places
 
 
 def _example(document: Document, detail: str) -> str:
@@ -235,7 +275,9 @@ def report(result: Audit) -> str:
     for name, finding in result.findings.items():
         lines.append(f"{name}: {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else ""))
         lines += [f"    {example}" for example in finding.examples]
-    for name, finding in result.left_out.items():
-        lines.append(f"cleaning, {name}: {finding.count:,}  -> prepare {finding.prepare}")
+    for name, finding in (*result.left_out_together().items(), *result.changed.items()):
+        lines.append(
+            f"cleaning ({name}): {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else "")
+        )
         lines += [f"    {example}" for example in finding.examples]
     return "\n".join(lines)

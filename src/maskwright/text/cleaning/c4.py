@@ -49,3 +49,9 @@ def lines_kept(lines: Sequence[str]) -> tuple[str, ...] | str:
         if sentences >= MIN_SENTENCES:
             return tuple(kept)
     return f"fewer than {MIN_SENTENCES} sentences left of its lines"
+
+
+def lines_left_out(lines: Sequence[str], kept: Sequence[str]) -> list[str]:
+    """Those of a document's lines with text that are not among the `kept` ones of `lines_kept`."""
+    found = {*kept}
+    return [line for line in lines if line.strip() and CITATION.sub("", line.strip()) not in found]

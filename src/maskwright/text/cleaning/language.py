@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,23 @@ from maskwright.core.errors import InputError
 SAMPLE_CHARACTERS = 300
 """A text is judged by so many characters from its beginning and as many from its middle: a whole one takes a second a
 megabyte."""
+
+
+STEP = "language: "
+"""What the reason of a document in another language begins with."""
+SHOWN_LANGUAGES = 8
+
+
+def together(left_out: Mapping[str, int]) -> dict[str, int]:
+    """Counts of documents by reason, with all languages under one name, which says how many each has: a large corpus
+    has dozens of them."""
+    others = {name.removeprefix(STEP): count for name, count in left_out.items() if name.startswith(STEP)}
+    found = {name: count for name, count in left_out.items() if not name.startswith(STEP)}
+    if others:
+        shown = [f"{name} {count:,}" for name, count in [*others.items()][:SHOWN_LANGUAGES]]
+        rest = [f"{len(others) - len(shown)} more languages"] if len(others) > len(shown) else []
+        found[STEP + ", ".join(shown + rest)] = sum(others.values())
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def language_of(text: str) -> tuple[str, float]:

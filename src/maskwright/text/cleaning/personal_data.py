@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 from maskwright.text.document import Document
@@ -21,13 +22,19 @@ PHONE = re.compile(
 NUMBERED = re.compile(r"(?:\b(?:version|ver|release|build|section|sec|chapter|v)\b\.?|§)\s*$", re.IGNORECASE)
 NUMBERED_CHARACTERS = 12
 """What stands before four numbers that are no address, and how far before them it is looked for."""
+SHOWN_CHARACTERS, SHOWN_FOUND = 12, 40
+"""How much is shown of the text on each side of what was replaced, and of that itself."""
 PLACEHOLDERS = {"email": "email@example.com", "ip": "22.214.171.124", "phone": "+1 202-555-0100"}
 PATTERNS = {"email": EMAIL, "ip": IP, "phone": PHONE}
+OnChange = Callable[[str, str], None]
+"""Hears of a change in a document: what kind it is, and how the text was and is, in a few words."""
 SIGNS = {"email": re.compile("@"), "ip": re.compile(r"\d\.\d"), "phone": re.compile(r"\d{3}[ .-]\d{3}")}
 """A pattern is tried only where its sign is."""
 
 
-def masked(document: Document, kinds: tuple[str, ...], counts: Counter[str]) -> Document:
+def masked(
+    document: Document, kinds: tuple[str, ...], counts: Counter[str], on_change: OnChange | None = None
+) -> Document:
     """The document with placeholders, the same object where there is nothing to replace. Adds to `counts` by kind."""
     wanted = [kind for kind in kinds if SIGNS[kind].search(document.text)]
     if not wanted:
@@ -36,14 +43,14 @@ def masked(document: Document, kinds: tuple[str, ...], counts: Counter[str]) -> 
     before = counts.total()
     for place, part in enumerate(parts):
         for kind in wanted:
-            part = PATTERNS[kind].sub(partial(_placeholder, kind, counts), part)
+            part = PATTERNS[kind].sub(partial(_placeholder, kind, counts, on_change), part)
         parts[place] = part
     if counts.total() == before:
         return document
     return Document(tuple(parts), document.has_sentences, document.source, document.line)
 
 
-def _placeholder(kind: str, counts: Counter[str], match: re.Match[str]) -> str:
+def _placeholder(kind: str, counts: Counter[str], on_change: OnChange | None, match: re.Match[str]) -> str:
     found = match.group()
     if kind == "ip":
         before = match.string[max(0, match.start() - NUMBERED_CHARACTERS) : match.start()]
@@ -56,6 +63,10 @@ def _placeholder(kind: str, counts: Counter[str], match: re.Match[str]) -> str:
     elif kind == "phone" and _is_part(match):
         return found
     counts[kind] += 1
+    if on_change:
+        begin = match.string[max(0, match.start() - SHOWN_CHARACTERS) : match.start()]
+        end = match.string[match.end() : match.end() + SHOWN_CHARACTERS]
+        on_change(kind, f"{begin}{found[:SHOWN_FOUND]}{end} -> {begin}{PLACEHOLDERS[kind]}{end}")
     return PLACEHOLDERS[kind]
 
 

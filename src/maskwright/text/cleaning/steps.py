@@ -21,12 +21,13 @@ from maskwright.core import extras, storage
 from maskwright.core.errors import InputError
 from maskwright.text.cleaning import c4, gopher, language, near_duplicates
 from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, Evaluations
-from maskwright.text.cleaning.personal_data import PLACEHOLDERS, masked
+from maskwright.text.cleaning.personal_data import PLACEHOLDERS, OnChange, masked
 from maskwright.text.cleaning.words import UInt64
 from maskwright.text.dedup import text_key
 from maskwright.text.document import Document
 
 RULES = ("gopher", "c4")
+C4_LINES = "lines that c4 leaves out"
 Hook = Callable[[str], Any]
 
 
@@ -128,9 +129,9 @@ class Cleaner:
         for place, document in enumerate(documents):
             name, probability = language.language_of(document.text)
             if name not in self.options.languages:
-                reasons[place] = f"language: {name}"
+                reasons[place] = f"{language.STEP}{name}"
             elif probability < self.options.language_probability:
-                reasons[place] = "language: uncertain"
+                reasons[place] = f"{language.STEP}uncertain"
             details[place] = f"{name} {probability:.2f}" if reasons[place] else ""
 
     def _filter(self, name: str, documents: list[Document], staying: list[int], reasons: list[str]) -> None:
@@ -150,14 +151,19 @@ class Cleaner:
                 reasons[place] = _reason(name, self._hooks[name], documents[place])
 
 
-def changed(document: Document, options: CleaningOptions, counts: Counter[str]) -> Document:
+def changed(
+    document: Document, options: CleaningOptions, counts: Counter[str], on_change: OnChange | None = None
+) -> Document:
     """A document that stays, as training gets it. Adds to `counts` what was masked in it, by kind, and C4's lines."""
     if "c4" in options.filters:
         lines = _lines(document)
         kept = c4.lines_kept(lines)
         document = _with_lines(document, kept)
-        counts["lines that c4 leaves out"] += len(lines) - len(kept)
-    return masked(document, options.masked, counts)
+        counts[C4_LINES] += len(lines) - len(kept)
+        if on_change:
+            for line in c4.lines_left_out(lines, kept):
+                on_change(C4_LINES, line)
+    return masked(document, options.masked, counts, on_change)
 
 
 def _lines(document: Document) -> Sequence[str]:
