@@ -22,7 +22,6 @@ from maskwright.cloud.jobs.hosts import EnvironmentGround
 from maskwright.cloud.jobs.policy import Rules
 from maskwright.cloud.provision import commands
 from maskwright.core import storage
-from maskwright.core.settings import flat
 from maskwright.data.store import TokenStore
 
 LAB = """
@@ -58,12 +57,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
 
 def write_config(store: TokenStore, path: Path, steps: int) -> str:
     keys = {"schedule.steps": steps, "schedule.warmup_steps": 1, "checkpoint.save_every_steps": 2}
-    values: dict[str, dict[str, object]] = {}
-    for dotted, value in flat(small_config(store.location, **keys)).items():
-        section, _, name = dotted.rpartition(".")
-        values.setdefault(section, {})[name] = value
-    seed = values.pop("")
-    path.write_text(yaml.safe_dump({**seed, **values}))
+    path.write_text(yaml.safe_dump(small_config(store.location, **keys).model_dump()))
     return str(path)
 
 
