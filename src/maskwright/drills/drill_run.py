@@ -289,8 +289,9 @@ def _prepare(place: Place) -> str:
         for begin, end in zip(begins, begins[1:], strict=False):
             ids = split.gather(np.array([begin]), np.array([end - begin])).tolist()
             file.write(" ".join(tokenizer.decode(ids).split()) + "\n")
-    arguments = ("data", "prepare", text, "--tokenizer", place.store.tokenizer_folder, "--layout", "lines")
-    arguments += ("--valid-fraction", "0", "--to", to)  # so few may hold none out
+    tokenizer_folder = place.store.tokenizer_folder
+    how = ("--layout", "lines", "--valid-fraction", "0")  # so few may hold none out
+    arguments = ("data", "prepare", text, "--tokenizer", tokenizer_folder, *how, "--to", to)
     fault = {"call": "maskwright.data.prepare:encode_documents", "number": 1, "do": "terminate"}
     seen = place.call(*arguments, fault=fault).require(75)
     assert not os.path.exists(os.path.join(to, "manifest.json")), "what was cut looks like a store"
