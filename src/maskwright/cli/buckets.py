@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from maskwright.cli.options import Store, data_app
-from maskwright.cli.options import To as Folder
+from maskwright.cli.options import Store, To, data_app
 from maskwright.core.console import say
 
 
@@ -31,7 +30,7 @@ def data_pull(
             metavar="URL", help="Folder of a token store in a bucket; or a .tar, .tar.gz or .tgz of shards anywhere."
         ),
     ],
-    to: Folder,
+    to: To,
 ) -> None:
     """Copy a token store from a bucket, checked against its manifest; or unpack an archive of shards."""
     from maskwright.data.remote import pull

@@ -214,6 +214,18 @@ def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
     return result
 
 
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What `flat` was made of: `{"data": {"seq_len": 512, …}}`."""
+    result: dict[str, Any] = {}
+    for dotted, value in values.items():
+        *sections, key = dotted.split(".")
+        inner = result
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[key] = value
+    return result
+
+
 def digest(config: BaseModel, later: dict[str, Any]) -> str:
     """sha256 of every key that decides the numbers; resumable keys do not count, nor do those that are as `later` has
     them."""

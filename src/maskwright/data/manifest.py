@@ -82,7 +82,11 @@ def read_manifest(folder: str) -> dict[str, Any]:
     """Raises `StoreError` if the folder is no finished store, has another format, or its manifest was edited."""
     path = os.path.join(folder, "manifest.json")
     if storage.is_url(folder):
-        raise StoreError("a token store must be a local folder", where=folder, fix="copy it to this machine first")
+        raise StoreError(
+            "a token store must be a local folder",
+            where=folder,
+            fix="bring it here: `maskwright data pull URL --to FOLDER`",
+        )
     if not os.path.isfile(path):
         if os.path.exists(os.path.join(folder, "prepare.json")):
             fix = "run `maskwright data prepare` again: it continues"

@@ -41,11 +41,10 @@ class MixedOrder:
         """`sizes`: rows of each source. `most`: the epochs after which a source gives no more rows; None for no
         limit. Raises `ConfigError` for a weight that is too small to be kept, and for a limit below one row."""
         self.seed, self.sizes = seed, np.array(sizes, np.int64)
-        self.size = int(self.sizes.sum())
         self.first = np.cumsum(self.sizes) - self.sizes
         """[sources]: number of each one's first row."""
         self._orders = [RowOrder(seed, size) for size in sizes]
-        self._assigned: tuple[tuple[int, bytes], Int64, Int64] | None = None
+        self._assigned: tuple[Stretch, int, Int64, Int64] | None = None
         supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(most, sizes, strict=True)]
         if 0 in supply:
             what = f"max_epochs {most[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
@@ -72,8 +71,6 @@ class MixedOrder:
         blocks, rest = divmod(supply - int(stretch.used[source]), int(stretch.counts[source]))
         if not rest:
             blocks, rest = blocks - 1, int(stretch.counts[source])
-        if blocks < 0:
-            return 0
         of_row, number = self._assignment(stretch, blocks)
         return blocks * BLOCK + int(np.flatnonzero((of_row == source) & (number == rest - 1))[0]) + 1
 
@@ -86,16 +83,18 @@ class MixedOrder:
     def _assignment(self, stretch: Stretch, block: int) -> tuple[Int64, Int64]:
         """([BLOCK] sources, [BLOCK] numbers of the rows among those of their source in the block). Only the last one
         is kept: a cache of a pure function, not a state."""
-        begin, kept = stretch.start + block * BLOCK, self._assigned
-        # A stretch may begin where the last block of another one would have: its counts are others.
-        if kept is not None and kept[0] == (begin, stretch.counts.tobytes()):
-            return kept[1:]
-        place = order(self.seed ^ SEED_OF_BLOCKS, begin, np.arange(BLOCK, dtype=np.int64), BLOCK)
+        kept = self._assigned
+        # Not by the block's first row: two stretches may have a block that begins there, with other counts.
+        if kept is not None and kept[0] is stretch and kept[1] == block:
+            return kept[2:]
+        place = order(
+            self.seed ^ SEED_OF_BLOCKS, stretch.start + block * BLOCK, np.arange(BLOCK, dtype=np.int64), BLOCK
+        )
         of_row = np.searchsorted(np.cumsum(stretch.counts), place, side="right")
         number = np.empty(BLOCK, np.int64)
         before = np.repeat(np.cumsum(stretch.counts) - stretch.counts, stretch.counts)
         number[np.argsort(of_row, kind="stable")] = np.arange(BLOCK) - before
-        self._assigned = (begin, stretch.counts.tobytes()), of_row, number
+        self._assigned = stretch, block, of_row, number
         return of_row, number
 
     def at(self, seen: Int64) -> tuple[Int64, Int64]:

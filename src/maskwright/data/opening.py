@@ -8,6 +8,7 @@ from typing import Any
 from maskwright.core.config import RunConfig
 from maskwright.core.data_config import Data
 from maskwright.core.errors import InputError
+from maskwright.core.settings import nested
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.loader import Loader
 from maskwright.data.mixture import Mixture
@@ -47,14 +48,8 @@ def open_held_out(data: Data) -> dict[str, Judged]:
 def recorded_store(run: dict[str, Any]) -> Judged:
     """What a run was judged by, from its record: its store, or the first of its mixture. Raises `InputError` for
     pregenerated epochs, which hold nothing out."""
-    values: dict[str, Any] = {"store": run["store"], "arrow": {}}
-    for key, value in run["config"].items():
-        section, _, name = key.removeprefix("data.").partition(".")
-        if key.startswith("data.arrow."):
-            values["arrow"][name] = value
-        elif key == "data.format":
-            values[section] = value
-    opened = open_store(Data.model_validate(values))
+    of_mixture = {"mixture": None, "mixture_alpha": None}
+    opened = open_store(Data.model_validate(nested(run["config"])["data"] | of_mixture | {"store": run["store"]}))
     if isinstance(opened, TokenStore | ArrowStore):
         return opened
     what = "holds pregenerated examples, none of which are held out"

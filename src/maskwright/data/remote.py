@@ -119,7 +119,7 @@ def _manifest(there: Folder) -> dict[str, Any]:
     """The store's manifest, checked. Raises `StoreError` where there is none."""
     content = there.get(MANIFEST)
     if content is None:
-        fix = "correct the address, or push one there: `maskwright data push STORE URL`"
+        fix = "correct the address, or push one there: `maskwright data push STORE --to URL`"
         raise StoreError("is not a token store: it has no manifest.json", where=there.location, fix=fix)
     try:
         found = json.loads(content)

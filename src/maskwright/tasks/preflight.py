@@ -125,7 +125,7 @@ class Pretraining:
             own = self.store.by_name
         elif not isinstance(self.store, PregeneratedStore):
             own = {"": self.store}
-        return self.validation or {name: store for name, store in own.items() if store.split("valid").documents}
+        return self.validation or {name: store for name, store in own.items() if _documents_held_out(store)}
 
     def _validation(self) -> dict[str, list[Batch]]:
         if not self.held_out:
@@ -207,7 +207,7 @@ def prepare_run(
     if isinstance(loader, Loader):
         loader.require_rows(config.steps)
     held_out = _validation_stores(config, store)
-    if config.evaluation.patience is not None and not (held_out or store.manifest["splits"]["valid"]["documents"]):
+    if config.evaluation.patience is not None and not (held_out or _documents_held_out(store)):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
     return Pretraining(config, model, store, loader, lineage, held_out, base)
@@ -222,11 +222,15 @@ def _own_tokenizer(base: str | None) -> str | None:
     return folder if has_tokenizer(folder) else None
 
 
+def _documents_held_out(store: Store) -> int:
+    return int(store.manifest["splits"]["valid"]["documents"])
+
+
 def _validation_stores(config: RunConfig, store: Store) -> dict[str, Judged]:
     found = open_held_out(config.data)
     for held_out in found.values():
         held_out.require_tokenizer(store.vocabulary, store.location)
-        if not held_out.split("valid").documents:
+        if not _documents_held_out(held_out):
             fix = "prepare its text with --valid-fraction 1, which holds all of it out"
             raise StoreError("holds no documents out", where=f"data.validation: {held_out.location}", fix=fix)
     return found
@@ -359,7 +363,7 @@ def _unusual_data(ready: Pretraining) -> list[str]:
             "prepare more text, or lower schedule.steps"
         )
     for name, store in ready.held_out.items():
-        held_out, of = store.manifest["splits"]["valid"]["documents"], f" in {name}" if name else ""
+        held_out, of = _documents_held_out(store), f" in {name}" if name else ""
         if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
             found.append(
                 f"only {held_out} documents are held out{of}, too few to compare runs by: "

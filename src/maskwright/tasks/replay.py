@@ -9,6 +9,7 @@ from typing import Any
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
+from maskwright.core.settings import nested
 from maskwright.data.opening import AnyLoader, Store
 from maskwright.engines.base import Engine, TrainState
 from maskwright.run.directory import RunDirectory, step_folder
@@ -82,7 +83,7 @@ def replay(run: str, step: int) -> Replay:
     directory = RunDirectory(run)
     before = directory.read_config()
     moved = {} if before["config"].get("data.mixture") else {"data.store": before["store"]}
-    config = _config({**before["config"], **moved})
+    config = build_config(nested({**before["config"], **moved}), "config.resolved.json")
     if not 0 <= step < config.steps:
         fix = "count steps from 0"
         raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix=fix)
@@ -111,18 +112,6 @@ def replay(run: str, step: int) -> Replay:
         loss, norm, error = None, None, failure.what
     logged = _logged(directory, config, step)
     return Replay(step, data_step, start, step - first, loss, norm, error, logged, rows)
-
-
-def _config(values: dict[str, Any]) -> RunConfig:
-    """From the dotted keys of config.resolved.json."""
-    nested: dict[str, Any] = {}
-    for dotted, value in values.items():
-        *sections, key = dotted.split(".")
-        inner = nested
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[key] = value
-    return build_config(nested, "config.resolved.json")
 
 
 def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None, dict[str, Any]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
-from maskwright.data.order import order
+from maskwright.data.order import RowOrder
 from maskwright.data.packing import Plan
 from maskwright.data.pregenerated.examples import EPOCH_AGAIN
 from maskwright.data.pregenerated.store import PregeneratedStore
@@ -54,6 +54,7 @@ class PregeneratedLoader:
         self.labels = store.runs("labels", counts)
         self.slots = max(1, int(counts.max()))
         self.starts = np.array(store.starts, np.int64)
+        self.orders = [RowOrder(config.seed, int(size)) for size in np.diff(self.starts)]
         self._rate = float(counts.sum() / lengths.sum())
 
     @property
@@ -68,14 +69,13 @@ class PregeneratedLoader:
         """Rows of an epoch, as the mean of the first `epochs` of them."""
         whole, part = divmod(epochs, 1.0)
         cycles, rest = divmod(int(whole), self.files)
-        size = int(self.starts[rest + 1] - self.starts[rest])
+        size = self.orders[rest].size
         return (cycles * int(self.starts[-1]) + int(self.starts[rest]) + part * size) / epochs
 
     def epoch(self, step: int) -> float:
         seen = step * self.config.rows_per_step
         epoch, index = (int(one[0]) for one in self._places(np.array([seen], np.int64)))
-        file = epoch % self.files
-        return epoch + index / int(self.starts[file + 1] - self.starts[file])
+        return epoch + index / self.orders[epoch % self.files].size
 
     def _places(self, seen: Int64) -> tuple[Int64, Int64]:
         """(epochs, places in them) of the run's rows with numbers `seen`."""
@@ -88,8 +88,8 @@ class PregeneratedLoader:
         rows = np.empty(len(seen), np.int64)
         for epoch in np.unique(epochs).tolist():
             here, file = epochs == epoch, epoch % self.files
-            size = int(self.starts[file + 1] - self.starts[file])
-            rows[here] = self.starts[file] + order(self.config.seed, epoch, index[here], size)
+            own = self.orders[file]
+            rows[here] = self.starts[file] + own.at(epoch * own.size + index[here])[1]
         return epochs, rows
 
     def work(self, data_step: int) -> tuple[int, float]:
