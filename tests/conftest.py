@@ -27,12 +27,15 @@ LONGER = ("e2e", "cluster")
 """Folders in which most tests take longer than others."""
 TOGETHER = ("test_ray.py", "test_slurm.py")
 """Files whose tests share something that takes long to start."""
+ONE_WORKER = ("test_published_shapes_agree_with_transformers",)
+"""Tests of which two at once would not fit into memory."""
 LEFT_OUT = pytest.StashKey[int]()
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="tests marked long as well")
+    parser.addoption("--large", action="store_true", help="tests marked large as well: up to 9 GB of memory each")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,19 +51,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out long tests that were neither asked for nor named. Of the others, each of xdist's workers begins with
-    its share of those that take longer. It is given a run of neighbours at first, and others take from the end of it:
-    else the last minutes would be one worker's."""
-    if not config.getoption("--long") and not any("::" in argument for argument in config.args):
-        left_out = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=left_out)
-        getattr(config, "workeroutput", {})["left_out"] = config.stash[LEFT_OUT] = len(left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    """Leaves out long and large tests that were neither asked for nor named. Of the others, each of xdist's workers
+    begins with its share of those that take longer. It is given a run of neighbours at first, and others take from the
+    end of it: else the last minutes would be one worker's."""
+    if not any("::" in argument for argument in config.args):
+        for marker in ("long", "large"):
+            if not config.getoption(f"--{marker}"):
+                _leave_out(config, items, marker)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("long") or item.path.parent.name in LONGER:
-            groups.setdefault(item.path.name if item.path.name in TOGETHER else item.nodeid, []).append(item)
+            groups.setdefault(item.path.name if item.path.name in TOGETHER else _alone(item), []).append(item)
     shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
     for group in sorted(groups.values(), key=len, reverse=True):
         min(shares, key=len).extend(group)
@@ -74,6 +76,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [*ordered, *short]
 
 
+def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> None:
+    left_out = [item for item in items if item.get_closest_marker(marker)]
+    config.hook.pytest_deselected(items=left_out)
+    config.stash[LEFT_OUT] = config.stash.get(LEFT_OUT, 0) + len(left_out)
+    getattr(config, "workeroutput", {})["left_out"] = config.stash[LEFT_OUT]
+    items[:] = [item for item in items if not item.get_closest_marker(marker)]
+
+
+def _alone(item: pytest.Item) -> str:
+    """Tests of whole published models take gigabytes: one worker computes them one after another."""
+    name = getattr(item, "originalname", item.nodeid)
+    return name if name in ONE_WORKER else item.nodeid
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
@@ -81,7 +97,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if count := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"{count} long tests were left out: scripts/test --long runs them too")
+        terminalreporter.write_line(f"{count} tests were left out: scripts/test --long --large runs them too")
 
 
 def sentence(generator: random.Random) -> str:
