@@ -5,9 +5,7 @@
     encode   each part      ids of the documents that stay
     write    each block     its shards, joined from what the parts hold
 
-The store has the bytes that `prepare` gives. What a phase finds lies in the folder `PARTS` of the store, in files whose
-names say what decided them, so a part that is finished is never computed again: not after a worker or the driver was
-killed, and not after a file of another part was repaired.
+The store has the bytes that `prepare` gives.
 """
 
 from __future__ import annotations
@@ -16,22 +14,20 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from maskwright.core import storage
 from maskwright.core.console import human_bytes, say, warn
-from maskwright.core.errors import InputError
 from maskwright.core.runner import Runner
 from maskwright.data import prepare as preparing
 from maskwright.data import store
-from maskwright.data.parts.encode import Block, Encode, Piece, WriteBlock
+from maskwright.data.parts.encode import Block, Encode, Piece
+from maskwright.data.parts.folder import VERSION, held, paths_of, write_blocks
 from maskwright.data.prepare import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Counts, Request
-from maskwright.data.writer import LOCK, PARTS, StoreWriter
+from maskwright.data.writer import PARTS
 from maskwright.text.cleaning import survey
 from maskwright.text.cleaning.steps import CleaningOptions, changed
 from maskwright.text.cleaning.survey import DUPLICATE, STAYS, TOO_LONG, TOO_SHORT
@@ -40,14 +36,11 @@ from maskwright.text.encoder import EncoderName, open_encoder, proven
 from maskwright.text.parts.columns import Columns, Note
 from maskwright.text.parts.cut import Part, cut, digest_of
 from maskwright.text.parts.judge import Judge
-from maskwright.text.parts.phase import compute, remove_others
+from maskwright.text.parts.phase import compute
 from maskwright.text.parts.repeats import Resolved
 from maskwright.text.parts.search import resolve
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
-
-VERSION = 1
-"""Of what the phases note: another one's notes are not read."""
 
 
 def prepare_in_parts(request: Request, runner: Runner) -> store.TokenStore:
@@ -74,7 +67,8 @@ class _Driver:
     def run(self) -> store.TokenStore:
         if os.path.exists(os.path.join(self.folder, "manifest.json")):
             return self._finished()
-        with self._held():
+        files = [name for one in self.request.all_sources for name in one.files]
+        with held(self.request.folder, self.runner, files):
             judged = self._judge()
             resolved = resolve(self.runner, self.work, judged, self.parts, self.cleaning, self.request.limits)
             encoded, encoder = self._encode(judged, resolved)
@@ -96,34 +90,12 @@ class _Driver:
         ordered = sorted(zip(self.parts, records, strict=True), key=lambda pair: pair[0].held_out)
         return [record for _, own in ordered for record in own]
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Holds the folder; without anything found it is left as it was."""
-        if os.path.exists(self.folder) and not os.path.isdir(self.folder):
-            raise InputError("is a file, but a folder is needed", where=self.request.folder, fix="choose another --to")
-        with storage.new_folder(self.folder), storage.locked(os.path.join(self.folder, LOCK), remove=True):
-            names = {name for name in os.listdir(self.folder) if name != LOCK and not storage.is_temporary(name)}
-            if names and PARTS not in names:
-                raise InputError("is not empty", where=self.request.folder, fix="choose another --to")
-            self.runner.require_seen(self.folder, [name for one in self.request.all_sources for name in one.files])
-            storage.make_folder(self.work)
-            try:
-                yield
-            finally:
-                if not [name for name in os.listdir(self.work) if not storage.is_temporary(name)]:
-                    shutil.rmtree(self.work)
-
     # ---- the phases ------------------------------------------------------------------------------------------
-
-    def _paths(self, phase: str, digests: Sequence[str]) -> list[str]:
-        paths = [os.path.join(self.work, f"{phase}-{place:06}-{digest}") for place, digest in enumerate(digests)]
-        remove_others(self.work, f"{phase}-", paths)
-        return paths
 
     def _judge(self) -> Sequence[tuple[str, Note]]:
         limits, record = self.request.limits, self.request.cleaning_record
         digests = [digest_of(VERSION, part.identity(), record, asdict(limits)) for part in self.parts]
-        paths = self._paths("judge", digests)
+        paths = paths_of(self.work, "judge", digests)
         if done := sum(map(os.path.exists, paths)):
             say(f"continuing with {done:,} of {len(paths):,} parts judged")
         work = Judge(self.place, self.cleaning, digest_of(record), limits)
@@ -152,7 +124,7 @@ class _Driver:
         vocabulary = read_vocabulary(request.tokenizer)
         everything = [os.path.basename(path) for path, _ in judged]
         decided = [everything, vocabulary.fingerprint, request.options.valid_fraction, request.options.keep_duplicates]
-        paths = self._paths("encode", [digest_of(*decided, part.number) for part in self.parts])
+        paths = paths_of(self.work, "encode", [digest_of(*decided, part.number) for part in self.parts])
         work = Encode(
             self.place,
             resolved,
@@ -189,25 +161,11 @@ class _Driver:
         writer = self.request.writer(self._origin([note["files"] for _, note in judged]))
         files = tuple(path for path, _ in encoded)
         blocks = [*blocks_of(files, self.request.options.shard_tokens)]
-        names = [os.path.basename(path) for path in files]
-        paths = self._paths("write", [digest_of(names, block.number, block.pieces) for block in blocks])
-        work = WriteBlock(self.folder, files, writer.dtype, writer.with_sentences)
-        width = np.dtype(writer.dtype).itemsize
-        sizes = [block.tokens * width for block in blocks]
-        for note in compute(self.runner, work, [*zip(blocks, paths, strict=True)], "write", sizes):
-            writer.shards += note["shards"]
+        write_blocks(self.runner, writer, self.work, files, blocks)
         for one in self.request.all_sources:
             one.require_unchanged()
-        self._remove_other_shards(writer)
         origin = self._origin([note["files"] for _, note in judged])
         self.request.finish(writer, self._counts(judged, encoded), origin, encoder)
-
-    def _remove_other_shards(self, writer: StoreWriter) -> None:
-        """Those that an earlier command left, with other options."""
-        kept = {record["name"] for shard in writer.shards for record in shard["files"].values()}
-        for name in os.listdir(self.folder):
-            if preparing.manifests.is_shard_name(name) and name not in kept:
-                os.unlink(os.path.join(self.folder, name))
 
     def _counts(self, judged: Sequence[tuple[str, Note]], encoded: Sequence[tuple[str, Note]]) -> Counts:
         reasons, changes = survey.Reasons(), Counter[str]()
