@@ -31,7 +31,8 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven
-from maskwright.text.sources import Sources, fingerprint
+from maskwright.text.fingerprint import fingerprint
+from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
 
 ENCODE_CHARACTERS = 4_000_000
