@@ -117,8 +117,8 @@ def _blocks(shard: _Shard, number: int, wanted: str | None) -> Iterator[Block]:
     while first < len(sizes):
         before = int(done[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(done, before + BLOCK_TOKENS, side="right")))
-        places = zip(start[first:last].tolist(), stop[first:last].tolist(), strict=True)
-        ids = np.frombuffer(b"".join([view[a:b] for a, b in places]), np.dtype(kind).newbyteorder("<"))
+        places = map(slice, start[first:last].tolist(), stop[first:last].tolist())
+        ids = np.frombuffer(b"".join(map(view.__getitem__, places)), np.dtype(kind).newbyteorder("<"))
         yield Block(ids, sizes[first:last], number, first)
         first = last
 
