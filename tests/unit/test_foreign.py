@@ -478,6 +478,58 @@ def test_rows_are_those_of_the_converted_store(arrow_folder: Path, tokenizer: st
     assert open_store(other.data).fingerprint != there.fingerprint
 
 
+def test_arrow_files_beside_our_own_store_in_one_run(
+    arrow_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mixture with Arrow files has the rows of the mixture with the store that was converted from them."""
+    keys = {"tokenizer": tokenizer, "token_offset": 200, "valid_fraction": 0.2}
+    options = ConvertOptions(valid_fraction=0.2, token_offset=200)
+    own = convert([str(arrow_folder / "shards")], tokenizer, str(tmp_path / "store"), options).location
+    kinds = {"own": {"store": own}, "arrow": {"store": str(arrow_folder / "shards"), "format": "arrow", "arrow": keys}}
+
+    def mixed(first: str) -> RunConfig:
+        given = config(arrow_folder, tokenizer).model_dump()
+        shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        mixture = {"one": {**kinds[first], "weight": 2.0}, "two": {**kinds["own"], "weight": 1.0, "max_epochs": 3.5}}
+        return build_config({**given, "model": shape, "data": {"mixture": mixture, "seq_len": 64}}, "here")
+
+    loaders = [Loader(mixed(first), open_store(mixed(first).data)) for first in ("own", "arrow")]  # type: ignore[arg-type]
+    for step in range(30):
+        for left, right in zip(*(loader.batches(step % 8, step) for loader in loaders), strict=True):
+            assert np.array_equal(left.input_ids, right.input_ids) and np.array_equal(left.labels, right.labels)
+    origins = [open_store(mixed(first).data).origin("train", number) for first in kinds for number in (3, 80)]
+    assert origins[:2] == origins[2:]
+
+    file, place, cpu = tmp_path / "config.yaml", str(tmp_path / "run"), ["--device", "cpu"]
+    file.write_text(json.dumps(mixed("arrow").model_dump()))
+    words = ["pretrain", str(file), "--run", place, "--set", "engine.device=cpu", "--set", "engine.threads=1"]
+    assert run([*words, "--stop-after-steps", "4"]) == 75
+    assert run(words) == 0
+    capsys.readouterr()
+    assert run(["evaluate", place, *cpu, "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)["sources"]
+    assert list(both) == ["one", "two"] and both["one"]["loss"] == both["two"]["loss"]
+    assert run(["evaluate", place, *cpu, "--store", own, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == both["two"]
+    assert run(["evaluate", place, *cpu]) == 0
+    shown = capsys.readouterr().out
+    row = f"one {both['one']['predicted']:12,}{both['one']['loss']:10.4f}{both['one']['accuracy']:10.2%}"
+    assert row.split() == next(line for line in shown.splitlines() if line.startswith("one")).split()[:4]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"format": "pregenerated"}, "pregenerated examples cannot be mixed: their masks are fixed"),
+        ({"arrow": {"column": "ids"}}, "arrow is only for format: arrow"),
+    ],
+)
+def test_sources_of_other_kinds_are_refused(source: dict[str, Any], said: str) -> None:
+    mixture = {"a": {"store": "x", **source}, "b": "y"}
+    with pytest.raises(ConfigError, match=said):
+        build_config({"data": {"mixture": mixture}, "schedule": {"steps": 8}}, "here")
+
+
 def test_the_fast_way_through_a_file_finds_what_pyarrow_finds(
     documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
