@@ -41,7 +41,8 @@ class Runner(Protocol):
         ...
 
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        """Raises `InputError` unless every machine that computes sees `folder` as this one does, and `files`."""
+        """Called before `run`. Raises `MaskwrightError` unless every machine that computes sees and can write `folder`,
+        which is there, and sees `files`; those that are URLs are passed over."""
         ...
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.console import progress, say
-from maskwright.core.errors import InputError, StoreError
+from maskwright.core.errors import InputError, MaskwrightError, StoreError
+from maskwright.core.runner import Runner, compute
 from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import Encoded
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
-from maskwright.data.writer import StoreWriter
+from maskwright.data.parts.join import SPLITS, Blocks, append, join
+from maskwright.data.writer import PARTS, StoreWriter
 from maskwright.text.dedup import text_keys
+from maskwright.text.parts.columns import written
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 FEW = 8
@@ -72,15 +75,17 @@ def convert(
     dtype: str | None = None,
     document_end: str | None = None,
     encoder: str | None = None,
+    runner: Runner | None = None,
 ) -> store.TokenStore:
-    """Writes the store and returns it opened. `kind`: None for what the files look like.
+    """Writes the store and returns it opened. `kind`: None for what the files look like. `runner`: who converts the
+    files, each by itself, to the very same store; None for this process, one after the other.
 
     Raises kinds of `InputError` (exit 2), and leaves nothing of this call in the folder; an interrupted conversion goes
     on where it was.
     """
     return Conversion(
         places, tokenizer, folder, options or ConvertOptions(), kind, column, dtype, document_end, encoder
-    ).run()
+    ).run(runner)
 
 
 @dataclass(frozen=True)
@@ -219,6 +224,75 @@ def held_out(keys: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
     return keys[:, 0] < np.uint64(math.ceil(fraction * 2.0**64))
 
 
+@dataclass(frozen=True)
+class Files:
+    """The files of another tool's store, and how each becomes documents of ours."""
+
+    source: Foreign
+    cleaner: Cleaner
+    records: list[dict[str, Any]]
+    """Location, size and time of each, for the manifest."""
+
+    def sides(self, block: Block) -> Iterator[tuple[str, Encoded, NDArray[np.uint64]]]:
+        """(split, documents, their origins): what `StoreWriter.add` takes. Neighbours of one split go together, without
+        a copy: a hundred where one in a hundred is held out."""
+        ids, sizes, sentences, numbers = self.cleaner.clean(block)
+        valid = self._valid(block.file, ids, sizes)
+        origins = np.stack([np.full(len(sizes), block.file), numbers + 1], 1).astype(np.uint64)
+        ends = np.cumsum(sizes)
+        lines = sizes if sentences is None else sentences
+        line_ends = ends if sentences is None else np.cumsum(sentences)
+        borders = [0, *(np.flatnonzero(np.diff(valid)) + 1).tolist(), len(sizes)]
+        for first, last in itertools.pairwise(borders if len(sizes) else []):
+            begin, end = int(ends[first] - sizes[first]), int(ends[last - 1])
+            some = slice(*np.searchsorted(line_ends, [begin, end], side="right").tolist())
+            encoded = Encoded(ids[begin:end], lines[some], sizes[first:last])
+            yield "valid" if valid[first] else "train", encoded, origins[first:last]
+
+    def _valid(self, file: int, ids: Ids, sizes: Int64) -> NDArray[np.bool_]:
+        """[documents]: whether each is held out."""
+        fraction = self.cleaner.options.valid_fraction
+        if self.source.held_out:
+            return np.full(len(sizes), file in self.source.held_out)
+        if fraction in (0.0, 1.0):
+            return np.full(len(sizes), fraction == 1.0)
+        ends = np.cumsum(sizes)
+        return held_out(document_keys(ids, ends - sizes, ends), fraction)
+
+    def require_unchanged(self, number: int) -> None:
+        path, record = self.source.files[number], self.records[number]
+        now = os.stat(path)
+        if (now.st_size, now.st_mtime_ns) != (record["bytes"], record["modified_ns"]):
+            raise StoreError("was changed while it was read", where=path, fix="convert again")
+
+
+@dataclass(frozen=True)
+class ConvertFile:
+    """The work of a part: one file, by its number, to a file of its documents in `folder`."""
+
+    files: Files
+    folder: str
+
+    def path(self, number: int) -> str:
+        return os.path.join(self.folder, f"{number:06}.documents")
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        """Its counts and, of each block that was read, (documents, tokens) by split."""
+        cleaner = replace(self.files.cleaner, counts=Counts())
+        files, blocks = replace(self.files, cleaner=cleaner), list[dict[str, list[int]]]()
+        with written(self.path(number)) as file:
+            for block in files.source.blocks(number):
+                blocks.append(found := {split: [0, 0] for split in SPLITS})
+                for split, encoded, origins in files.sides(block):
+                    ends = np.cumsum(encoded.document_sizes)
+                    lines = np.searchsorted(np.cumsum(encoded.sentence_sizes), ends, side="right")
+                    append(file, split, encoded, origins, np.diff(lines, prepend=0) if files.source.sentences else None)
+                    found[split][0] += len(ends)
+                    found[split][1] += len(encoded.ids)
+        files.require_unchanged(number)
+        return {"counts": asdict(cleaner.counts), "blocks": blocks}
+
+
 class Conversion:
     def __init__(
         self,
@@ -240,12 +314,13 @@ class Conversion:
             places, self.kind, Options(column, dtype, stored, encoder), vocabulary, pieces
         )
         self.options, self.counts = options, Counts()
-        self.cleaner = Cleaner(vocabulary, options, self.counts, self.source.files, self.source.mapping)
+        cleaner = Cleaner(vocabulary, options, self.counts, self.source.files, self.source.mapping)
         status = [os.stat(path) for path in self.source.files]
         self.sources: list[dict[str, Any]] = [
             {"location": path, "bytes": one.st_size, "modified_ns": one.st_mtime_ns}
             for path, one in zip(self.source.files, status, strict=True)
         ]
+        self.files = Files(self.source, cleaner, self.sources)
         given = {"format": self.kind, "column": column, "dtype": dtype, "document_end": end}
         self.recorded = {**asdict(options), **{name: value for name, value in given.items() if value is not None}}
         mapping = None if self.source.mapping is None else self.source.mapping.tolist()
@@ -253,54 +328,55 @@ class Conversion:
         plan = storage.sha256_of([manifests.FORMAT, names, vocabulary.fingerprint, self.recorded, mapping])
         self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=self.source.sentences)
 
-    def run(self) -> store.TokenStore:
+    def run(self, runner: Runner | None = None) -> store.TokenStore:
         if finished := self.writer.finished():
             return finished
         say(f"reading {len(self.source.files):,} files of the format {self.kind}")
         for line in self.source.said:
             say(line)
         with self.writer.open(asdict(self.counts)):
-            self._work()
+            if runner is None:
+                self._work()
+            else:
+                self._work_in_parts(runner)
+            self._finish()
         return store.TokenStore(self.writer.folder)
 
     def _work(self) -> None:
+        numbers = range(len(self.sources))
         with progress("convert", sum(int(one["bytes"]) for one in self.sources), "bytes") as bar:
-            for block in self._blocks():
+            for block in (block for number in numbers for block in self.source.blocks(number)):
                 bar.advance(block.ids.nbytes)
-                cleaned = self.cleaner.clean(block)
-                if self.counts.read > self.writer.passed:
-                    self._add(block.file, *cleaned)
-                    if self.writer.pending_tokens >= self.options.shard_tokens:
-                        self.writer.commit(asdict(self.counts))
+                for split, encoded, origins in self.files.sides(block):
+                    if self.counts.read > self.writer.passed:
+                        self.writer.add(split, encoded, origins)
+                if self.writer.pending_tokens >= self.options.shard_tokens:
+                    self.writer.commit(asdict(self.counts))
         self.writer.commit(asdict(self.counts))
-        self._finish()
+        for number in numbers:
+            self.files.require_unchanged(number)
 
-    def _blocks(self) -> Iterator[Block]:
-        yield from self.source.blocks()
-        for path, record in zip(self.source.files, self.sources, strict=True):
-            now = os.stat(path)
-            if (now.st_size, now.st_mtime_ns) != (record["bytes"], record["modified_ns"]):
-                raise StoreError("was changed while it was read", where=path, fix="convert again")
-
-    def _add(self, file: int, ids: Ids, sizes: Int64, sentences: Int64 | None, numbers: Int64) -> None:
-        if self.source.held_out:
-            valid = np.full(len(sizes), file in self.source.held_out)
-        elif self.options.valid_fraction in (0.0, 1.0):
-            valid = np.full(len(sizes), self.options.valid_fraction == 1.0)
-        else:
-            ends = np.cumsum(sizes)
-            valid = held_out(document_keys(ids, ends - sizes, ends), self.options.valid_fraction)
-        origins = np.stack([np.full(len(sizes), file), numbers + 1], 1).astype(np.uint64)
-        ends = np.cumsum(sizes)
-        lines = sizes if sentences is None else sentences
-        line_ends = ends if sentences is None else np.cumsum(sentences)
-        # Neighbours of one side go together, without a copy: a hundred where one in a hundred is held out.
-        borders = [0, *(np.flatnonzero(np.diff(valid)) + 1).tolist(), len(sizes)]
-        for first, last in itertools.pairwise(borders if len(sizes) else []):
-            begin, end = int(ends[first] - sizes[first]), int(ends[last - 1])
-            some = slice(*np.searchsorted(line_ends, [begin, end], side="right").tolist())
-            encoded = Encoded(ids[begin:end], lines[some], sizes[first:last])
-            self.writer.add("valid" if valid[first] else "train", encoded, origins[first:last])
+    def _work_in_parts(self, runner: Runner) -> None:
+        if self.writer.blocks:
+            fix = "go on without --on, or delete it"
+            raise MaskwrightError("holds a conversion that one process began", where=self.writer.folder, fix=fix)
+        folder = os.path.join(self.writer.folder, PARTS)
+        storage.make_folder(folder)
+        runner.require_seen(folder, self.source.files)
+        work, blocks = ConvertFile(self.files, folder), Blocks(self.options.shard_tokens)
+        sizes = [int(one["bytes"]) for one in self.sources]
+        found = compute(runner, work, range(len(sizes)), "convert", sizes, os.path.join(folder, "files"))
+        for number, one in enumerate(found):
+            done = dict.fromkeys(SPLITS, 0)
+            for block in one["blocks"]:
+                for split, (documents, tokens) in block.items():
+                    blocks.add(split, (work.path(number), done[split], done[split] + documents), tokens)
+                    done[split] += documents
+                blocks.may_end()
+            for name, count in one["counts"].items():
+                setattr(self.counts, name, getattr(self.counts, name) + count)
+        blocks.may_end(last=True)
+        join(runner, self.writer, blocks.shards)
 
     def _finish(self) -> None:
         counts = self.counts

@@ -32,6 +32,8 @@ from maskwright.text.vocabulary import read_vocabulary, tokenizer_file
 LOCK = "prepare.lock"
 CLEANING = "cleaning"
 """The folder of what cleaning has found so far."""
+PARTS = "parts"
+"""The folder of what parts have been encoded to, where a store is made in parts."""
 
 
 @dataclass
@@ -85,7 +87,7 @@ class StoreWriter:
                 self._note(counts)
                 yield
             except Exception as error:
-                if isinstance(error, InputError) or not (self.shards or os.path.exists(self._cleaning)):
+                if isinstance(error, InputError) or not (self.shards or any(map(os.path.exists, self._working))):
                     self._clean()
                 raise
 
@@ -113,11 +115,13 @@ class StoreWriter:
             say(f"continuing after {self.passed:,} documents in {self.blocks} blocks")
 
     @property
-    def _cleaning(self) -> str:
-        return os.path.join(self.folder, CLEANING)
+    def _working(self) -> list[str]:
+        """Folders that a finished store has no more."""
+        return [os.path.join(self.folder, name) for name in (CLEANING, PARTS)]
 
     def _clean(self) -> None:
-        shutil.rmtree(self._cleaning, ignore_errors=True)
+        for folder in self._working:
+            shutil.rmtree(folder, ignore_errors=True)
         for name in os.listdir(self.folder):
             if name == "prepare.json" or manifests.is_shard_name(name):
                 os.unlink(os.path.join(self.folder, name))
@@ -155,24 +159,15 @@ class StoreWriter:
     def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
         names = store.shard_names(split, self.blocks, self.dtype, self.with_sentences)
         little = np.dtype(self.dtype).newbyteorder("<")
-        ends = {
-            "documents": np.cumsum(np.concatenate([part.document_sizes for part in pending.encoded]), dtype="<u8"),
-            "sentences": np.cumsum(np.concatenate([part.sentence_sizes for part in pending.encoded]), dtype="<u8"),
-            "origins": np.concatenate(pending.origins).astype("<u8").reshape(-1),
-        }
-        files = {}
-        for role, name in names.items():
-            path = os.path.join(self.folder, name)
-            tokens = (part.ids.astype(little, copy=False) for part in pending.encoded)
-            written = _write(path, [ends[role]] if role in ends else tokens)
-            files[role] = {"name": name, **asdict(written)}
-        return {
-            "split": split,
-            "tokens": pending.tokens,
-            "documents": len(ends["documents"]),
-            "sentences": len(ends["sentences"]) if self.with_sentences else None,
-            "files": files,
-        }
+        sentences = np.concatenate([part.sentence_sizes for part in pending.encoded]) if self.with_sentences else None
+        return write_shard(
+            split,
+            {role: os.path.join(self.folder, name) for role, name in names.items()},
+            (part.ids.astype(little, copy=False) for part in pending.encoded),
+            np.concatenate([part.document_sizes for part in pending.encoded]),
+            sentences,
+            np.concatenate(pending.origins),
+        )
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Tokens, documents and sentences of each split so far."""
@@ -207,8 +202,38 @@ class StoreWriter:
             "shards": self.shards,
         }
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
-        shutil.rmtree(self._cleaning, ignore_errors=True)
+        for folder in self._working:
+            shutil.rmtree(folder, ignore_errors=True)
         os.unlink(os.path.join(self.folder, "prepare.json"))
+
+
+def write_shard(
+    split: str,
+    paths: Mapping[str, str],
+    tokens: Iterable[NDArray[Any]],
+    document_sizes: NDArray[np.int64],
+    sentence_sizes: NDArray[np.int64] | None,
+    origins: NDArray[np.uint64],
+) -> dict[str, Any]:
+    """Writes one side of a block, each role's file at its path. `tokens` are little-endian. Returns what the manifest
+    says of it."""
+    arrays: dict[str, Iterable[NDArray[Any]]] = {
+        "tokens": tokens,
+        "documents": [np.cumsum(document_sizes, dtype="<u8")],
+        "origins": [origins.astype("<u8").reshape(-1)],
+    }
+    if sentence_sizes is not None:
+        arrays["sentences"] = [np.cumsum(sentence_sizes, dtype="<u8")]
+    files = {
+        role: {"name": os.path.basename(path), **asdict(_write(path, arrays[role]))} for role, path in paths.items()
+    }
+    return {
+        "split": split,
+        "tokens": int(document_sizes.sum()),
+        "documents": len(document_sizes),
+        "sentences": None if sentence_sizes is None else len(sentence_sizes),
+        "files": files,
+    }
 
 
 def _write(path: str, parts: Iterable[NDArray[Any]]) -> storage.Digest:

@@ -169,7 +169,7 @@ def _clean(sources: Sources, cleaning: CleaningOptions, workers: int, result: Au
 
     with tempfile.TemporaryDirectory() as folder:
         outcome = survey([sources], cleaning, Limits(), folder, "audit", workers=workers, on_left_out=note)
-    pairs = [(later, earlier) for code, later, earlier in outcome.pairs if code == NEAR_DUPLICATE][:EXAMPLES]
+    pairs = outcome.near[:EXAMPLES]
     wanted = {number for pair in pairs for number in pair}
     places = _read_again(sources, cleaning, outcome, wanted, result)
     for later, earlier in pairs:

@@ -91,7 +91,7 @@ class Sources:
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
         self.letters = letters
         self.sizes = [file_size(name) for name in self.files]
-        self._stamps = [stamp_of(name) for name in self.files]
+        self.stamps = [stamp_of(name) for name in self.files]
         self.guess: Guess | None = self._look() if layout == "auto" else None
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = 0
@@ -117,7 +117,7 @@ class Sources:
 
     def require_unchanged(self) -> None:
         """Raises `SourceError` if a local file is another than when this began."""
-        for name, stamp in zip(self.files, self._stamps, strict=True):
+        for name, stamp in zip(self.files, self.stamps, strict=True):
             if stamp_of(name) != stamp:
                 raise changed_while_read(name)
 
@@ -394,10 +394,14 @@ def fingerprint(sources: Sources) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     with progress("hash", sum(sources.sizes), "bytes") as bar:
         for name, size in zip(sources.files, sources.sizes, strict=True):
-            if storage.is_url(name):
-                filesystem, path = storage.filesystem(name)
-                records.append({"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))})
-            else:
-                records.append({"location": name, "bytes": size, "sha256": storage.sha256_of_file(name)})
+            records.append(file_record(name, size))
             bar.advance(size)
     return records
+
+
+def file_record(name: str, size: int) -> dict[str, Any]:
+    """What `fingerprint` says of one file."""
+    if storage.is_url(name):
+        filesystem, path = storage.filesystem(name)
+        return {"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))}
+    return {"location": name, "bytes": size, "sha256": storage.sha256_of_file(name)}
