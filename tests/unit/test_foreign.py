@@ -18,13 +18,16 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from pyarrow import ipc, parquet
+from runners import Backwards, files_of
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from maskwright.cli.main import run
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
+from maskwright.core.runner import Here, Runner
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.convert import ConvertOptions, convert
+from maskwright.data.foreign import blocks, columns, mds, tfrecord
 from maskwright.data.foreign.columns import record_batches
 from maskwright.data.foreign.indexed import read_index
 from maskwright.data.foreign.ipc import plain_places
@@ -346,7 +349,6 @@ def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenize
 def test_an_interrupted_conversion_goes_on(
     documents: Documents, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from maskwright.data.foreign import blocks
     from maskwright.data.writer import StoreWriter
 
     monkeypatch.setattr(blocks, "BLOCK_TOKENS", 2_000)
@@ -367,6 +369,83 @@ def test_an_interrupted_conversion_goes_on(
     again = convert([str(tmp_path / "a.ds")], tokenizer, str(tmp_path / "cut"), options)
     assert len(whole.shards) > 4 and again.fingerprint == whole.fingerprint
     assert again.manifest["counts"] == whole.manifest["counts"]
+
+
+# ---- in parts --------------------------------------------------------------------------------------------------------
+
+PARTS = ConvertOptions(valid_fraction=0.1, shard_tokens=3_000)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (blocks, columns, mds, tfrecord):
+        monkeypatch.setattr(module, "BLOCK_TOKENS", 1_000)
+
+
+@pytest.fixture
+def place(tmp_path: Path, documents: Documents, tokenizer: str) -> Callable[[str], tuple[str, dict[str, Any]]]:
+    def make(name: str) -> tuple[str, dict[str, Any]]:
+        (tmp_path / "in").mkdir()
+        options = {"options": PARTS, **MADE[name](tmp_path / "in", documents, tokenizer)}
+        entries = list((tmp_path / "in").iterdir())
+        return str(entries[0] if len(entries) == 1 else tmp_path / "in"), options
+
+    return make
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.usefixtures("small_blocks")
+def test_a_store_converted_in_parts_is_that_of_one_process(
+    name: str, place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
+) -> None:
+    source, options = place(name)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    convert([source], tokenizer, str(whole), **options)
+    runner = Backwards()
+    convert([source], tokenizer, str(parts), **options, runner=runner).verify()
+    assert runner.computed >= 2 and runner.seen
+    assert files_of(parts) == files_of(whole)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_was_finished_is_not_computed_again(
+    place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
+) -> None:
+    source, options = place("mds")  # of two files
+    straight = Backwards()
+    whole = convert([source], tokenizer, str(tmp_path / "whole"), **options, runner=straight)
+    assert straight.computed == 2 + len(whole.shards) and len(whole.shards) > 4
+    for most in range(straight.computed):
+        folder, cut, after = tmp_path / f"cut-{most}", Backwards(most), Backwards()
+        with pytest.raises(KeyboardInterrupt):
+            convert([source], tokenizer, str(folder), **options, runner=cut)
+        convert([source], tokenizer, str(folder), **options, runner=after)
+        assert cut.computed + after.computed == straight.computed
+        assert files_of(folder) == files_of(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_processes_give_the_same_store_and_their_first_fault_is_told(
+    place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
+) -> None:
+    source, options = place("arrow")
+    convert([source], tokenizer, str(tmp_path / "whole"), **options)
+    convert([source], tokenizer, str(tmp_path / "parts"), **options, runner=Here(2))
+    # Blocks are those of this process alone where others are begun anew, so the shards may end elsewhere.
+    one, other = (TokenStore(str(tmp_path / name)) for name in ("whole", "parts"))
+    assert one.manifest["splits"] == other.manifest["splits"]
+    broken = sorted(Path(source).rglob("*.arrow"))[1::2]
+    for path in broken:
+        path.write_bytes(path.read_bytes()[:-40])
+    runner: Runner
+    for runner in (Here(), Here(2), Backwards()):
+        with pytest.raises(StoreError) as error:
+            convert([source], tokenizer, str(tmp_path / "broken"), **options, runner=runner)
+        assert error.value.where == str(broken[0]) and error.value.exit_code == 2
+        assert not (tmp_path / "broken").exists()
+
+
+# ---- what the documents hold -----------------------------------------------------------------------------------------
 
 
 def test_special_tokens_are_refused_stripped_or_removed(

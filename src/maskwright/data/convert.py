@@ -16,16 +16,17 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
-from maskwright.core.runner import Runner, compute
+from maskwright.core.runner import Runner
 from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import Encoded
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
-from maskwright.data.parts.join import SPLITS, Blocks, append, join
+from maskwright.data.parts.join import SPLITS, Blocks, Side, append, join
 from maskwright.data.writer import PARTS, StoreWriter
 from maskwright.text.dedup import text_keys
-from maskwright.text.parts.columns import written
+from maskwright.text.parts.columns import Note, written
+from maskwright.text.parts.phase import compute, fault_note
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 FEW = 8
@@ -233,9 +234,9 @@ class Files:
     records: list[dict[str, Any]]
     """Location, size and time of each, for the manifest."""
 
-    def sides(self, block: Block) -> Iterator[tuple[str, Encoded, NDArray[np.uint64]]]:
-        """(split, documents, their origins): what `StoreWriter.add` takes. Neighbours of one split go together, without
-        a copy: a hundred where one in a hundred is held out."""
+    def sides(self, block: Block) -> Iterator[Side]:
+        """Its documents. Neighbours of one split go together, without a copy: a hundred where one in a hundred is held
+        out."""
         ids, sizes, sentences, numbers = self.cleaner.clean(block)
         valid = self._valid(block.file, ids, sizes)
         origins = np.stack([np.full(len(sizes), block.file), numbers + 1], 1).astype(np.uint64)
@@ -268,29 +269,27 @@ class Files:
 
 @dataclass(frozen=True)
 class ConvertFile:
-    """The work of a part: one file, by its number, to a file of its documents in `folder`."""
+    """The work of a part: one file, by its number, to a file of its documents. That one's note has the counts and, of
+    each block that was read, (documents, tokens) by split."""
 
     files: Files
-    folder: str
 
-    def path(self, number: int) -> str:
-        return os.path.join(self.folder, f"{number:06}.documents")
+    def __call__(self, task: tuple[int, str]) -> Note:
+        try:
+            return self._convert(*task)
+        except InputError as error:
+            return fault_note(error)
 
-    def __call__(self, number: int) -> dict[str, Any]:
-        """Its counts and, of each block that was read, (documents, tokens) by split."""
+    def _convert(self, number: int, path: str) -> Note:
         cleaner = replace(self.files.cleaner, counts=Counts())
-        files, blocks = replace(self.files, cleaner=cleaner), list[dict[str, list[int]]]()
-        with written(self.path(number)) as file:
+        files, blocks = replace(self.files, cleaner=cleaner), list[dict[str, tuple[int, int]]]()
+        with written(path) as file:
             for block in files.source.blocks(number):
-                blocks.append(found := {split: [0, 0] for split in SPLITS})
-                for split, encoded, origins in files.sides(block):
-                    ends = np.cumsum(encoded.document_sizes)
-                    lines = np.searchsorted(np.cumsum(encoded.sentence_sizes), ends, side="right")
-                    append(file, split, encoded, origins, np.diff(lines, prepend=0) if files.source.sentences else None)
-                    found[split][0] += len(ends)
-                    found[split][1] += len(encoded.ids)
-        files.require_unchanged(number)
-        return {"counts": asdict(cleaner.counts), "blocks": blocks}
+                sides = list(files.sides(block))
+                blocks.append({split: append(file, split, sides, sentences=files.source.sentences) for split in SPLITS})
+            files.require_unchanged(number)
+            file.note = {"counts": asdict(cleaner.counts), "blocks": blocks}
+        return file.note
 
 
 class Conversion:
@@ -363,17 +362,18 @@ class Conversion:
         folder = os.path.join(self.writer.folder, PARTS)
         storage.make_folder(folder)
         runner.require_seen(folder, self.source.files)
-        work, blocks = ConvertFile(self.files, folder), Blocks(self.options.shard_tokens)
         sizes = [int(one["bytes"]) for one in self.sources]
-        found = compute(runner, work, range(len(sizes)), "convert", sizes, os.path.join(folder, "files"))
-        for number, one in enumerate(found):
+        tasks = [(number, os.path.join(folder, f"{number:06}.documents")) for number in range(len(sizes))]
+        notes = compute(runner, ConvertFile(self.files), tasks, "convert", sizes)
+        blocks = Blocks(self.options.shard_tokens)
+        for (_, path), note in zip(tasks, notes, strict=True):
             done = dict.fromkeys(SPLITS, 0)
-            for block in one["blocks"]:
+            for block in note["blocks"]:
                 for split, (documents, tokens) in block.items():
-                    blocks.add(split, (work.path(number), done[split], done[split] + documents), tokens)
+                    blocks.add(split, (path, done[split], done[split] + documents), tokens)
                     done[split] += documents
                 blocks.may_end()
-            for name, count in one["counts"].items():
+            for name, count in note["counts"].items():
                 setattr(self.counts, name, getattr(self.counts, name) + count)
         blocks.may_end(last=True)
         join(runner, self.writer, blocks.shards)

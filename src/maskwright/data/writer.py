@@ -12,8 +12,8 @@ import importlib.metadata
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -33,7 +33,9 @@ LOCK = "prepare.lock"
 CLEANING = "cleaning"
 """The folder of what cleaning has found so far."""
 PARTS = "parts"
-"""The folder of what parts have been encoded to, where a store is made in parts."""
+"""The folder of what its parts have become so far, where a store is made in parts."""
+PARTS = "parts"
+"""The folder of what a preparation in parts has found so far."""
 
 
 @dataclass
@@ -95,6 +97,9 @@ class StoreWriter:
         path = os.path.join(self.folder, "prepare.json")
         if not os.path.exists(path):
             names = os.listdir(self.folder)
+            if PARTS in names:
+                fix = "give the --on with which it was begun, delete it, or choose another --to"
+                raise InputError("holds a store that is being made in parts", where=self.folder, fix=fix)
             if [name for name in names if name != LOCK and not storage.is_temporary(name)]:
                 raise InputError("is not empty", where=self.folder, fix="choose another --to")
             return
@@ -157,17 +162,10 @@ class StoreWriter:
         storage.write_json(os.path.join(self.folder, "prepare.json"), note)
 
     def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
-        names = store.shard_names(split, self.blocks, self.dtype, self.with_sentences)
-        little = np.dtype(self.dtype).newbyteorder("<")
-        sentences = np.concatenate([part.sentence_sizes for part in pending.encoded]) if self.with_sentences else None
-        return write_shard(
-            split,
-            {role: os.path.join(self.folder, name) for role, name in names.items()},
-            (part.ids.astype(little, copy=False) for part in pending.encoded),
-            np.concatenate([part.document_sizes for part in pending.encoded]),
-            sentences,
-            np.concatenate(pending.origins),
-        )
+        sizes = [part.document_sizes for part in pending.encoded]
+        sentences = [part.sentence_sizes for part in pending.encoded] if self.with_sentences else None
+        place = (self.folder, split, self.blocks, self.dtype)
+        return write_shard(place, (part.ids for part in pending.encoded), sizes, sentences, pending.origins)
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Tokens, documents and sentences of each split so far."""
@@ -204,34 +202,37 @@ class StoreWriter:
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
         for folder in self._working:
             shutil.rmtree(folder, ignore_errors=True)
-        os.unlink(os.path.join(self.folder, "prepare.json"))
+        with suppress(FileNotFoundError):  # a preparation in parts has notes of its own
+            os.unlink(os.path.join(self.folder, "prepare.json"))
 
 
 def write_shard(
-    split: str,
-    paths: Mapping[str, str],
-    tokens: Iterable[NDArray[Any]],
-    document_sizes: NDArray[np.int64],
-    sentence_sizes: NDArray[np.int64] | None,
-    origins: NDArray[np.uint64],
+    place: tuple[str, str, int, str],
+    ids: Iterable[NDArray[Any]],
+    document_sizes: Sequence[NDArray[Any]],
+    sentence_sizes: Sequence[NDArray[Any]] | None,
+    origins: Sequence[NDArray[np.uint64]],
 ) -> dict[str, Any]:
-    """Writes one side of a block, each role's file at its path. `tokens` are little-endian. Returns what the manifest
-    says of it."""
-    arrays: dict[str, Iterable[NDArray[Any]]] = {
-        "tokens": tokens,
-        "documents": [np.cumsum(document_sizes, dtype="<u8")],
-        "origins": [origins.astype("<u8").reshape(-1)],
-    }
+    """Writes the files of one shard, and returns its record for the manifest. `place`: folder, split, number of the
+    block, dtype. `sentence_sizes` None: it has no file of them."""
+    folder, split, number, dtype = place
+    little = np.dtype(dtype).newbyteorder("<")
+    ends = {"documents": np.cumsum(np.concatenate(document_sizes), dtype="<u8")}
     if sentence_sizes is not None:
-        arrays["sentences"] = [np.cumsum(sentence_sizes, dtype="<u8")]
-    files = {
-        role: {"name": os.path.basename(path), **asdict(_write(path, arrays[role]))} for role, path in paths.items()
+        ends["sentences"] = np.cumsum(np.concatenate(sentence_sizes), dtype="<u8")
+    parts: dict[str, Iterable[NDArray[Any]]] = {
+        "tokens": (part.astype(little, copy=False) for part in ids),
+        **{role: [values] for role, values in ends.items()},
+        "origins": [np.concatenate(origins).astype("<u8").reshape(-1)],
     }
+    files = {}
+    for role, name in store.shard_names(split, number, dtype, sentence_sizes is not None).items():
+        files[role] = {"name": name, **asdict(_write(os.path.join(folder, name), parts[role]))}
     return {
         "split": split,
-        "tokens": int(document_sizes.sum()),
-        "documents": len(document_sizes),
-        "sentences": None if sentence_sizes is None else len(sentence_sizes),
+        "tokens": int(ends["documents"][-1]),
+        "documents": len(ends["documents"]),
+        "sentences": len(ends["sentences"]) if sentence_sizes is not None else None,
         "files": files,
     }
 

@@ -15,33 +15,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.runner import Runner, compute
+from maskwright.core.runner import Runner
 from maskwright.data.encode import Encoded
-from maskwright.data.store import shard_names
 from maskwright.data.writer import PARTS, StoreWriter, write_shard
-from maskwright.text.parts.columns import Columns, ColumnWriter
+from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
+from maskwright.text.parts.phase import compute
 
 SPLITS = ("train", "valid")
 Int64 = NDArray[np.int64]
+Side = tuple[str, Encoded, NDArray[np.uint64]]
+"""(split, documents, their origins): what `StoreWriter.add` takes."""
 Span = tuple[str, int, int]
 """(a part's file, its first document of the split, the one after the last)"""
 
 
-def append(
-    file: ColumnWriter,
-    split: str,
-    encoded: Encoded,
-    origins: NDArray[np.uint64],
-    lines: NDArray[np.int64] | None,
-) -> None:
-    """Adds documents to a part's file, as `StoreWriter.add` does to a store; ids are in the store's type. `lines`
-    [documents]: the sentences of each, where the store has sentences."""
-    file.append(f"{split}.tokens", encoded.ids)
-    file.append(f"{split}.documents", encoded.document_sizes.astype("<u8"))
-    file.append(f"{split}.origins", origins.astype("<u8").reshape(-1))
-    if lines is not None:
-        file.append(f"{split}.lines", lines.astype("<u8"))
-        file.append(f"{split}.sentences", encoded.sentence_sizes.astype("<u8"))
+def append(file: ColumnWriter, split: str, sides: list[Side], *, sentences: bool) -> tuple[int, int]:
+    """Adds those of `sides` that are of this split to a part's file, as `StoreWriter.add` does to a store; ids are in
+    the store's type. `sentences`: whether the store has them. Returns the numbers of documents and tokens."""
+    some = [(encoded, origins) for side, encoded, origins in sides if side == split]
+    if not some:
+        return 0, 0
+    ids = np.concatenate([encoded.ids for encoded, _ in some])
+    sizes = np.concatenate([encoded.document_sizes for encoded, _ in some])
+    file.append(f"{split}.tokens", ids)
+    file.append(f"{split}.documents", sizes.astype("<u8"))
+    file.append(f"{split}.origins", np.concatenate([origins for _, origins in some]).astype("<u8").reshape(-1))
+    if sentences:
+        own = np.concatenate([encoded.sentence_sizes for encoded, _ in some])
+        ends = np.searchsorted(np.cumsum(own), np.cumsum(sizes), side="right")
+        file.append(f"{split}.sentences", own.astype("<u8"))
+        file.append(f"{split}.lines", np.diff(ends, prepend=0).astype("<u8"))
+    return len(sizes), len(ids)
 
 
 @dataclass(frozen=True)
@@ -84,14 +88,20 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Join:
-    """Writes a shard. Returns what the manifest says of it."""
+    """Writes a shard, and then a file that notes what the manifest says of it."""
 
     folder: str
     """The store's."""
     dtype: str
     with_sentences: bool
 
-    def __call__(self, shard: Shard) -> dict[str, Any]:
+    def __call__(self, task: tuple[Shard, str]) -> Note:
+        shard, path = task
+        with written(path) as note:
+            note.note = self._record(shard)
+        return note.note
+
+    def _record(self, shard: Shard) -> dict[str, Any]:
         split, sizes, sentences, origins = shard.split, list[Int64](), list[Int64](), list[NDArray[np.uint64]]()
         tokens: list[tuple[Columns, int, int]] = []
         for path, first, last in shard.spans:
@@ -104,16 +114,9 @@ class Join:
                 _, begin, end = _numbers_of(file, f"{split}.lines", first, last)
                 sentences.append(file.column(f"{split}.sentences", begin, end).astype(np.int64))
 
-        names = shard_names(shard.split, shard.block, self.dtype, self.with_sentences)
-        paths = {role: os.path.join(self.folder, name) for role, name in names.items()}
-        return write_shard(
-            split,
-            paths,
-            (piece for file, begin, end in tokens for piece in file.pieces(f"{split}.tokens", begin, end)),
-            np.concatenate(sizes),
-            np.concatenate(sentences) if self.with_sentences else None,
-            np.concatenate(origins),
-        )
+        place = (self.folder, split, shard.block, self.dtype)
+        ids = (piece for file, begin, end in tokens for piece in file.pieces(f"{split}.tokens", begin, end))
+        return write_shard(place, ids, sizes, sentences if self.with_sentences else None, origins)
 
 
 def _numbers_of(file: Columns, column: str, first: int, last: int) -> tuple[Int64, int, int]:
@@ -126,6 +129,6 @@ def _numbers_of(file: Columns, column: str, first: int, last: int) -> tuple[Int6
 def join(runner: Runner, writer: StoreWriter, shards: list[Shard]) -> None:
     """Writes the shards into the store of `writer`; those that are there are not written again."""
     work = Join(writer.folder, writer.dtype, writer.with_sentences)
-    notes = os.path.join(writer.folder, PARTS, "shards")
+    notes = [os.path.join(writer.folder, PARTS, f"{shard.split}-{shard.block:05}.shard") for shard in shards]
     sizes = [np.dtype(writer.dtype).itemsize * shard.tokens for shard in shards]
-    writer.shards = compute(runner, work, shards, "join", sizes, notes)
+    writer.shards = compute(runner, work, list(zip(shards, notes, strict=True)), "join", sizes)
