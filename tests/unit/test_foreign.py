@@ -26,7 +26,7 @@ from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.core.runner import Here, Runner
 from maskwright.data.arrow_store import ArrowStore
-from maskwright.data.convert import ConvertOptions, convert
+from maskwright.data.convert import Conversion, ConvertOptions, convert
 from maskwright.data.foreign import blocks, columns, mds, tfrecord
 from maskwright.data.foreign.columns import record_batches
 from maskwright.data.foreign.indexed import read_index
@@ -34,6 +34,7 @@ from maskwright.data.foreign.ipc import plain_places
 from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
+from maskwright.data.parts.files import convert_in_parts
 from maskwright.data.store import Split, TokenStore
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
@@ -376,6 +377,11 @@ def test_an_interrupted_conversion_goes_on(
 PARTS = ConvertOptions(valid_fraction=0.1, shard_tokens=3_000)
 
 
+def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any], runner: Runner) -> TokenStore:
+    given = {"kind": None, "column": None, "dtype": None, "document_end": None, "encoder": None, **options}
+    return convert_in_parts(Conversion([source], tokenizer, str(folder), **given), runner)
+
+
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (blocks, columns, mds, tfrecord):
@@ -402,7 +408,7 @@ def test_a_store_converted_in_parts_is_that_of_one_process(
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     convert([source], tokenizer, str(whole), **options)
     runner = Backwards()
-    convert([source], tokenizer, str(parts), **options, runner=runner).verify()
+    in_parts(source, tokenizer, parts, options, runner).verify()
     assert runner.computed >= 2 and runner.seen
     assert files_of(parts) == files_of(whole)
 
@@ -413,13 +419,14 @@ def test_what_was_finished_is_not_computed_again(
 ) -> None:
     source, options = place("mds")  # of two files
     straight = Backwards()
-    whole = convert([source], tokenizer, str(tmp_path / "whole"), **options, runner=straight)
-    assert straight.computed == 2 + len(whole.shards) and len(whole.shards) > 4
+    whole = in_parts(source, tokenizer, tmp_path / "whole", options, straight)
+    whole_blocks = {shard["files"]["tokens"]["name"].split("-")[1] for shard in whole.manifest["shards"]}
+    assert straight.computed == 2 + len(whole_blocks) and len(whole_blocks) > 2
     for most in range(straight.computed):
         folder, cut, after = tmp_path / f"cut-{most}", Backwards(most), Backwards()
         with pytest.raises(KeyboardInterrupt):
-            convert([source], tokenizer, str(folder), **options, runner=cut)
-        convert([source], tokenizer, str(folder), **options, runner=after)
+            in_parts(source, tokenizer, folder, options, cut)
+        in_parts(source, tokenizer, folder, options, after)
         assert cut.computed + after.computed == straight.computed
         assert files_of(folder) == files_of(tmp_path / "whole")
 
@@ -430,19 +437,27 @@ def test_processes_give_the_same_store_and_their_first_fault_is_told(
 ) -> None:
     source, options = place("arrow")
     convert([source], tokenizer, str(tmp_path / "whole"), **options)
-    convert([source], tokenizer, str(tmp_path / "parts"), **options, runner=Here(2))
+    in_parts(source, tokenizer, tmp_path / "parts", options, Here(2))
     # Blocks are those of this process alone where others are begun anew, so the shards may end elsewhere.
     one, other = (TokenStore(str(tmp_path / name)) for name in ("whole", "parts"))
     assert one.manifest["splits"] == other.manifest["splits"]
     broken = sorted(Path(source).rglob("*.arrow"))[1::2]
-    for path in broken:
-        path.write_bytes(path.read_bytes()[:-40])
+    whole = [path.read_bytes() for path in broken]
+    for path, content in zip(broken, whole, strict=True):
+        path.write_bytes(content[:-40])
     runner: Runner
     for runner in (Here(), Here(2), Backwards()):
         with pytest.raises(StoreError) as error:
-            convert([source], tokenizer, str(tmp_path / "broken"), **options, runner=runner)
+            in_parts(source, tokenizer, tmp_path / "broken", options, runner)
         assert error.value.where == str(broken[0]) and error.value.exit_code == 2
-        assert not (tmp_path / "broken").exists()
+    for path, content in zip(broken, whole, strict=True):
+        path.write_bytes(content)
+    last = Backwards()
+    in_parts(source, tokenizer, tmp_path / "broken", options, last)
+    straight = Backwards()
+    in_parts(source, tokenizer, tmp_path / "straight", options, straight)
+    assert last.computed < straight.computed
+    assert TokenStore(str(tmp_path / "broken")).fingerprint == TokenStore(str(tmp_path / "straight")).fingerprint
 
 
 # ---- what the documents hold -----------------------------------------------------------------------------------------

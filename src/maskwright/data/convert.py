@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,22 +15,20 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.console import progress, say
-from maskwright.core.errors import InputError, MaskwrightError, StoreError
-from maskwright.core.runner import Runner
+from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import Encoded
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
-from maskwright.data.parts.join import SPLITS, Blocks, Side, append, join
-from maskwright.data.writer import PARTS, StoreWriter
+from maskwright.data.writer import StoreWriter
 from maskwright.text.dedup import text_keys
-from maskwright.text.parts.columns import Note, written
-from maskwright.text.parts.phase import compute, fault_note
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 FEW = 8
 """Special ids up to which comparing with each is faster than a table."""
+Side = tuple[str, Encoded, NDArray[np.uint64]]
+"""(split, documents, their origins): what `StoreWriter.add` takes."""
 SpecialTokens = Literal["refuse", "strip", "remove"]
 
 
@@ -76,17 +74,15 @@ def convert(
     dtype: str | None = None,
     document_end: str | None = None,
     encoder: str | None = None,
-    runner: Runner | None = None,
 ) -> store.TokenStore:
-    """Writes the store and returns it opened. `kind`: None for what the files look like. `runner`: who converts the
-    files, each by itself, to the very same store; None for this process, one after the other.
+    """Writes the store and returns it opened. `kind`: None for what the files look like.
 
     Raises kinds of `InputError` (exit 2), and leaves nothing of this call in the folder; an interrupted conversion goes
     on where it was.
     """
     return Conversion(
         places, tokenizer, folder, options or ConvertOptions(), kind, column, dtype, document_end, encoder
-    ).run(runner)
+    ).run()
 
 
 @dataclass(frozen=True)
@@ -267,31 +263,6 @@ class Files:
             raise StoreError("was changed while it was read", where=path, fix="convert again")
 
 
-@dataclass(frozen=True)
-class ConvertFile:
-    """The work of a part: one file, by its number, to a file of its documents. That one's note has the counts and, of
-    each block that was read, (documents, tokens) by split."""
-
-    files: Files
-
-    def __call__(self, task: tuple[int, str]) -> Note:
-        try:
-            return self._convert(*task)
-        except InputError as error:
-            return fault_note(error)
-
-    def _convert(self, number: int, path: str) -> Note:
-        cleaner = replace(self.files.cleaner, counts=Counts())
-        files, blocks = replace(self.files, cleaner=cleaner), list[dict[str, tuple[int, int]]]()
-        with written(path) as file:
-            for block in files.source.blocks(number):
-                sides = list(files.sides(block))
-                blocks.append({split: append(file, split, sides, sentences=files.source.sentences) for split in SPLITS})
-            files.require_unchanged(number)
-            file.note = {"counts": asdict(cleaner.counts), "blocks": blocks}
-        return file.note
-
-
 class Conversion:
     def __init__(
         self,
@@ -323,23 +294,24 @@ class Conversion:
         given = {"format": self.kind, "column": column, "dtype": dtype, "document_end": end}
         self.recorded = {**asdict(options), **{name: value for name, value in given.items() if value is not None}}
         mapping = None if self.source.mapping is None else self.source.mapping.tolist()
-        names = [{**one, "location": os.path.basename(str(one["location"]))} for one in self.sources]
-        plan = storage.sha256_of([manifests.FORMAT, names, vocabulary.fingerprint, self.recorded, mapping])
+        self.names = [{**one, "location": os.path.basename(str(one["location"]))} for one in self.sources]
+        self.decided = [vocabulary.fingerprint, self.recorded, mapping]
+        plan = storage.sha256_of([manifests.FORMAT, self.names, *self.decided])
         self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=self.source.sentences)
 
-    def run(self, runner: Runner | None = None) -> store.TokenStore:
+    def run(self) -> store.TokenStore:
         if finished := self.writer.finished():
             return finished
+        self.tell()
+        with self.writer.open(asdict(self.counts)):
+            self._work()
+            self.finish()
+        return store.TokenStore(self.writer.folder)
+
+    def tell(self) -> None:
         say(f"reading {len(self.source.files):,} files of the format {self.kind}")
         for line in self.source.said:
             say(line)
-        with self.writer.open(asdict(self.counts)):
-            if runner is None:
-                self._work()
-            else:
-                self._work_in_parts(runner)
-            self._finish()
-        return store.TokenStore(self.writer.folder)
 
     def _work(self) -> None:
         numbers = range(len(self.sources))
@@ -355,30 +327,12 @@ class Conversion:
         for number in numbers:
             self.files.require_unchanged(number)
 
-    def _work_in_parts(self, runner: Runner) -> None:
-        if self.writer.blocks:
-            fix = "go on without --on, or delete it"
-            raise MaskwrightError("holds a conversion that one process began", where=self.writer.folder, fix=fix)
-        folder = os.path.join(self.writer.folder, PARTS)
-        storage.make_folder(folder)
-        runner.require_seen(folder, self.source.files)
-        sizes = [int(one["bytes"]) for one in self.sources]
-        tasks = [(number, os.path.join(folder, f"{number:06}.documents")) for number in range(len(sizes))]
-        notes = compute(runner, ConvertFile(self.files), tasks, "convert", sizes)
-        blocks = Blocks(self.options.shard_tokens)
-        for (_, path), note in zip(tasks, notes, strict=True):
-            done = dict.fromkeys(SPLITS, 0)
-            for block in note["blocks"]:
-                for split, (documents, tokens) in block.items():
-                    blocks.add(split, (path, done[split], done[split] + documents), tokens)
-                    done[split] += documents
-                blocks.may_end()
-            for name, count in note["counts"].items():
-                setattr(self.counts, name, getattr(self.counts, name) + count)
-        blocks.may_end(last=True)
-        join(runner, self.writer, blocks.shards)
+    def decided_by(self) -> list[Any]:
+        """Of each file, what decides its documents and their origins, in values of JSON."""
+        held_out = sorted(self.source.held_out)
+        return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         counts = self.counts
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"

@@ -33,8 +33,6 @@ LOCK = "prepare.lock"
 CLEANING = "cleaning"
 """The folder of what cleaning has found so far."""
 PARTS = "parts"
-"""The folder of what its parts have become so far, where a store is made in parts."""
-PARTS = "parts"
 """The folder of what a preparation in parts has found so far."""
 
 
@@ -89,7 +87,7 @@ class StoreWriter:
                 self._note(counts)
                 yield
             except Exception as error:
-                if isinstance(error, InputError) or not (self.shards or any(map(os.path.exists, self._working))):
+                if isinstance(error, InputError) or not (self.shards or os.path.exists(self._cleaning)):
                     self._clean()
                 raise
 
@@ -120,13 +118,11 @@ class StoreWriter:
             say(f"continuing after {self.passed:,} documents in {self.blocks} blocks")
 
     @property
-    def _working(self) -> list[str]:
-        """Folders that a finished store has no more."""
-        return [os.path.join(self.folder, name) for name in (CLEANING, PARTS)]
+    def _cleaning(self) -> str:
+        return os.path.join(self.folder, CLEANING)
 
     def _clean(self) -> None:
-        for folder in self._working:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._cleaning, ignore_errors=True)
         for name in os.listdir(self.folder):
             if name == "prepare.json" or manifests.is_shard_name(name):
                 os.unlink(os.path.join(self.folder, name))
@@ -200,8 +196,7 @@ class StoreWriter:
             "shards": self.shards,
         }
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
-        for folder in self._working:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._cleaning, ignore_errors=True)
         with suppress(FileNotFoundError):  # a preparation in parts has notes of its own
             os.unlink(os.path.join(self.folder, "prepare.json"))
 

@@ -138,9 +138,12 @@ class Sources:
         fault = Fault(kind, where, what, fix)
         if self.on_bad_input == "error" or (self.on_bad_input == "replace" and kind != "encoding"):
             raise SourceError(what, where=where, fix=fix)
+        self.tell(fault)
+        return True
+
+    def tell(self, fault: Fault) -> None:
         if self._on_fault:
             self._on_fault(fault)
-        return True
 
     def _read(self, name: str) -> Iterator[Document]:
         kind = file_kind(name)
@@ -389,8 +392,7 @@ class Sources:
 
 
 def fingerprint(sources: Sources) -> list[dict[str, Any]]:
-    """Name, size and sha256 of each file, for the store's manifest; of a URL its version key, and its name without
-    secrets."""
+    """What a store's manifest says of each file."""
     records: list[dict[str, Any]] = []
     with progress("hash", sum(sources.sizes), "bytes") as bar:
         for name, size in zip(sources.files, sources.sizes, strict=True):
@@ -400,7 +402,7 @@ def fingerprint(sources: Sources) -> list[dict[str, Any]]:
 
 
 def file_record(name: str, size: int) -> dict[str, Any]:
-    """What `fingerprint` says of one file."""
+    """Name, size and sha256; of a URL its version key, and its name without secrets."""
     if storage.is_url(name):
         filesystem, path = storage.filesystem(name)
         return {"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))}
