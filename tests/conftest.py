@@ -35,6 +35,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="tests marked long as well")
+    parser.addoption("--write", action="store_true", help="tests/pages: write the outputs that pages show anew")
     parser.addoption("--large", action="store_true", help="tests marked large as well: up to 9 GB of memory each")
 
 

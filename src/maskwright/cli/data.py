@@ -48,6 +48,7 @@ def text_audit(
     tokenizer: Annotated[
         str | None, typer.Option(metavar="PATH", help="Tokenizer folder, to show its tokens per word on the text.")
     ] = None,
+    letters: Letters = "upper",
     filters: Filters = None,
     languages: Languages = None,
     language_probability: LanguageProbability = 0.5,
@@ -79,6 +80,7 @@ def text_audit(
         tokenizer=tokenizer and local(tokenizer, weights=False),
         cleaning=cleaning,
         workers=workers or usable_cores(),
+        letters=letters,
     )
     if to:
         write_page(to, result)

@@ -250,7 +250,10 @@ class RunConfig(Section):
     def locations(self) -> dict[str, str | None]:
         """What a run reads, by key."""
         held_out = {f"data.validation.{name}".rstrip("."): store for name, store in self.data.held_out.items()}
-        mixed = {f"data.mixture.{name}.store": source.store for name, source in (self.data.mixture or {}).items()}
+        mixed: dict[str, str | None] = {}
+        for name, source in (self.data.mixture or {}).items():
+            mixed[f"data.mixture.{name}.store"] = source.store
+            mixed[f"data.mixture.{name}.arrow.tokenizer"] = source.arrow.tokenizer
         own = {"data.store": self.data.store, "data.arrow.tokenizer": self.data.arrow.tokenizer}
         return {**own, **mixed, **held_out, "model.init_from": self.model.init_from}
 

@@ -15,9 +15,8 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.parent import PARENT, end_with_parent
@@ -41,7 +40,8 @@ class Runner(Protocol):
         ...
 
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        """Raises `InputError` unless every machine that computes sees `folder` as this one does, and `files`."""
+        """Called before `run`. Raises `MaskwrightError` unless every machine that computes sees and can write `folder`,
+        which is there, and sees `files`; those that are URLs are passed over."""
         ...
 
 
@@ -94,44 +94,3 @@ def _start(parent: int) -> None:
     if sys.platform == "linux":  # elsewhere a parent that is killed leaves them to wait
         os.environ[PARENT] = str(parent)
         end_with_parent()
-
-
-# ---- parts that are noted --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Noted:
-    """Computes a part, and notes its result beside the others where the next driver finds it."""
-
-    work: Callable[[Any], Any]
-    notes: str
-
-    def __call__(self, numbered: tuple[int, Any]) -> Any:
-        number, part = numbered
-        result = self.work(part)
-        storage.write_json(_note(self.notes, number), result)
-        return result
-
-
-def compute(
-    runner: Runner, work: Callable[[Part], Any], parts: Sequence[Part], title: str, sizes: Sequence[int], notes: str
-) -> list[Any]:
-    """The results of all parts, in their order; each must be a value of JSON. They are noted in the folder `notes` by
-    whoever computes them. What is noted there is not computed again, so the folder must be of this work and these parts
-    alone."""
-    storage.make_folder(notes)
-    there = set(os.listdir(notes))
-    results: dict[int, Any] = {}
-    for number in range(len(parts)):
-        path = _note(notes, number)
-        if os.path.basename(path) in there:
-            results[number] = storage.read_json(path)
-    left = [number for number in range(len(parts)) if number not in results]
-    rest = [(number, parts[number]) for number in left]
-    for place, result in runner.run(_Noted(work, notes), rest, title, [sizes[number] for number in left]):
-        results[left[place]] = result
-    return [results[number] for number in range(len(parts))]
-
-
-def _note(folder: str, number: int) -> str:
-    return os.path.join(folder, f"{number:06}.json")

@@ -17,7 +17,8 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, text_key
 from maskwright.text.document import Document, Fault
 from maskwright.text.layout import LAYOUTS, Layout
-from maskwright.text.sources import Sources
+from maskwright.text.records import SEQUENCE_ENDINGS, Letters
+from maskwright.text.sources import Sources, file_kind
 
 if TYPE_CHECKING:
     from maskwright.text.cleaning.steps import CleaningOptions
@@ -102,6 +103,7 @@ def audit(
     tokenizer: str | None = None,
     cleaning: CleaningOptions | None = None,
     workers: int = 1,
+    letters: Letters = "upper",
 ) -> Audit:
     """Reads every document once, and once more for `cleaning`, which `workers` processes do. Raises `SourceError` only
     where reading cannot go on (damaged archive, no column)."""
@@ -112,7 +114,9 @@ def audit(
         findings[named[fault.kind]].add(f"{fault.where}: {fault.what}")
 
     # `skip` reports every kind of fault and reads on; the faulty lines are then not among the counted documents.
-    sources = Sources(patterns, layout=layout, text_column=text_column, on_bad_input="skip", on_fault=note)
+    sources = Sources(
+        patterns, layout=layout, text_column=text_column, on_bad_input="skip", on_fault=note, letters=letters
+    )
     for name in sources.ignored_files:
         findings["files of another kind"].add(name)
     result = Audit(len(sources.files), sources.layout if sources.has_plain_text else "records", findings=findings)
@@ -123,12 +127,14 @@ def audit(
             if result.documents <= SAMPLE_DOCUMENTS:
                 samples.append(document.text[:SAMPLE_CHARACTERS])
             bar.advance(sources.bytes_read - bar.done)
+    if all(file_kind(name) in SEQUENCE_ENDINGS for name in sources.files):
+        samples = []  # DNA and proteins have neither languages nor words
     _look_at(samples, result, tokenizer)
     if cleaning and cleaning.any:
-        again = Sources(patterns, layout=sources.layout, text_column=text_column, on_bad_input="skip")
+        again = Sources(patterns, layout=sources.layout, text_column=text_column, on_bad_input="skip", letters=letters)
         _clean(again, cleaning, workers, result)
-    letters = sum(scripts.values())
-    result.scripts = {name: round(count / letters, 4) for name, count in scripts.most_common(8)} if letters else {}
+    total = scripts.total()
+    result.scripts = {name: round(count / total, 4) for name, count in scripts.most_common(8)} if total else {}
     return result
 
 
@@ -163,7 +169,7 @@ def _clean(sources: Sources, cleaning: CleaningOptions, workers: int, result: Au
 
     with tempfile.TemporaryDirectory() as folder:
         outcome = survey([sources], cleaning, Limits(), folder, "audit", workers=workers, on_left_out=note)
-    pairs = [(later, earlier) for code, later, earlier in outcome.pairs if code == NEAR_DUPLICATE][:EXAMPLES]
+    pairs = outcome.near[:EXAMPLES]
     wanted = {number for pair in pairs for number in pair}
     places = _read_again(sources, cleaning, outcome, wanted, result)
     for later, earlier in pairs:

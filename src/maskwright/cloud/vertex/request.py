@@ -229,7 +229,7 @@ def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, co
     for key, path in locations.items():
         if not path or (key.startswith("model.") and is_hub(path)):
             continue
-        if path.startswith("gs://") and key.startswith(("data.store", "data.mixture.")):
+        if path.startswith("gs://") and (key == "data.store" or re.fullmatch(r"data\.mixture\..*\.store", key)):
             continue  # each machine brings the store into its cache
         if path.startswith("gs://"):
             there = cluster.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
