@@ -49,7 +49,7 @@ class Shell:
     def run(self, command: str, seconds: float, *, strict: bool = False) -> tuple[int, str]:
         """Its exit code, and what it printed on both streams. `strict`: it ends with the first command that fails."""
         process = self._process or self._start()
-        self._script.write_text(f"{'set -e' if strict else ':'}\n{command}\nset +e\n")
+        self._script.write_text(f"set -e\n{command}\nset +e\n" if strict else f"{command}\n")
         assert process.stdin
         process.stdin.write(
             f". {self._script} > {self._output} 2>&1 < /dev/null; echo $? >&{self._told_there}\n".encode()
