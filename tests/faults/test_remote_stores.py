@@ -20,7 +20,7 @@ from maskwright.core import folder as folders
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
 from maskwright.data.loader import Loader
-from maskwright.data.opening import recorded_store
+from maskwright.data.opening import recorded_stores
 from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
@@ -66,7 +66,7 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(store: TokenStore, cache
         ends.append(checkpoint.load(str(run / "checkpoints/step-00000012"))[0].parameters)
     assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
     record = RunDirectory(str(run)).read_config()
-    assert record["store"] == "memory://bucket/store" == recorded_store(record).location
+    assert record["store"] == "memory://bucket/store" == recorded_stores(record)[""].location
     (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
     assert folder.name == store.fingerprint[:32]
     let_go()

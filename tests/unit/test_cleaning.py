@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from html_page import Page
 
@@ -447,6 +451,36 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
     assert found.examples_in(texts) == [f"{tmp_path}/t.jsonl:1", None]
     with pytest.raises(SourceError, match="long enough"):
         read_evaluations([str(tmp_path / "short.txt")])
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.parquet.gz", "t.jsonl.gz", "t.csv.zst", "t.txt.gz"])
+def test_evaluation_files_of_every_kind_are_read(name: str, tmp_path: Path) -> None:
+    from maskwright.text.cleaning.contamination import Contamination, read_evaluations
+
+    words = [" ".join(f"{letter}{number}" for number in range(9)) for letter in "abc"]
+    rows = [{"n": 1, "q": {"choices": [words[0], "x"]}, "a": None}, {"n": 2, "q": {"choices": words[1:]}, "a": "y"}]
+    plain = tmp_path / re.sub(r"\.(gz|zst)$", "", name)
+    if plain.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), plain)
+    elif plain.suffix == ".jsonl":
+        plain.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        plain.write_text(f"{words[0]}\n{','.join(words[1:])}\n" if plain.suffix == ".csv" else "\n".join(words[:2]))
+    if name.endswith((".gz", ".zst")):
+        codec = "gzip" if name.endswith(".gz") else "zstd"
+        with pyarrow.CompressedOutputStream(str(tmp_path / name), codec) as file:
+            file.write(plain.read_bytes())
+        plain.unlink()
+    found = Contamination(read_evaluations([str(tmp_path / name)])).examples_in([one.encode() for one in words])
+    second = None if plain.suffix == ".txt" else f"{tmp_path}/{name}:2"
+    assert found == [f"{tmp_path}/{name}:1", f"{tmp_path}/{name}:2", second]
+
+
+def test_a_parquet_file_that_unpacks_to_endless_bytes_is_refused(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "bomb.parquet.gz", "wb") as file:
+        file.write(b"PAR1" + bytes(30_000_000))
+    with pytest.raises(SourceError, match="unpacks to over 200 times its size"):
+        list(Sources([str(tmp_path / "bomb.parquet.gz")]))
 
 
 def test_a_source_that_changes_while_it_is_read_is_refused(

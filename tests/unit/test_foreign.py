@@ -18,19 +18,23 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from pyarrow import ipc, parquet
+from runners import Backwards, files_of
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from maskwright.cli.main import run
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
+from maskwright.core.runner import Here, Runner
 from maskwright.data.arrow_store import ArrowStore
-from maskwright.data.convert import ConvertOptions, convert
+from maskwright.data.convert import Conversion, ConvertOptions, convert
+from maskwright.data.foreign import blocks, columns, mds, tfrecord
 from maskwright.data.foreign.columns import record_batches
 from maskwright.data.foreign.indexed import read_index
 from maskwright.data.foreign.ipc import plain_places
 from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
+from maskwright.data.parts.files import convert_in_parts
 from maskwright.data.store import Split, TokenStore
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
@@ -346,7 +350,6 @@ def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenize
 def test_an_interrupted_conversion_goes_on(
     documents: Documents, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from maskwright.data.foreign import blocks
     from maskwright.data.writer import StoreWriter
 
     monkeypatch.setattr(blocks, "BLOCK_TOKENS", 2_000)
@@ -367,6 +370,97 @@ def test_an_interrupted_conversion_goes_on(
     again = convert([str(tmp_path / "a.ds")], tokenizer, str(tmp_path / "cut"), options)
     assert len(whole.shards) > 4 and again.fingerprint == whole.fingerprint
     assert again.manifest["counts"] == whole.manifest["counts"]
+
+
+# ---- in parts --------------------------------------------------------------------------------------------------------
+
+PARTS = ConvertOptions(valid_fraction=0.1, shard_tokens=3_000)
+
+
+def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any], runner: Runner) -> TokenStore:
+    given = {"kind": None, "column": None, "dtype": None, "document_end": None, "encoder": None, **options}
+    return convert_in_parts(Conversion([source], tokenizer, str(folder), **given), runner)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (blocks, columns, mds, tfrecord):
+        monkeypatch.setattr(module, "BLOCK_TOKENS", 1_000)
+
+
+@pytest.fixture
+def place(tmp_path: Path, documents: Documents, tokenizer: str) -> Callable[[str], tuple[str, dict[str, Any]]]:
+    def make(name: str) -> tuple[str, dict[str, Any]]:
+        (tmp_path / "in").mkdir()
+        options = {"options": PARTS, **MADE[name](tmp_path / "in", documents, tokenizer)}
+        entries = list((tmp_path / "in").iterdir())
+        return str(entries[0] if len(entries) == 1 else tmp_path / "in"), options
+
+    return make
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.usefixtures("small_blocks")
+def test_a_store_converted_in_parts_is_that_of_one_process(
+    name: str, place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
+) -> None:
+    source, options = place(name)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    convert([source], tokenizer, str(whole), **options)
+    runner = Backwards()
+    in_parts(source, tokenizer, parts, options, runner).verify()
+    assert runner.computed >= 2 and runner.seen
+    assert files_of(parts) == files_of(whole)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_was_finished_is_not_computed_again(
+    place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
+) -> None:
+    source, options = place("mds")  # of two files
+    straight = Backwards()
+    whole = in_parts(source, tokenizer, tmp_path / "whole", options, straight)
+    whole_blocks = {shard["files"]["tokens"]["name"].split("-")[1] for shard in whole.manifest["shards"]}
+    assert straight.computed == 2 + len(whole_blocks) and len(whole_blocks) > 2
+    for most in range(straight.computed):
+        folder, cut, after = tmp_path / f"cut-{most}", Backwards(most), Backwards()
+        with pytest.raises(KeyboardInterrupt):
+            in_parts(source, tokenizer, folder, options, cut)
+        in_parts(source, tokenizer, folder, options, after)
+        assert cut.computed + after.computed == straight.computed
+        assert files_of(folder) == files_of(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_processes_give_the_same_store_and_their_first_fault_is_told(
+    place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
+) -> None:
+    source, options = place("arrow")
+    convert([source], tokenizer, str(tmp_path / "whole"), **options)
+    in_parts(source, tokenizer, tmp_path / "parts", options, Here(2))
+    # Blocks are those of this process alone where others are begun anew, so the shards may end elsewhere.
+    one, other = (TokenStore(str(tmp_path / name)) for name in ("whole", "parts"))
+    assert one.manifest["splits"] == other.manifest["splits"]
+    broken = sorted(Path(source).rglob("*.arrow"))[1::2]
+    whole = [path.read_bytes() for path in broken]
+    for path, content in zip(broken, whole, strict=True):
+        path.write_bytes(content[:-40])
+    runner: Runner
+    for runner in (Here(), Here(2), Backwards()):
+        with pytest.raises(StoreError) as error:
+            in_parts(source, tokenizer, tmp_path / "broken", options, runner)
+        assert error.value.where == str(broken[0]) and error.value.exit_code == 2
+    for path, content in zip(broken, whole, strict=True):
+        path.write_bytes(content)
+    last = Backwards()
+    in_parts(source, tokenizer, tmp_path / "broken", options, last)
+    straight = Backwards()
+    in_parts(source, tokenizer, tmp_path / "straight", options, straight)
+    assert last.computed < straight.computed
+    assert TokenStore(str(tmp_path / "broken")).fingerprint == TokenStore(str(tmp_path / "straight")).fingerprint
+
+
+# ---- what the documents hold -----------------------------------------------------------------------------------------
 
 
 def test_special_tokens_are_refused_stripped_or_removed(
@@ -476,6 +570,58 @@ def test_rows_are_those_of_the_converted_store(arrow_folder: Path, tokenizer: st
     assert open_store(direct.data).fingerprint == there.fingerprint
     other = config(arrow_folder, tokenizer, valid_fraction=0.3)
     assert open_store(other.data).fingerprint != there.fingerprint
+
+
+def test_arrow_files_beside_our_own_store_in_one_run(
+    arrow_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mixture with Arrow files has the rows of the mixture with the store that was converted from them."""
+    keys = {"tokenizer": tokenizer, "token_offset": 200, "valid_fraction": 0.2}
+    options = ConvertOptions(valid_fraction=0.2, token_offset=200)
+    own = convert([str(arrow_folder / "shards")], tokenizer, str(tmp_path / "store"), options).location
+    kinds = {"own": {"store": own}, "arrow": {"store": str(arrow_folder / "shards"), "format": "arrow", "arrow": keys}}
+
+    def mixed(first: str) -> RunConfig:
+        given = config(arrow_folder, tokenizer).model_dump()
+        shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        mixture = {"one": {**kinds[first], "weight": 2.0}, "two": {**kinds["own"], "weight": 1.0, "max_epochs": 3.5}}
+        return build_config({**given, "model": shape, "data": {"mixture": mixture, "seq_len": 64}}, "here")
+
+    loaders = [Loader(mixed(first), open_store(mixed(first).data)) for first in ("own", "arrow")]  # type: ignore[arg-type]
+    for step in range(30):
+        for left, right in zip(*(loader.batches(step % 8, step) for loader in loaders), strict=True):
+            assert np.array_equal(left.input_ids, right.input_ids) and np.array_equal(left.labels, right.labels)
+    origins = [open_store(mixed(first).data).origin("train", number) for first in kinds for number in (3, 80)]
+    assert origins[:2] == origins[2:]
+
+    file, place, cpu = tmp_path / "config.yaml", str(tmp_path / "run"), ["--device", "cpu"]
+    file.write_text(json.dumps(mixed("arrow").model_dump()))
+    words = ["pretrain", str(file), "--run", place, "--set", "engine.device=cpu", "--set", "engine.threads=1"]
+    assert run([*words, "--stop-after-steps", "4"]) == 75
+    assert run(words) == 0
+    capsys.readouterr()
+    assert run(["evaluate", place, *cpu, "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)["sources"]
+    assert list(both) == ["one", "two"] and both["one"]["loss"] == both["two"]["loss"]
+    assert run(["evaluate", place, *cpu, "--store", own, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == both["two"]
+    assert run(["evaluate", place, *cpu]) == 0
+    shown = capsys.readouterr().out
+    row = f"one {both['one']['predicted']:12,}{both['one']['loss']:10.4f}{both['one']['accuracy']:10.2%}"
+    assert row.split() == next(line for line in shown.splitlines() if line.startswith("one")).split()[:4]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"format": "pregenerated"}, "pregenerated examples cannot be mixed: their masks are fixed"),
+        ({"arrow": {"column": "ids"}}, "arrow is only for format: arrow"),
+    ],
+)
+def test_sources_of_other_kinds_are_refused(source: dict[str, Any], said: str) -> None:
+    mixture = {"a": {"store": "x", **source}, "b": "y"}
+    with pytest.raises(ConfigError, match=said):
+        build_config({"data": {"mixture": mixture}, "schedule": {"steps": 8}}, "here")
 
 
 def test_the_fast_way_through_a_file_finds_what_pyarrow_finds(

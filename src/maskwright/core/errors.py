@@ -22,8 +22,9 @@ each. It carries no secret.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from maskwright.core.secrets import redact
 
@@ -46,6 +47,10 @@ class MaskwrightError(Exception):
         where, what, fix = (redact(part or "") for part in (self.where, self.what, self.fix))
         line = (f"{where}: " if where else "") + what + (f". Fix: {fix}" if fix else "")
         return " ".join(line.split())
+
+    def __reduce__(self) -> Any:
+        """Pickled as it is: an exception's own way calls `__init__` with `args` alone, and some kinds need more."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(MaskwrightError):

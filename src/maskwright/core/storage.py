@@ -16,6 +16,7 @@ import logging
 import os
 import platform
 import re
+import secrets
 import socket
 import time
 import zlib
@@ -197,7 +198,7 @@ def is_temporary(name: str) -> bool:
 @contextmanager
 def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A local file that appears under its name whole or not at all. Without `sync` a power cut may leave it empty."""
-    temporary = f"{path}.tmp-{os.getpid()}"
+    temporary = f"{path}.tmp-{secrets.randbits(62)}"  # machines that share a folder may have a pid twice
     try:
         with open(temporary, "wb") as file:
             yield file

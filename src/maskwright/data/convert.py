@@ -27,6 +27,8 @@ from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 FEW = 8
 """Special ids up to which comparing with each is faster than a table."""
+Side = tuple[str, Encoded, NDArray[np.uint64]]
+"""(split, documents, their origins): what `StoreWriter.add` takes."""
 SpecialTokens = Literal["refuse", "strip", "remove"]
 
 
@@ -219,6 +221,48 @@ def held_out(keys: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
     return keys[:, 0] < np.uint64(math.ceil(fraction * 2.0**64))
 
 
+@dataclass(frozen=True)
+class Files:
+    """The files of another tool's store, and how each becomes documents of ours."""
+
+    source: Foreign
+    cleaner: Cleaner
+    records: list[dict[str, Any]]
+    """Location, size and time of each, for the manifest."""
+
+    def sides(self, block: Block) -> Iterator[Side]:
+        """Its documents. Neighbours of one split go together, without a copy: a hundred where one in a hundred is held
+        out."""
+        ids, sizes, sentences, numbers = self.cleaner.clean(block)
+        valid = self._valid(block.file, ids, sizes)
+        origins = np.stack([np.full(len(sizes), block.file), numbers + 1], 1).astype(np.uint64)
+        ends = np.cumsum(sizes)
+        lines = sizes if sentences is None else sentences
+        line_ends = ends if sentences is None else np.cumsum(sentences)
+        borders = [0, *(np.flatnonzero(np.diff(valid)) + 1).tolist(), len(sizes)]
+        for first, last in itertools.pairwise(borders if len(sizes) else []):
+            begin, end = int(ends[first] - sizes[first]), int(ends[last - 1])
+            some = slice(*np.searchsorted(line_ends, [begin, end], side="right").tolist())
+            encoded = Encoded(ids[begin:end], lines[some], sizes[first:last])
+            yield "valid" if valid[first] else "train", encoded, origins[first:last]
+
+    def _valid(self, file: int, ids: Ids, sizes: Int64) -> NDArray[np.bool_]:
+        """[documents]: whether each is held out."""
+        fraction = self.cleaner.options.valid_fraction
+        if self.source.held_out:
+            return np.full(len(sizes), file in self.source.held_out)
+        if fraction in (0.0, 1.0):
+            return np.full(len(sizes), fraction == 1.0)
+        ends = np.cumsum(sizes)
+        return held_out(document_keys(ids, ends - sizes, ends), fraction)
+
+    def require_unchanged(self, number: int) -> None:
+        path, record = self.source.files[number], self.records[number]
+        now = os.stat(path)
+        if (now.st_size, now.st_mtime_ns) != (record["bytes"], record["modified_ns"]):
+            raise StoreError("was changed while it was read", where=path, fix="convert again")
+
+
 class Conversion:
     def __init__(
         self,
@@ -240,69 +284,55 @@ class Conversion:
             places, self.kind, Options(column, dtype, stored, encoder), vocabulary, pieces
         )
         self.options, self.counts = options, Counts()
-        self.cleaner = Cleaner(vocabulary, options, self.counts, self.source.files, self.source.mapping)
+        cleaner = Cleaner(vocabulary, options, self.counts, self.source.files, self.source.mapping)
         status = [os.stat(path) for path in self.source.files]
         self.sources: list[dict[str, Any]] = [
             {"location": path, "bytes": one.st_size, "modified_ns": one.st_mtime_ns}
             for path, one in zip(self.source.files, status, strict=True)
         ]
+        self.files = Files(self.source, cleaner, self.sources)
         given = {"format": self.kind, "column": column, "dtype": dtype, "document_end": end}
         self.recorded = {**asdict(options), **{name: value for name, value in given.items() if value is not None}}
         mapping = None if self.source.mapping is None else self.source.mapping.tolist()
-        names = [{**one, "location": os.path.basename(str(one["location"]))} for one in self.sources]
-        plan = storage.sha256_of([manifests.FORMAT, names, vocabulary.fingerprint, self.recorded, mapping])
+        self.names = [{**one, "location": os.path.basename(str(one["location"]))} for one in self.sources]
+        self.decided = [vocabulary.fingerprint, self.recorded, mapping]
+        plan = storage.sha256_of([manifests.FORMAT, self.names, *self.decided])
         self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=self.source.sentences)
 
     def run(self) -> store.TokenStore:
         if finished := self.writer.finished():
             return finished
+        self.tell()
+        with self.writer.open(asdict(self.counts)):
+            self._work()
+            self.finish()
+        return store.TokenStore(self.writer.folder)
+
+    def tell(self) -> None:
         say(f"reading {len(self.source.files):,} files of the format {self.kind}")
         for line in self.source.said:
             say(line)
-        with self.writer.open(asdict(self.counts)):
-            self._work()
-        return store.TokenStore(self.writer.folder)
 
     def _work(self) -> None:
+        numbers = range(len(self.sources))
         with progress("convert", sum(int(one["bytes"]) for one in self.sources), "bytes") as bar:
-            for block in self._blocks():
+            for block in (block for number in numbers for block in self.source.blocks(number)):
                 bar.advance(block.ids.nbytes)
-                cleaned = self.cleaner.clean(block)
-                if self.counts.read > self.writer.passed:
-                    self._add(block.file, *cleaned)
-                    if self.writer.pending_tokens >= self.options.shard_tokens:
-                        self.writer.commit(asdict(self.counts))
+                for split, encoded, origins in self.files.sides(block):
+                    if self.counts.read > self.writer.passed:
+                        self.writer.add(split, encoded, origins)
+                if self.writer.pending_tokens >= self.options.shard_tokens:
+                    self.writer.commit(asdict(self.counts))
         self.writer.commit(asdict(self.counts))
-        self._finish()
+        for number in numbers:
+            self.files.require_unchanged(number)
 
-    def _blocks(self) -> Iterator[Block]:
-        yield from self.source.blocks()
-        for path, record in zip(self.source.files, self.sources, strict=True):
-            now = os.stat(path)
-            if (now.st_size, now.st_mtime_ns) != (record["bytes"], record["modified_ns"]):
-                raise StoreError("was changed while it was read", where=path, fix="convert again")
+    def decided_by(self) -> list[Any]:
+        """Of each file, what decides its documents and their origins, in values of JSON."""
+        held_out = sorted(self.source.held_out)
+        return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
 
-    def _add(self, file: int, ids: Ids, sizes: Int64, sentences: Int64 | None, numbers: Int64) -> None:
-        if self.source.held_out:
-            valid = np.full(len(sizes), file in self.source.held_out)
-        elif self.options.valid_fraction in (0.0, 1.0):
-            valid = np.full(len(sizes), self.options.valid_fraction == 1.0)
-        else:
-            ends = np.cumsum(sizes)
-            valid = held_out(document_keys(ids, ends - sizes, ends), self.options.valid_fraction)
-        origins = np.stack([np.full(len(sizes), file), numbers + 1], 1).astype(np.uint64)
-        ends = np.cumsum(sizes)
-        lines = sizes if sentences is None else sentences
-        line_ends = ends if sentences is None else np.cumsum(sentences)
-        # Neighbours of one side go together, without a copy: a hundred where one in a hundred is held out.
-        borders = [0, *(np.flatnonzero(np.diff(valid)) + 1).tolist(), len(sizes)]
-        for first, last in itertools.pairwise(borders if len(sizes) else []):
-            begin, end = int(ends[first] - sizes[first]), int(ends[last - 1])
-            some = slice(*np.searchsorted(line_ends, [begin, end], side="right").tolist())
-            encoded = Encoded(ids[begin:end], lines[some], sizes[first:last])
-            self.writer.add("valid" if valid[first] else "train", encoded, origins[first:last])
-
-    def _finish(self) -> None:
+    def finish(self) -> None:
         counts = self.counts
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"

@@ -88,7 +88,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
             fix="bring it here: `maskwright data pull URL --to FOLDER`",
         )
     if not os.path.isfile(path):
-        if os.path.exists(os.path.join(folder, "prepare.json")):
+        if any(os.path.exists(os.path.join(folder, name)) for name in ("prepare.json", "parts")):
             fix = "run `maskwright data prepare` again: it continues"
             raise StoreError("its preparation never finished", where=folder, fix=fix)
         if os.path.exists(os.path.join(folder, "epoch_0_metrics.json")):

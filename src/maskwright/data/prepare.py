@@ -11,16 +11,18 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
-from maskwright.data.encode import encode_documents
+from maskwright.data.encode import Encoded, encode_documents
 from maskwright.data.writer import CLEANING, StoreWriter
 from maskwright.text.cleaning.language import together
 from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, changed
@@ -75,6 +77,112 @@ class Counts:
         return {name: value for name, value in asdict(self).items() if value != {}}
 
 
+@dataclass(frozen=True)
+class Request:
+    """What a store is to be made of, and how. `encoder` changes the speed, never an id."""
+
+    sources: Sources
+    tokenizer: str
+    folder: str
+    options: PrepareOptions
+    encoder: EncoderName = "auto"
+    held_out: Sources | None = None
+    """Text that is held out in full, instead of a share of `sources`; where both have a document, training does not
+    get it."""
+    cleaning: CleaningOptions | None = None
+
+    def __post_init__(self) -> None:
+        storage.require_local(self.folder)
+
+    @property
+    def all_sources(self) -> list[Sources]:
+        """Held-out text first, so that what training has of it is known when it comes."""
+        return [*([self.held_out] if self.held_out else []), self.sources]
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.options.min_characters, self.options.max_characters, self.options.keep_duplicates)
+
+    @property
+    def with_sentences(self) -> bool:
+        return all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
+
+    @cached_property
+    def cleaning_record(self) -> dict[str, Any]:
+        return self.cleaning.record() if self.cleaning else {}
+
+    @cached_property
+    def file_number(self) -> dict[str, int]:
+        """Each file's number in the manifest's sources. Raises `InputError` for one that is trained on and held out."""
+        files = [*self.sources.files, *(self.held_out.files if self.held_out else [])]
+        both = set(self.sources.files) & set(self.held_out.files if self.held_out else [])
+        if both:
+            fix = "leave it out of one of them"
+            raise InputError("is among the files to train on and in --valid-files", where=min(both), fix=fix)
+        return {name: number for number, name in enumerate(files)}
+
+    def plan(self, origin: list[dict[str, Any]]) -> str:
+        """Digest of all that decides the store's bytes. `origin`: the fingerprints of its files. The same files in
+        another place are the same input."""
+        sources, held_out = self.sources, self.held_out
+        placeless = [{**record, "location": os.path.basename(record["location"])} for record in origin]
+        return storage.sha256_of(
+            [
+                manifests.FORMAT,
+                [[record["location"], record] for record in placeless],
+                read_vocabulary(self.tokenizer).fingerprint,
+                asdict(self.options),
+                sources.layout,
+                sources.text_column,
+                sources.on_bad_input,
+                *([len(held_out.files), held_out.layout] if held_out else []),
+                *([self.cleaning_record] if self.cleaning else []),
+                *([sources.letters] if sources.letters != "upper" else []),
+            ]
+        )
+
+    def writer(self, origin: list[dict[str, Any]]) -> StoreWriter:
+        return StoreWriter(self.folder, self.tokenizer, self.plan(origin), with_sentences=self.with_sentences)
+
+    def finish(self, writer: StoreWriter, counts: Counts, origin: list[dict[str, Any]], encoder: str) -> None:
+        """Writes the manifest. Raises `InputError` where nothing is left, or nothing is held out."""
+        if not writer.shards:
+            raise StoreError(
+                f"no document is left of {counts.read:,} read ({counts.too_short:,} too short, "
+                f"{counts.too_long:,} too long, {sum(counts.left_out.values()):,} left out by cleaning)",
+                where=self.sources.files[0],
+                fix="check the files, --layout, the length limits and the filters: `text audit` shows what they find",
+            )
+        if (self.options.valid_fraction or self.held_out) and not writer.totals()["valid"]["documents"]:
+            raise self._nothing_held_out(counts)
+        options = {
+            **asdict(self.options),
+            "layout": self.sources.layout,
+            "text_column": self.sources.text_column,
+            "on_bad_input": self.sources.on_bad_input,
+            **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
+            **({"cleaning": self.cleaning_record} if self.cleaning else {}),
+            **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
+        }
+        writer.finish(counts.record(), options, origin, {"tokenizers", encoder})
+
+    def _nothing_held_out(self, counts: Counts) -> InputError:
+        kept, guess = counts.kept, self.sources.guess
+        if self.held_out:
+            what = f"none of its documents is held out: all {counts.duplicates:,} are repeats"
+            return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
+        fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
+        fix += f"{min(0.5, 10 / kept):.2g}, "
+        more = (
+            {name: count for name, count in guess.documents.items() if count > kept and name != self.sources.layout}
+            if guess
+            else {}
+        )
+        fix += "".join(f"or --layout {name} (about {count:,} documents), " for name, count in more.items())
+        what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
+        return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")
+
+
 def prepare(
     sources: Sources,
     tokenizer: str,
@@ -86,63 +194,32 @@ def prepare(
     cleaning: CleaningOptions | None = None,
     workers: int = 1,
 ) -> store.TokenStore:
-    """Writes the store and returns it opened. `encoder` changes the speed, never an id. `held_out`: text that is held
-    out in full, instead of a share of `sources`; where both have a document, training does not get it. `workers`:
-    processes that clean.
+    """Writes the store that a `Request` of these asks for, and returns it opened. `workers`: processes that clean.
 
     Raises `InputError` (exit 2) on bad text, a foreign folder, or an unfinished store of other input; after an error in
     the input, nothing of this call is left in the folder.
     """
-    return _Preparation(
-        sources, tokenizer, folder, options or PrepareOptions(), encoder, held_out, cleaning, workers
-    ).run()
+    cleaning = cleaning if cleaning and cleaning.any else None
+    request = Request(sources, tokenizer, folder, options or PrepareOptions(), encoder, held_out, cleaning)
+    return _Preparation(request, workers).run()
 
 
 class _Preparation:
-    def __init__(
-        self,
-        sources: Sources,
-        tokenizer: str,
-        folder: str,
-        options: PrepareOptions,
-        encoder: EncoderName,
-        held_out: Sources | None,
-        cleaning: CleaningOptions | None,
-        workers: int,
-    ) -> None:
-        self.sources, self.options = sources, options
-        self.all_sources = [*([held_out] if held_out else []), sources]  # held-out text first: see `_documents`
-        self.held_out, self.held_out_keys = held_out, set[bytes]()
-        self.cleaning, self.workers = cleaning if cleaning and cleaning.any else None, workers
-        self.cleaning_record = self.cleaning.record() if self.cleaning else {}
+    def __init__(self, request: Request, workers: int) -> None:
+        self.request, self.workers = request, workers
+        self.options, self.cleaning = request.options, request.cleaning
+        self.all_sources, self.held_out = request.all_sources, request.held_out
+        self.held_out_keys = set[bytes]()
         self.outcome: Outcome | None = None
         self.changes = Counter[str]()
-        self.file_number = _numbered(sources, held_out)
-        self.tokenizer_location = tokenizer
-        vocabulary = read_vocabulary(tokenizer)
+        self.file_number = request.file_number
+        vocabulary = read_vocabulary(request.tokenizer)
         self.special = store.special_table(vocabulary)
         self.byte_length = np.array(vocabulary.byte_length, np.int32)
-        self.wanted: EncoderName = encoder
-        self.encoder, self.referee = open_encoder(tokenizer, encoder)
+        self.encoder, self.referee = open_encoder(request.tokenizer, request.encoder)
         self.counts, self.duplicates = Counts(), Duplicates()
-        storage.require_local(folder)
-        self.origin = fingerprint(sources) + (fingerprint(held_out) if held_out else [])
-        plan = storage.sha256_of(
-            [
-                manifests.FORMAT,
-                [[os.path.basename(record["location"]), record] for record in _placeless(self.origin)],
-                vocabulary.fingerprint,
-                asdict(options),
-                sources.layout,
-                sources.text_column,
-                sources.on_bad_input,
-                *([len(held_out.files), held_out.layout] if held_out else []),
-                *([self.cleaning_record] if self.cleaning else []),
-                *([sources.letters] if sources.letters != "upper" else []),
-            ]
-        )
-        with_sentences = all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
-        self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=with_sentences)
+        self.origin = fingerprint(request.sources) + (fingerprint(request.held_out) if request.held_out else [])
+        self.writer = request.writer(self.origin)
 
     def run(self) -> store.TokenStore:
         if finished := self.writer.finished():
@@ -160,11 +237,10 @@ class _Preparation:
     # ---- the work --------------------------------------------------------------------------------------------
 
     def _clean(self, cleaning: CleaningOptions) -> None:
-        limits = Limits(self.options.min_characters, self.options.max_characters, self.options.keep_duplicates)
         self.outcome = survey(
             self.all_sources,
             cleaning,
-            limits,
+            self.request.limits,
             os.path.join(self.writer.folder, CLEANING),
             self.writer.plan,
             workers=self.workers,
@@ -202,11 +278,10 @@ class _Preparation:
         self.writer.commit(self.counts.record())
         for one in self.all_sources:
             one.require_unchanged()
-        self._finish()
+        self.request.finish(self.writer, self.counts, self.origin, self.encoder.name)
 
     def _documents(self) -> Iterator[tuple[bool, Document]]:
-        """(whether it is of the held-out files, document). Those come first, so that what training has of them is known
-        when it comes."""
+        """(whether it is of the held-out files, document)"""
         for sources in self.all_sources:
             for document in sources:
                 yield sources is self.held_out, document
@@ -247,69 +322,22 @@ class _Preparation:
             return
         if self.referee is not self.encoder:
             samples = [document.text[:SAMPLE_CHARACTERS] for _, document in batch[:SAMPLE_DOCUMENTS]]
-            self.encoder = proven(self.encoder, self.referee, samples, self.tokenizer_location, self.wanted)
+            self.encoder = proven(self.encoder, self.referee, samples, self.request.tokenizer, self.request.encoder)
             self.referee = self.encoder  # once is enough
         for split in ("train", "valid"):
             documents = [document for side, document in batch if side == split]
             if documents:
                 origins = [(self.file_number[document.source], document.line) for document in documents]
                 encoded = encode_documents(self.encoder, documents, self.byte_length)
-                if self.special[encoded.ids].any():
-                    fix = "mark its special tokens as special"
-                    raise TokenizerError("turned text into special ids", where=self.tokenizer_location, fix=fix)
+                require_text(encoded, self.special, self.request.tokenizer)
                 self.writer.add(split, encoded, np.array(origins, np.uint64))
 
-    def _finish(self) -> None:
-        if not self.writer.shards:
-            raise StoreError(
-                f"no document is left of {self.counts.read:,} read ({self.counts.too_short:,} too short, "
-                f"{self.counts.too_long:,} too long, {sum(self.counts.left_out.values()):,} left out by cleaning)",
-                where=self.sources.files[0],
-                fix="check the files, --layout, the length limits and the filters: `text audit` shows what they find",
-            )
-        if (self.options.valid_fraction or self.held_out) and not self.writer.totals()["valid"]["documents"]:
-            raise self._nothing_held_out()
-        options = {
-            **asdict(self.options),
-            "layout": self.sources.layout,
-            "text_column": self.sources.text_column,
-            "on_bad_input": self.sources.on_bad_input,
-            **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
-            **({"cleaning": self.cleaning_record} if self.cleaning else {}),
-            **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
-        }
-        self.writer.finish(self.counts.record(), options, self.origin, {"tokenizers", self.encoder.name})
 
-    def _nothing_held_out(self) -> InputError:
-        kept, guess = self.counts.kept, self.sources.guess
-        if self.held_out:
-            what = f"none of its documents is held out: all {self.counts.duplicates:,} are repeats"
-            return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
-        fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
-        fix += f"{min(0.5, 10 / kept):.2g}, "
-        more = (
-            {name: count for name, count in guess.documents.items() if count > kept and name != self.sources.layout}
-            if guess
-            else {}
-        )
-        fix += "".join(f"or --layout {name} (about {count:,} documents), " for name, count in more.items())
-        what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
-        return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")
-
-
-def _numbered(sources: Sources, held_out: Sources | None) -> dict[str, int]:
-    """Each file's number in the manifest's sources. Raises `InputError` for one that is trained on and held out."""
-    files = [*sources.files, *(held_out.files if held_out else [])]
-    both = set(sources.files) & set(held_out.files if held_out else [])
-    if both:
-        fix = "leave it out of one of them"
-        raise InputError("is among the files to train on and in --valid-files", where=min(both), fix=fix)
-    return {name: number for number, name in enumerate(files)}
-
-
-def _placeless(origin: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sources without their folders: the same files in another place are the same input."""
-    return [{**record, "location": os.path.basename(record["location"])} for record in origin]
+def require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) -> None:
+    """Raises `TokenizerError` if a text has ids that are `special` [vocabulary]."""
+    if special[encoded.ids].any():
+        fix = "mark its special tokens as special"
+        raise TokenizerError("turned text into special ids", where=tokenizer, fix=fix)
 
 
 LEFT_OUT = {

@@ -12,8 +12,8 @@ import importlib.metadata
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ from maskwright.text.vocabulary import read_vocabulary, tokenizer_file
 LOCK = "prepare.lock"
 CLEANING = "cleaning"
 """The folder of what cleaning has found so far."""
+PARTS = "parts"
+"""The folder of what a preparation in parts has found so far."""
 
 
 @dataclass
@@ -93,6 +95,9 @@ class StoreWriter:
         path = os.path.join(self.folder, "prepare.json")
         if not os.path.exists(path):
             names = os.listdir(self.folder)
+            if PARTS in names:
+                fix = "give the --on with which it was begun, delete it, or choose another --to"
+                raise InputError("holds a store that is being made in parts", where=self.folder, fix=fix)
             if [name for name in names if name != LOCK and not storage.is_temporary(name)]:
                 raise InputError("is not empty", where=self.folder, fix="choose another --to")
             return
@@ -153,26 +158,10 @@ class StoreWriter:
         storage.write_json(os.path.join(self.folder, "prepare.json"), note)
 
     def _write_shard(self, split: str, pending: _Pending) -> dict[str, Any]:
-        names = store.shard_names(split, self.blocks, self.dtype, self.with_sentences)
-        little = np.dtype(self.dtype).newbyteorder("<")
-        ends = {
-            "documents": np.cumsum(np.concatenate([part.document_sizes for part in pending.encoded]), dtype="<u8"),
-            "sentences": np.cumsum(np.concatenate([part.sentence_sizes for part in pending.encoded]), dtype="<u8"),
-            "origins": np.concatenate(pending.origins).astype("<u8").reshape(-1),
-        }
-        files = {}
-        for role, name in names.items():
-            path = os.path.join(self.folder, name)
-            tokens = (part.ids.astype(little, copy=False) for part in pending.encoded)
-            written = _write(path, [ends[role]] if role in ends else tokens)
-            files[role] = {"name": name, **asdict(written)}
-        return {
-            "split": split,
-            "tokens": pending.tokens,
-            "documents": len(ends["documents"]),
-            "sentences": len(ends["sentences"]) if self.with_sentences else None,
-            "files": files,
-        }
+        sizes = [part.document_sizes for part in pending.encoded]
+        sentences = [part.sentence_sizes for part in pending.encoded] if self.with_sentences else None
+        place = (self.folder, split, self.blocks, self.dtype)
+        return write_shard(place, (part.ids for part in pending.encoded), sizes, sentences, pending.origins)
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Tokens, documents and sentences of each split so far."""
@@ -208,7 +197,39 @@ class StoreWriter:
         }
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
         shutil.rmtree(self._cleaning, ignore_errors=True)
-        os.unlink(os.path.join(self.folder, "prepare.json"))
+        with suppress(FileNotFoundError):  # a preparation in parts has notes of its own
+            os.unlink(os.path.join(self.folder, "prepare.json"))
+
+
+def write_shard(
+    place: tuple[str, str, int, str],
+    ids: Iterable[NDArray[Any]],
+    document_sizes: Sequence[NDArray[Any]],
+    sentence_sizes: Sequence[NDArray[Any]] | None,
+    origins: Sequence[NDArray[np.uint64]],
+) -> dict[str, Any]:
+    """Writes the files of one shard, and returns its record for the manifest. `place`: folder, split, number of the
+    block, dtype. `sentence_sizes` None: it has no file of them."""
+    folder, split, number, dtype = place
+    little = np.dtype(dtype).newbyteorder("<")
+    ends = {"documents": np.cumsum(np.concatenate(document_sizes), dtype="<u8")}
+    if sentence_sizes is not None:
+        ends["sentences"] = np.cumsum(np.concatenate(sentence_sizes), dtype="<u8")
+    parts: dict[str, Iterable[NDArray[Any]]] = {
+        "tokens": (part.astype(little, copy=False) for part in ids),
+        **{role: [values] for role, values in ends.items()},
+        "origins": [np.concatenate(origins).astype("<u8").reshape(-1)],
+    }
+    files = {}
+    for role, name in store.shard_names(split, number, dtype, sentence_sizes is not None).items():
+        files[role] = {"name": name, **asdict(_write(os.path.join(folder, name), parts[role]))}
+    return {
+        "split": split,
+        "tokens": int(ends["documents"][-1]),
+        "documents": len(ends["documents"]),
+        "sentences": len(ends["sentences"]) if sentence_sizes is not None else None,
+        "files": files,
+    }
 
 
 def _write(path: str, parts: Iterable[NDArray[Any]]) -> storage.Digest:

@@ -1,13 +1,16 @@
-"""Formats in which a document is a record of lines: FASTA, FASTQ, and WARC with its plain text (WET)."""
+"""Formats in which a document is a record: FASTA, FASTQ, WARC with its plain text (WET), and Parquet."""
 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, Literal
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Literal
 
-from maskwright.core import extras
+from maskwright.core import extras, storage
 from maskwright.core.errors import SourceError
+from maskwright.text.compression import COMPRESSIONS, blocks, file_size, guarded, open_text
 
 FASTA_ENDINGS = (".fa", ".fasta", ".fna", ".faa", ".ffn")
 FASTQ_ENDINGS = (".fq", ".fastq")
@@ -78,3 +81,30 @@ def web_texts(name: str, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     if pages and not found:
         fix = "take the .wet file beside it, or extract the text first (trafilatura, datatrove)"
         raise SourceError(f"has {pages:,} pages and no plain text", where=name, fix=fix)
+
+
+MOST_UNPACKED = 200
+"""Times its size that a compressed Parquet file may unpack to. Parquet is compressed itself."""
+
+
+@contextmanager
+def open_parquet(name: str) -> Iterator[Any]:
+    """A `pyarrow.parquet.ParquetFile`. It needs random access, so a compressed file is unpacked to a nameless temporary
+    one first. Raises `SourceError` for what is none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    with open_text(name) as stream, tempfile.TemporaryFile() as unpacked:
+        packed = storage.without_query(name).lower().endswith(COMPRESSIONS)
+        most = MOST_UNPACKED * file_size(name) + storage.READ_BYTES
+        for block in guarded(name, blocks(stream)) if packed else ():
+            if unpacked.tell() > most:
+                what = f"unpacks to over {MOST_UNPACKED} times its size"
+                raise SourceError(what, where=name, fix="unpack it first, if that is right")
+            unpacked.write(block)
+        unpacked.seek(0)
+        try:
+            table = pyarrow.parquet.ParquetFile(unpacked if packed else stream)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise SourceError(f"is not Parquet: {error}", where=name, fix="copy it again from its origin") from None
+        yield table

@@ -10,9 +10,8 @@ import csv
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 from maskwright.core import storage
 from maskwright.core.console import progress
@@ -37,6 +36,7 @@ from maskwright.text.records import (
     Letters,
     fasta,
     fastq,
+    open_parquet,
     sequences,
     web_texts,
 )
@@ -91,7 +91,7 @@ class Sources:
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
         self.letters = letters
         self.sizes = [file_size(name) for name in self.files]
-        self._stamps = [stamp_of(name) for name in self.files]
+        self.stamps = [stamp_of(name) for name in self.files]
         self.guess: Guess | None = self._look() if layout == "auto" else None
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = 0
@@ -117,7 +117,7 @@ class Sources:
 
     def require_unchanged(self) -> None:
         """Raises `SourceError` if a local file is another than when this began."""
-        for name, stamp in zip(self.files, self._stamps, strict=True):
+        for name, stamp in zip(self.files, self.stamps, strict=True):
             if stamp_of(name) != stamp:
                 raise changed_while_read(name)
 
@@ -138,9 +138,12 @@ class Sources:
         fault = Fault(kind, where, what, fix)
         if self.on_bad_input == "error" or (self.on_bad_input == "replace" and kind != "encoding"):
             raise SourceError(what, where=where, fix=fix)
+        self.tell(fault)
+        return True
+
+    def tell(self, fault: Fault) -> None:
         if self._on_fault:
             self._on_fault(fault)
-        return True
 
     def _read(self, name: str) -> Iterator[Document]:
         kind = file_kind(name)
@@ -357,38 +360,28 @@ class Sources:
         return header.index(self.text_column)
 
     def _parquet(self, name: str) -> Iterator[Document]:
-        """Parquet needs random access, so a compressed file is unpacked to a nameless temporary one first."""
-        with open_text(name) as stream:
-            if storage.without_query(name).lower().endswith(COMPRESSIONS):
-                with tempfile.TemporaryFile() as unpacked:
-                    for block in guarded(name, blocks(stream)):
-                        unpacked.write(block)
-                    unpacked.seek(0)
-                    yield from self._parquet_rows(name, cast(BinaryIO, unpacked))
-            else:
-                yield from self._parquet_rows(name, stream)
+        for number, (value,) in self.parquet_rows(name, [self.text_column]):
+            yield from self._record(value, name, number)
 
-    def _parquet_rows(self, name: str, file: BinaryIO) -> Iterator[Document]:
+    def parquet_rows(self, name: str, columns: list[str] | None = None) -> Iterator[tuple[int, list[Any]]]:
+        """Numbered rows, from 1, of the values in `columns`; of all where none are named."""
         import pyarrow
-        import pyarrow.parquet
 
-        try:
-            table = pyarrow.parquet.ParquetFile(file)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise SourceError(f"is not Parquet: {error}", where=name, fix="copy it again from its origin") from None
-        if self.text_column not in table.schema_arrow.names:
-            what = f"has no column '{self.text_column}' (columns: {', '.join(table.schema_arrow.names)})"
-            raise SourceError(what, where=name, fix="name it with --text-column")
-        number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
-        self._position = lambda: size * number // rows
-        try:
-            for batch in table.iter_batches(batch_size=1024, columns=[self.text_column]):
-                for scalar in batch.column(0):
-                    number += 1
-                    yield from self._record(self._parquet_value(scalar, f"{name}:{number}"), name, number)
-        except (pyarrow.ArrowException, OSError) as error:
-            fix = "copy it again from its origin"
-            raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+        with open_parquet(name) as table:
+            names = table.schema_arrow.names
+            for missing in set(columns or ()) - set(names):
+                what = f"has no column '{missing}' (columns: {', '.join(names)})"
+                raise SourceError(what, where=name, fix="name it with --text-column")
+            number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
+            self._position = lambda: size * number // rows
+            try:
+                for batch in table.iter_batches(batch_size=1024, columns=columns):
+                    for scalars in zip(*batch.columns, strict=True):
+                        number += 1
+                        yield number, [self._parquet_value(one, f"{name}:{number}") for one in scalars]
+            except (pyarrow.ArrowException, OSError) as error:
+                fix = "copy it again from its origin"
+                raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
 
     def _parquet_value(self, scalar: Any, where: str) -> Any:
         """A value as Python's; a string column may hold bytes that are not UTF-8."""
@@ -399,15 +392,18 @@ class Sources:
 
 
 def fingerprint(sources: Sources) -> list[dict[str, Any]]:
-    """Name, size and sha256 of each file, for the store's manifest; of a URL its version key, and its name without
-    secrets."""
+    """What a store's manifest says of each file."""
     records: list[dict[str, Any]] = []
     with progress("hash", sum(sources.sizes), "bytes") as bar:
         for name, size in zip(sources.files, sources.sizes, strict=True):
-            if storage.is_url(name):
-                filesystem, path = storage.filesystem(name)
-                records.append({"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))})
-            else:
-                records.append({"location": name, "bytes": size, "sha256": storage.sha256_of_file(name)})
+            records.append(file_record(name, size))
             bar.advance(size)
     return records
+
+
+def file_record(name: str, size: int) -> dict[str, Any]:
+    """Name, size and sha256; of a URL its version key, and its name without secrets."""
+    if storage.is_url(name):
+        filesystem, path = storage.filesystem(name)
+        return {"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))}
+    return {"location": name, "bytes": size, "sha256": storage.sha256_of_file(name)}

@@ -57,7 +57,8 @@ class Foreign:
     format: str
     files: list[str]
     """What is read, in the order of the documents."""
-    blocks: Callable[[], Iterator[Block]]
+    blocks: Callable[[int], Iterator[Block]]
+    """Of the file with this number in `files`; can be pickled, and reads no other."""
     sentences: bool = False
     """Whether the blocks tell sentences."""
     mapping: Int64 | None = None

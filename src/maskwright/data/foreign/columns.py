@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -206,14 +207,15 @@ HELD_OUT = "the documents in valid/ are held out, and none of those in train/"
 
 def open_columns(name: str, files: list[str], column: str | None) -> Foreign:
     """`name`: arrow, datasets or parquet."""
-    read = parquet_batches if name == "parquet" else record_batches
-
-    def blocks() -> Iterator[Block]:
-        for number, path in enumerate(files):
-            yield from (block for block, _ in grouped(read(path, column), number))
-
     held_out = held_out_files(files) if name == "arrow" else frozenset[int]()
+    blocks = partial(_blocks, parquet_batches if name == "parquet" else record_batches, files, column)
     return Foreign(name, files, blocks, said=[HELD_OUT] if held_out else [], held_out=held_out)
+
+
+def _blocks(
+    read: Callable[[str, str | None], Iterator[Part]], files: list[str], column: str | None, number: int
+) -> Iterator[Block]:
+    yield from (block for block, _ in grouped(read(files[number], column), number))
 
 
 def dataset_files(folder: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,16 +40,18 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
         if os.path.isfile(other) and _read_dictionary(other) != tokens:
             raise StoreError("is another dictionary than the first shard's", where=other, fix="convert them apart")
     mapping, said = _mapping(tokens, pieces, vocabulary, encoder, first)
-    found = [read_index(path, "fairseq") for path, _ in indexes]
-    spans = [_documents(one, path) for one, (path, _) in zip(found, indexes, strict=True)]
-
-    def blocks() -> Iterator[Block]:
-        for number, (one, (starts, sizes, members)) in enumerate(zip(found, spans, strict=True)):
-            yield from of_spans(one.values, starts, sizes, number, members)
-
-    files = [f"{path.removesuffix('.idx')}.bin" for path, _ in indexes]
+    paths = [path for path, _ in indexes]
+    for path in paths:
+        read_index(path, "fairseq")  # so that a cut one is refused before anything is written
+    files = [f"{path.removesuffix('.idx')}.bin" for path in paths]
     held_out = frozenset(number for number, (_, side) in enumerate(indexes) if side)
-    return Foreign("fairseq", files, blocks, True, mapping, said, held_out)
+    return Foreign("fairseq", files, partial(_blocks, paths), True, mapping, said, held_out)
+
+
+def _blocks(indexes: list[str], number: int) -> Iterator[Block]:
+    one = read_index(indexes[number], "fairseq")
+    starts, sizes, members = _documents(one, indexes[number])
+    yield from of_spans(one.values, starts, sizes, number, members)
 
 
 def _indexes(folder: str) -> list[tuple[str, bool]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -52,12 +53,12 @@ def open_flat(name: str, files: list[str], options: Options, vocab_size: int) ->
             raise StoreError(what, where=files[0], fix=fix)
         said = [f"documents end at the stored id {end}, which is left out"]
         said += [f"warning: {path} has no id {end}: it becomes one document" for path in without]
+    return Foreign(name, files, partial(_flat_blocks, files, options, vocab_size), said=said)
 
-    def blocks() -> Iterator[Block]:
-        for number, values in enumerate(found):
-            yield from of_spans(values.reshape(-1), *_documents(values, end), number)
 
-    return Foreign(name, files, blocks, said=said)
+def _flat_blocks(files: list[str], options: Options, vocab_size: int, number: int) -> Iterator[Block]:
+    values = _read_flat(files[number], options, vocab_size)
+    yield from of_spans(values.reshape(-1), *_documents(values, options.document_end), number)
 
 
 def _documents(values: Ids, end: int | None) -> tuple[Int64, Int64]:
@@ -98,15 +99,15 @@ def _read_npy(path: str) -> Ids:
 
 def open_datatrove(files: list[str]) -> Foreign:
     """`files`: the `.ds` files. The bytes of an id follow from the last end and the file's size."""
-    ends = [_ends(path) for path in files]
-    values = [_read_ds(path, each) for path, each in zip(files, ends, strict=True)]
+    for path in files:
+        _read_ds(path, _ends(path))
+    return Foreign("datatrove", files, partial(_ds_blocks, files))
 
-    def blocks() -> Iterator[Block]:
-        for number, (ids, each) in enumerate(zip(values, ends, strict=True)):
-            starts = np.concatenate([[0], each[:-1]])
-            yield from of_spans(ids, starts, each - starts, number)
 
-    return Foreign("datatrove", files, blocks)
+def _ds_blocks(files: list[str], number: int) -> Iterator[Block]:
+    ends = _ends(files[number])
+    starts = np.concatenate([[0], ends[:-1]])
+    yield from of_spans(_read_ds(files[number], ends), starts, ends - starts, number)
 
 
 def _ends(path: str) -> Int64:

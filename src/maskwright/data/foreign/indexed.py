@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -91,11 +92,12 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
 
 def open_megatron(indexes: list[str]) -> Foreign:
     """`indexes`: the `.idx` files, in the order of the documents."""
-    found = [read_index(path, "megatron") for path in indexes]
-    sentences = all(one.members is not None and (one.members > 1).any() for one in found)
+    members = [read_index(path, "megatron").members for path in indexes]  # of each, or a cut one would be found late
+    sentences = all(one is not None and bool((one > 1).any()) for one in members)
+    files = [f"{path.removesuffix('.idx')}.bin" for path in indexes]
+    return Foreign("megatron", files, partial(_blocks, indexes), sentences)
 
-    def blocks() -> Iterator[Block]:
-        for number, one in enumerate(found):
-            yield from of_spans(one.values, one.starts, one.sizes, number, one.members)
 
-    return Foreign("megatron", [f"{path.removesuffix('.idx')}.bin" for path in indexes], blocks, sentences)
+def _blocks(indexes: list[str], number: int) -> Iterator[Block]:
+    one = read_index(indexes[number], "megatron")
+    yield from of_spans(one.values, one.starts, one.sizes, number, one.members)

@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,7 @@ def open_mds(folders: list[str], options: Options) -> Foreign:
     shards = [shard for folder in folders for shard in _read_index(os.path.join(folder, "index.json"), options)]
     if not shards:
         raise StoreError("names no shards", where=os.path.join(folders[0], "index.json"), fix=COPY_AGAIN)
-
-    def blocks() -> Iterator[Block]:
-        for number, shard in enumerate(shards):
-            yield from _blocks(shard, number, options.dtype)
-
-    return Foreign("mds", [shard.path for shard in shards], blocks)
+    return Foreign("mds", [shard.path for shard in shards], partial(_blocks, shards, options.dtype))
 
 
 def _read_index(path: str, options: Options) -> list[_Shard]:
@@ -97,7 +93,8 @@ def _own(name: str) -> str:
     return name
 
 
-def _blocks(shard: _Shard, number: int, wanted: str | None) -> Iterator[Block]:
+def _blocks(shards: list[_Shard], wanted: str | None, number: int) -> Iterator[Block]:
+    shard = shards[number]
     data = _content(shard)
     begin, end = _samples(shard, data)
     sized = [at for at, size in enumerate(shard.sizes) if size is None]
@@ -117,8 +114,8 @@ def _blocks(shard: _Shard, number: int, wanted: str | None) -> Iterator[Block]:
     while first < len(sizes):
         before = int(done[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(done, before + BLOCK_TOKENS, side="right")))
-        places = zip(start[first:last].tolist(), stop[first:last].tolist(), strict=True)
-        ids = np.frombuffer(b"".join([view[a:b] for a, b in places]), np.dtype(kind).newbyteorder("<"))
+        places = map(slice, start[first:last].tolist(), stop[first:last].tolist())
+        ids = np.frombuffer(b"".join(map(view.__getitem__, places)), np.dtype(kind).newbyteorder("<"))
         yield Block(ids, sizes[first:last], number, first)
         first = last
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,25 +28,25 @@ LARGEST_RECORD = 1 << 28
 
 
 def open_tfrecord(files: list[str]) -> Foreign:
-    def blocks() -> Iterator[Block]:
-        for number, path in enumerate(files):
-            texts: list[Int64] = []
-            first = tokens = 0
-            for record, (at, content) in enumerate(_records(path)):
-                try:
-                    found = _texts(_features(content))
-                except (KeyError, IndexError, ValueError, struct.error):
-                    what = f"record {record:,}, at byte {at:,}, is no example of BERT"
-                    raise StoreError(what, where=path, fix=COPY_AGAIN) from None
-                texts += found
-                tokens += sum(map(len, found))
-                if tokens >= BLOCK_TOKENS:
-                    yield _block(texts, number, first)
-                    first, texts, tokens = first + len(texts), [], 0
-            if texts:
-                yield _block(texts, number, first)
+    return Foreign("tfrecord", files, partial(_blocks, files), said=list(SAID))
 
-    return Foreign("tfrecord", files, blocks, said=list(SAID))
+
+def _blocks(files: list[str], number: int) -> Iterator[Block]:
+    texts: list[Int64] = []
+    first = tokens = 0
+    for record, (at, content) in enumerate(_records(files[number])):
+        try:
+            found = _texts(_features(content))
+        except (KeyError, IndexError, ValueError, struct.error):
+            what = f"record {record:,}, at byte {at:,}, is no example of BERT"
+            raise StoreError(what, where=files[number], fix=COPY_AGAIN) from None
+        texts += found
+        tokens += sum(map(len, found))
+        if tokens >= BLOCK_TOKENS:
+            yield _block(texts, number, first)
+            first, texts, tokens = first + len(texts), [], 0
+    if texts:
+        yield _block(texts, number, first)
 
 
 def _block(texts: list[Int64], number: int, first: int) -> Block:

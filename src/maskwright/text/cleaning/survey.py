@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing
@@ -60,6 +60,9 @@ class Limits:
             return TOO_SHORT
         return TOO_LONG if self.max_characters is not None and size > self.max_characters else STAYS
 
+    def kept(self, batch: Sequence[Document]) -> list[Document]:
+        return [document for document in batch if self.code(document) == STAYS]
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -68,23 +71,45 @@ class Outcome:
     codes: NDArray[np.uint16]
     """[documents]: a place in `names`."""
     names: list[str]
-    pairs: list[tuple[int, int, int]]
-    """Some of the repeated documents: (code, the document, the one before it that it repeats)."""
+    near: list[tuple[int, int]]
+    """The first near duplicates, each with the first document that it is like."""
 
     def by_cleaning(self) -> dict[str, int]:
         """Documents that cleaning leaves out, by reason; most frequent first."""
-        return {name: count for name, count in self.counts().items() if name not in NAMES[:NEAR_DUPLICATE]}
-
-    def counts(self) -> dict[str, int]:
-        """Documents that are left out by reason, most frequent first."""
-        found = np.bincount(self.codes, minlength=len(self.names))
-        return {
-            self.names[code]: int(found[code]) for code in np.argsort(-found, kind="stable") if code and found[code]
-        }
+        return by_cleaning(ranked(self.names, np.bincount(self.codes, minlength=len(self.names))))
 
 
 OnLeftOut = Callable[[Document, str, str], None]
 """Hears of a document that is left out for its own sake: (document, reason, detail)."""
+
+
+class Reasons:
+    """Numbers for reasons, in the order in which they are met."""
+
+    def __init__(self, names: Sequence[str] = NAMES) -> None:
+        self.names = list(names)
+        self._code_of = {name: code for code, name in enumerate(names)}
+
+    def code(self, reason: str) -> int:
+        """Raises `InputError` where a filter of the user's gives too many."""
+        if reason not in self._code_of:
+            if len(self.names) == MOST_REASONS:
+                fix = "let it return few different reasons, without parts of the text"
+                raise InputError(f"gives more than {MOST_REASONS:,} reasons", where=f"--filter {reason}", fix=fix)
+            self._code_of[reason] = len(self.names)
+            self.names.append(reason)
+        return self._code_of[reason]
+
+
+def ranked(names: Sequence[str], counts: NDArray[np.int64]) -> dict[str, int]:
+    """Documents that are left out by reason, most frequent first. `counts` [names]"""
+    order = np.argsort(-counts, kind="stable")
+    return {names[code]: int(counts[code]) for code in order if code != STAYS and counts[code]}
+
+
+def by_cleaning(counts: Mapping[str, int]) -> dict[str, int]:
+    """Those of `counts` that cleaning leaves out."""
+    return {name: count for name, count in counts.items() if name not in NAMES[:NEAR_DUPLICATE]}
 
 
 def survey(
@@ -119,8 +144,7 @@ class _Survey:
         bands = bands_and_rows(options.near_duplicates)[0] if options.near_duplicates else 0
         self.columns = [os.path.join(folder, f"keys-{number:03}.u64") for number in range(2 + bands)]
         self.codes_path, self.note_path = (os.path.join(folder, name) for name in ("codes.u16", "note.json"))
-        self.names = list(NAMES)
-        self.code_of = {name: code for code, name in enumerate(self.names)}
+        self.reasons = Reasons()
         self.passed = self.documents = self.held_out_documents = 0
         self.evaluations: Evaluations | None = None
         if options.evaluation_files:
@@ -164,7 +188,7 @@ class _Survey:
     def _judged_here(self) -> Generator[tuple[list[Document], Judged]]:
         cleaner = Cleaner(self.options, self.evaluations)
         for batch in self._batches():
-            yield batch, cleaner.judge(self._limited(batch))
+            yield batch, cleaner.judge(self.limits.kept(batch))
 
     def _judged_by(self, workers: int) -> Generator[tuple[list[Document], Judged]]:
         """The same by some processes, in the same order."""
@@ -173,7 +197,7 @@ class _Survey:
         pool = ProcessPoolExecutor(workers, spawn, _start, (self.options, self.evaluations, os.getpid()))
         try:
             for batch in self._batches():
-                waiting.append((batch, pool.submit(_judge, self._limited(batch))))
+                waiting.append((batch, pool.submit(_judge, self.limits.kept(batch))))
                 if len(waiting) > 2 * workers:
                     yield waiting[0][0], waiting.popleft()[1].result()
             while waiting:
@@ -184,35 +208,13 @@ class _Survey:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _limited(self, batch: list[Document]) -> list[Document]:
-        return [document for document in batch if self.limits.code(document) == STAYS]
-
     def _write(self, batch: list[Document], judged: Judged, files: list[Any]) -> None:
         """`judged` is of those documents of the batch that keep the limits."""
-        limited = [self.limits.code(document) for document in batch]
-        codes = np.array(limited, "<u2")
-        own = iter(zip(judged.reasons, judged.details, strict=True))
-        for place, document in enumerate(batch):
-            if limited[place] == STAYS:
-                reason, detail = next(own)
-                codes[place] = self._code(reason)
-                if reason and self.on_left_out:
-                    self.on_left_out(document, reason, detail)
-        keys = np.zeros((len(batch), len(self.columns)), "<u8")
-        keys[codes == STAYS] = judged.keys
+        codes, keys = entered(batch, judged, self.limits, self.reasons, self.on_left_out)
         files[0].write(codes.tobytes())
         for number, file in enumerate(files[1:]):
             file.write(keys[:, number].tobytes())
         self.documents += len(batch)
-
-    def _code(self, reason: str) -> int:
-        if reason not in self.code_of and reason:
-            if len(self.names) == MOST_REASONS:
-                fix = "let it return few different reasons, without parts of the text"
-                raise InputError(f"gives more than {MOST_REASONS:,} reasons", where=f"--filter {reason}", fix=fix)
-            self.code_of[reason] = len(self.names)
-            self.names.append(reason)
-        return self.code_of[reason]
 
     # ---- going on --------------------------------------------------------------------------------------------
 
@@ -220,7 +222,9 @@ class _Survey:
         for file in files:
             file.flush()
             os.fsync(file.fileno())
-        storage.write_json(self.note_path, {"plan": self.plan, "documents": self.documents, "names": self.names})
+        storage.write_json(
+            self.note_path, {"plan": self.plan, "documents": self.documents, "names": self.reasons.names}
+        )
 
     def _resume(self) -> None:
         noted: Any = storage.read_json(self.note_path) if os.path.exists(self.note_path) else None
@@ -231,8 +235,7 @@ class _Survey:
             storage.make_folder(self.folder)
             return
         self.passed = self.documents = noted["documents"]
-        self.names = noted["names"]
-        self.code_of = {name: code for code, name in enumerate(self.names)}
+        self.reasons = Reasons(noted["names"])
         for path, size in paths.items():
             os.truncate(path, self.documents * size)
         say(f"cleaning goes on after {self.passed:,} documents")
@@ -241,20 +244,48 @@ class _Survey:
 
     def _resolve(self) -> Outcome:
         codes = np.fromfile(self.codes_path, "<u2")
-        pairs: list[tuple[int, int, int]] = []
+        near = _Repeats(self.documents)
         if self.documents:
-            held_out = self.held_out_documents if self.limits.keep_duplicates else 0
-            exact, near = _Repeats(self.documents), _Repeats(self.documents)
+            exact = _Repeats(self.documents)
+            held_out = self.held_out_documents if self.limits.keep_duplicates else None
             exact.search(self.columns[0], codes == STAYS, self.columns[1], held_out)
-            if self.limits.keep_duplicates:
-                exact.only_of_held_out(held_out)
             codes[exact.repeated] = DUPLICATE
             staying = codes == STAYS
             for column in self.columns[2:]:
                 near.search(column, staying)
             codes[near.repeated] = NEAR_DUPLICATE
-            pairs = [(code, *pair) for code, one in ((DUPLICATE, exact), (NEAR_DUPLICATE, near)) for pair in one.pairs]
-        return Outcome(codes, self.names, pairs)
+        return Outcome(codes, self.reasons.names, sorted(near.first.items()))
+
+
+def entered(
+    batch: Sequence[Document], judged: Judged, limits: Limits, reasons: Reasons, on_left_out: OnLeftOut | None
+) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
+    """Codes [documents] and keys [documents, columns] of a batch, the keys 0 for what is left out. `judged` is of those
+    that keep the limits."""
+    limited = [limits.code(document) for document in batch]
+    codes = np.array(limited, "<u2")
+    own = iter(zip(judged.reasons, judged.details, strict=True))
+    for place, document in enumerate(batch):
+        if limited[place] == STAYS:
+            reason, detail = next(own)
+            codes[place] = reasons.code(reason)
+            if reason and on_left_out:
+                on_left_out(document, reason, detail)
+    keys = np.zeros((len(batch), judged.keys.shape[1]), "<u8")
+    keys[codes == STAYS] = judged.keys
+    return codes, keys
+
+
+def repeats(keys: Sequence[NDArray[np.uint64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places whose keys came before, and for each the first place that has them. `keys`: columns, one or more, all
+    of which have to be equal."""
+    order = np.lexsort(keys[::-1])  # which leaves equal keys in the order of reading
+    same = np.zeros(len(order), bool)
+    same[1:] = True
+    for values in keys:
+        same[1:] &= values[order[1:]] == values[order[:-1]]
+    begins = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
+    return order[same], order[begins[same]]
 
 
 class _Repeats:
@@ -262,32 +293,28 @@ class _Repeats:
 
     def __init__(self, documents: int) -> None:
         self.repeated = np.zeros(documents, bool)
-        self.pairs: list[tuple[int, int]] = []
-        """Some of them, each with the one before it."""
-        self._of_held_out = np.zeros(documents, bool)
+        self.first: dict[int, int] = {}
+        """The first of them, each with the first document that has a key of its."""
 
-    def search(self, column: str, among: NDArray[np.bool_], second: str | None = None, held_out: int = 0) -> None:
+    def search(
+        self, column: str, among: NDArray[np.bool_], second: str | None = None, held_out: int | None = None
+    ) -> None:
         """Looks at the documents `among` whose key is not 0; `second`: a column in which the key must be equal too.
-        `held_out`: how many documents, from the first on, are held out."""
+        `held_out`: how many documents, from the first on, are held out, if only what repeats one of them counts."""
         keys = np.memmap(column, "<u8", "r")
         parts = 1 << (len(keys) // KEYS_AT_ONCE).bit_length()
         for part in range(parts):
             places = np.concatenate([*_in_part(keys, among, part, parts)])
             own = [keys[places]] + ([np.memmap(second, "<u8", "r")[places]] if second else [])
-            order = np.lexsort(own[::-1])  # which leaves equal keys in the order of reading
-            same = np.ones(max(len(places) - 1, 0), bool)
-            for values in own:
-                same &= values[order[1:]] == values[order[:-1]]
-            later, earlier = places[order[1:][same]], places[order[:-1][same]]
+            later, first = (places[found] for found in repeats(own))
+            if held_out is not None:
+                counts = (later >= held_out) & (first < held_out)
+                later, first = later[counts], first[counts]
             self.repeated[later] = True
-            self.pairs = sorted({*self.pairs, *zip(later[:KEPT].tolist(), earlier[:KEPT].tolist(), strict=True)})[:KEPT]
-            for after, before in zip(later.tolist(), earlier.tolist(), strict=True) if held_out else ():
-                self._of_held_out[after] = before < held_out or self._of_held_out[before]
-
-    def only_of_held_out(self, held_out: int) -> None:
-        """Keeps what is not among the first `held_out` documents, and repeats one of them."""
-        self.repeated &= self._of_held_out
-        self.repeated[:held_out] = False
+            for place in np.argsort(later)[:KEPT]:
+                after, before = int(later[place]), int(first[place])
+                self.first[after] = min(before, self.first.get(after, before))
+            self.first = dict(sorted(self.first.items())[:KEPT])
 
 
 def _in_part(keys: NDArray[np.uint64], among: NDArray[np.bool_], part: int, parts: int) -> Iterator[NDArray[np.int64]]:

@@ -1,0 +1,107 @@
+"""What a worker has found out about a part: columns of numbers and a note, in one file that appears whole.
+
+    extents of columns, one after the other | JSON: the note, and where each column's extents lie | size of the JSON
+
+A column is written in extents, as its numbers come, and read by ranges. Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.errors import MaskwrightError
+
+Note = dict[str, Any]
+ALIGNED_BYTES = 8
+SIZE_BYTES = 8
+
+
+class ColumnWriter:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._place = file, 0
+        self._extents: dict[str, list[tuple[int, int]]] = {}
+        self._dtypes: dict[str, str] = {}
+        self.note: Note = {}
+        """Values of JSON, written last."""
+
+    def append(self, name: str, values: NDArray[Any]) -> None:
+        """All extents of a column have one dtype."""
+        dtype = values.dtype.newbyteorder("<")
+        assert self._dtypes.setdefault(name, dtype.str) == dtype.str, name
+        content = np.ascontiguousarray(values, dtype)
+        self._extents.setdefault(name, []).append((self._place, len(values)))
+        self._write(content.data.cast("B") if len(values) else b"")
+        self._write(bytes(-self._place % ALIGNED_BYTES))
+
+    def _write(self, content: Any) -> None:
+        self._file.write(content)
+        self._place += len(content)
+
+    def close(self) -> None:
+        columns = {name: [dtype, self._extents[name]] for name, dtype in self._dtypes.items()}
+        tail = json.dumps({"note": self.note, "columns": columns}, ensure_ascii=False).encode()
+        self._write(tail)
+        self._write(len(tail).to_bytes(SIZE_BYTES, "little"))
+
+
+@contextmanager
+def written(path: str) -> Iterator[ColumnWriter]:
+    with storage.atomic_writer(path) as file:
+        writer = ColumnWriter(file)
+        yield writer
+        writer.close()
+
+
+class Columns:
+    """Such a file, opened. Raises `MaskwrightError` where it is cut or altered, or cannot be read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            size = os.path.getsize(path)
+            with open(path, "rb") as file:
+                file.seek(size - SIZE_BYTES)
+                length = int.from_bytes(file.read(SIZE_BYTES), "little")
+                file.seek(size - SIZE_BYTES - length)
+                tail = json.loads(file.read(length))
+            self.note: Note = tail["note"]
+            self._columns: dict[str, tuple[str, list[list[int]]]] = tail["columns"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            fix = "see that this machine reads the folder, or delete the file: its part is computed again"
+            raise MaskwrightError(f"cannot be read: {error}", where=path, fix=fix) from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+    def pieces(self, name: str, begin: int = 0, end: int | None = None) -> list[NDArray[Any]]:
+        """The numbers from `begin` to `end`, as the parts of extents that hold them, memory-mapped."""
+        dtype, extents = self._columns[name]
+        found, first = [], 0
+        for place, count in extents:
+            low, high = max(begin - first, 0), count if end is None else min(end - first, count)
+            if low < high:
+                width = np.dtype(dtype).itemsize
+                found.append(np.asarray(np.memmap(self.path, dtype, "r", place + low * width, (high - low,))))
+            first += count
+        return found
+
+    def column(self, name: str, begin: int = 0, end: int | None = None) -> NDArray[Any]:
+        pieces = self.pieces(name, begin, end)
+        return np.concatenate(pieces) if pieces else np.zeros(0, self._columns[name][0])
+
+    def numbers(self, name: str, begin: int, end: int) -> NDArray[Any]:
+        """The same by reading: for a few numbers out of each of many files, which to map takes longer."""
+        dtype, extents = self._columns[name]
+        ((place, _),) = extents
+        width = np.dtype(dtype).itemsize
+        with open(self.path, "rb") as file:
+            file.seek(place + begin * width)
+            return np.frombuffer(file.read((end - begin) * width), dtype)

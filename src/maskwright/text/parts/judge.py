@@ -1,0 +1,119 @@
+"""The first reading of a part: why each of its documents goes, and the keys by which repeated ones are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import chdir
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from maskwright.core.errors import InputError
+from maskwright.text.cleaning.contamination import read_evaluations
+from maskwright.text.cleaning.near_duplicates import bands_and_rows
+from maskwright.text.cleaning.steps import Cleaner, CleaningOptions
+from maskwright.text.cleaning.survey import BATCH_CHARACTERS, Limits, Reasons, entered
+from maskwright.text.document import Document, Fault
+from maskwright.text.parts.audited import AuditedPart
+from maskwright.text.parts.columns import ColumnWriter, Note, written
+from maskwright.text.parts.cut import Part
+from maskwright.text.parts.keys import write_keys
+from maskwright.text.parts.phase import fault_note
+
+EXACT = "exact"
+SHOWN_FAULTS = 10
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges a part. `cleaning_digest` is of the options and the files that they name."""
+
+    place: str
+    """The working directory in which files were named."""
+    cleaning: CleaningOptions
+    cleaning_digest: str
+    limits: Limits
+    audits: bool = False
+    """Whether it is for an audit, which counts and shows, and has nothing for a manifest."""
+
+    def __call__(self, task: tuple[Part, str]) -> Note:
+        part, path = task
+        with chdir(self.place):
+            try:
+                with written(path) as writer:
+                    _Judging(self, part, writer).run()
+                    return writer.note
+            except InputError as error:
+                return fault_note(error)
+
+
+@dataclass
+class _Judging:
+    work: Judge
+    part: Part
+    writer: ColumnWriter
+    faults: list[Fault] = field(default_factory=list)
+
+    def run(self) -> None:
+        audited = AuditedPart() if self.work.audits else None
+        sources = self.part.open(audited.note if audited else self._note)
+        cleaner, reasons = _cleaner(self.work.cleaning, self.work.cleaning_digest), Reasons()
+        codes = [np.zeros(0, "<u2")]
+        keys = [np.zeros((0, 2 + len(bands(self.work.cleaning))), "<u8")]
+        utf8_bytes = 0
+        for batch in batches(sources):
+            judged = cleaner.judge(self.work.limits.kept(batch))
+            heard = audited.leave_out if audited else None
+            own_codes, own_keys = entered(batch, judged, self.work.limits, reasons, heard)
+            codes.append(own_codes)
+            keys.append(own_keys)
+            utf8_bytes += sum(len(document.utf8) for document in batch)
+            if audited:
+                audited.add(batch)
+        self.writer.append("codes", np.concatenate(codes))
+        matrix = np.concatenate(keys)
+        write_keys(self.writer, EXACT, matrix[:, 0], matrix[:, 1])
+        for place, name in enumerate(bands(self.work.cleaning)):
+            write_keys(self.writer, name, matrix[:, 2 + place])
+        if audited:
+            audited.write(self.writer, self.part)
+        records = [] if audited else self.part.records()
+        self.part.require_unchanged()
+        self.writer.note |= {
+            "documents": len(matrix),
+            "bytes": utf8_bytes,
+            "names": reasons.names,
+            "files": records,
+            "faults": [[fault.kind, fault.where, fault.what, fault.fix] for fault in self.faults],
+        }
+
+    def _note(self, fault: Fault) -> None:
+        if len(self.faults) < SHOWN_FAULTS:
+            self.faults.append(fault)
+
+
+def bands(cleaning: CleaningOptions) -> list[str]:
+    """The names of the columns of keys of near duplicates."""
+    share = cleaning.near_duplicates
+    return [f"band-{number:03}" for number in range(bands_and_rows(share)[0])] if share else []
+
+
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += document.characters
+        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CHARACTERS // 100:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+@lru_cache(maxsize=1)
+def _cleaner(options: CleaningOptions, digest: str) -> Cleaner:
+    """Kept by a process for its next part. `digest` tells changed files apart."""
+    files = options.evaluation_files
+    return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None)

@@ -1,0 +1,289 @@
+"""`data prepare` in parts: the store of one machine, byte for byte, whoever computes the parts and in which order."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import documents
+
+from maskwright.core.errors import InputError, SourceError
+from maskwright.core.runner import Here
+from maskwright.data import prepare as preparing
+from maskwright.data.parts.driver import prepare_in_parts
+from maskwright.data.prepare import PrepareOptions, Request, prepare
+from maskwright.data.store import TokenStore
+from maskwright.text.audit import audit
+from maskwright.text.cleaning.steps import CleaningOptions
+from maskwright.text.document import Fault
+from maskwright.text.parts import cut, repeats
+from maskwright.text.parts.audit import audit_in_parts
+from maskwright.text.sources import Sources
+
+
+@dataclass
+class Shuffled:
+    """Computes parts in an order of its own, counts them, and is killed after some."""
+
+    seed: int = 0
+    killed_after: int | None = None
+    computed: list[str] = field(default_factory=list)
+
+    def require_seen(self, folder: str, files: Sequence[str]) -> None:
+        assert Path(folder).is_dir() and all(Path(file).is_file() for file in files)
+
+    def run(
+        self, work: Callable[[Any], Any], parts: Sequence[Any], title: str, sizes: Sequence[int]
+    ) -> Generator[tuple[int, Any]]:
+        assert len(parts) == len(sizes)
+        order = list(range(len(parts)))
+        random.Random(self.seed).shuffle(order)
+        for number in order:
+            if len(self.computed) == self.killed_after:
+                raise OSError("killed")
+            self.computed.append(title)
+            yield number, work(parts[number])
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def stories(path: Path, count: int, seed: int, more: str = "") -> None:
+    text = "\n\n".join("\n".join(lines) for lines in documents(count, seed))
+    path.write_text(f"{text}\n\n{more}".strip() + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Path:
+    """Files of sentences with blank lines between documents, some of which are in several files."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    shared = "A story that two files have.\nIt ends here."
+    for number in range(7):
+        stories(folder / f"part{number}.txt", 12 + 5 * number, number, shared if number in (1, 2, 5) else "")
+    return folder
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """JSON lines, plain and compressed, with copies and near copies in other files."""
+    folder, generator = tmp_path / "records", random.Random(5)
+    folder.mkdir()
+    words = ["the", "garden", "of", "an", "old", "house", "and", "a", "red", "tree", "have", "to", "grow", "with"]
+    said = [[" ".join(generator.choices(words, k=14)) + "." for _ in range(6)] for _ in range(60)]
+    texts = [" ".join(one) if number % 2 else "Menu\n" + "\n".join(one) for number, one in enumerate(said)]
+    texts += [
+        texts[3] + " again",
+        texts[4],
+        f"Write to a.b@example.net, {texts[5]}",
+        texts[4],
+        "short",
+        "",
+        texts[9][:-4],
+    ]
+    random.Random(6).shuffle(texts)
+    for number in range(5):
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[number::5])
+        if number == 3:
+            (folder / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+        else:
+            (folder / f"{number}.jsonl").write_text(lines)
+    return folder
+
+
+Files = Callable[[str], Path]
+
+
+@pytest.fixture
+def files(request: pytest.FixtureRequest) -> Files:
+    return lambda kind: request.getfixturevalue(kind)  # type: ignore[no-any-return]
+
+
+def cut_into(monkeypatch: pytest.MonkeyPatch, folder: Path, parts: int) -> None:
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    monkeypatch.setattr(cut, "PART_BYTES", (size // parts, size // parts))
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {"options": PrepareOptions(0.1, shard_tokens=2_000)},
+    "duplicates kept": {"options": PrepareOptions(0.1, keep_duplicates=True, shard_tokens=900), "held_out": True},
+    "held out": {"options": PrepareOptions(0.0, min_characters=60, shard_tokens=1_500), "held_out": True},
+    "cleaned": {
+        "options": PrepareOptions(0.2, max_characters=5_000, shard_tokens=1_200),
+        "cleaning": {"filters": ("gopher",), "near_duplicates": 0.7, "masked": ("email",)},
+    },
+    "cleaned, duplicates kept": {
+        "options": PrepareOptions(0.0, keep_duplicates=True),
+        "cleaning": {"filters": ("c4",), "near_duplicates": 0.7},
+        "held_out": True,
+    },
+}
+
+
+def request(case: str, kind: Path, folder: Path, tokenizer: str) -> Request:
+    held = kind.parent / "held"
+    if CASES[case].get("held_out") and not held.exists():
+        held.mkdir()
+        first = sorted(kind.iterdir())[0]
+        (held / first.name).write_bytes(first.read_bytes())
+        (held / f"z{first.name}").write_text("")
+    cleaning = CASES[case].get("cleaning")
+    if cleaning and cleaning.get("near_duplicates"):
+        pytest.importorskip("rensa", reason="the extra `clean` is not installed")
+    return Request(
+        Sources([str(kind)]),
+        tokenizer,
+        str(folder),
+        CASES[case]["options"],
+        held_out=Sources([str(held)], on_bad_input="skip") if CASES[case].get("held_out") else None,
+        cleaning=CleaningOptions(**cleaning) if cleaning else None,
+    )
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small batches and searches, and no waiting for the disk."""
+    monkeypatch.setattr("os.fsync", lambda file: None)
+    monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 3_000)
+    monkeypatch.setattr(repeats, "KEYS_AT_ONCE", 32)
+
+
+def on_one_machine(case: str, kind: Path, folder: Path, tokenizer: str) -> dict[str, bytes]:
+    one = request(case, kind, folder, tokenizer)
+    prepare(one.sources, tokenizer, one.folder, one.options, held_out=one.held_out, cleaning=one.cleaning)
+    return content(folder)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", ["sentences", "records"])
+def test_the_store_is_that_of_one_machine(
+    case: str, kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
+) -> None:
+    text = files(kind)
+    expected = on_one_machine(case, text, tmp_path / "one", tokenizer)
+    for parts in (1, 3, 7):
+        cut_into(monkeypatch, text, parts)
+        runner = Shuffled(seed=parts)
+        prepare_in_parts(request(case, text, tmp_path / f"in{parts}", tokenizer), runner)
+        assert content(tmp_path / f"in{parts}") == expected
+        assert runner.computed.count("judge") == runner.computed.count("encode") >= (parts + 1) // 2
+        assert runner.computed.count("write") > (1 if case != "cleaned, duplicates kept" else 0)
+
+
+def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
+) -> None:
+    text = files("records")
+    expected = on_one_machine("cleaned", text, tmp_path / "one", tokenizer)
+    cut_into(monkeypatch, text, 4)
+    prepare_in_parts(request("cleaned", text, tmp_path / "two", tokenizer), Here(2))
+    assert content(tmp_path / "two") == expected
+    whole = Shuffled()
+    prepare_in_parts(request("cleaned", text, tmp_path / "whole", tokenizer), whole)
+    computed: list[str] = []
+    for attempt in range(100):
+        runner = Shuffled(seed=attempt, killed_after=3)
+        try:
+            ready = prepare_in_parts(request("cleaned", text, tmp_path / "killed", tokenizer), runner)
+        except OSError as error:
+            assert str(error) == "killed"
+            with pytest.raises(InputError, match="its preparation never finished"):
+                TokenStore(str(tmp_path / "killed"))
+            continue
+        finally:
+            computed += runner.computed
+        break
+    assert attempt > 4 and sorted(computed) == sorted(whole.computed)
+    assert content(tmp_path / "killed") == expected
+    again = Shuffled()
+    assert prepare_in_parts(request("cleaned", text, tmp_path / "killed", tokenizer), again).location == ready.location
+    assert set(again.computed) == {"hash"}
+    with pytest.raises(InputError, match="already holds a store made from other text or options"):
+        prepare_in_parts(request("plain", text, tmp_path / "killed", tokenizer), again)
+    with pytest.raises(InputError, match="is not empty"):
+        prepare_in_parts(request("plain", text, text, tokenizer), again)
+
+
+def test_the_first_fault_is_raised_and_only_its_part_is_computed_again(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
+) -> None:
+    text = files("records")
+    good = {name: (text / name).read_bytes() for name in ("1.jsonl", "2.jsonl", "4.jsonl")}
+    for name in good:
+        (text / name).write_bytes(good[name] + b'{"text": "broken\n')
+    plain, folder = CASES["plain"]["options"], tmp_path / "store"
+    with pytest.raises(InputError) as one:
+        prepare(Sources([str(text)]), tokenizer, str(folder), plain)
+    assert str(text / "1.jsonl") in str(one.value) and not folder.exists()
+    monkeypatch.setattr(cut, "PART_BYTES", (1, 1))
+    for seed in range(4):
+        with pytest.raises(type(one.value)) as caught:
+            prepare_in_parts(request("plain", text, tmp_path / f"{seed}", tokenizer), Shuffled(seed))
+        assert str(caught.value) == str(one.value)
+    (text / "1.jsonl").write_bytes(good["1.jsonl"])
+    with pytest.raises(InputError, match="2.jsonl"):
+        prepare_in_parts(request("plain", text, tmp_path / "0", tokenizer), Shuffled())
+    for name in good:
+        (text / name).write_bytes(good[name])
+    runner = Shuffled()
+    prepare_in_parts(request("plain", text, tmp_path / "0", tokenizer), runner)
+    assert runner.computed.count("judge") <= 3
+    assert content(tmp_path / "0") == on_one_machine("plain", text, tmp_path / "one", tokenizer)
+
+
+def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
+) -> None:
+    text, options = files("records"), CASES["plain"]["options"]
+    with open(text / "2.jsonl", "ab") as file:
+        file.write(b'{"text": "broken\n{"text": "caf\xe9"}\n')
+    monkeypatch.setattr(cut, "PART_BYTES", (1, 1))
+
+    def sources(told: list[Fault]) -> Sources:
+        return Sources([str(text)], on_bad_input="skip", on_fault=told.append)
+
+    told: list[Fault] = []
+    expected = prepare(sources(told), tokenizer, str(tmp_path / "one"), options)
+    in_parts: list[Fault] = []
+    made = prepare_in_parts(Request(sources(in_parts), tokenizer, str(tmp_path / "parts"), options), Shuffled())
+    assert in_parts == told and len(told) == 2
+    assert made.manifest == expected.manifest
+    other = Request(sources([]), tokenizer, str(tmp_path / "other"), options)
+    (text / "0.jsonl").write_text('{"text": "another"}\n')
+    with pytest.raises(SourceError, match="was changed while it was read"):
+        prepare_in_parts(other, Shuffled())
+
+
+@pytest.mark.parametrize("kind", ["sentences", "records"])
+def test_the_audit_is_that_of_one_machine(
+    kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
+) -> None:
+    pytest.importorskip("rensa", reason="the extra `clean` is not installed")
+    text = files(kind)
+    name = sorted(text.iterdir())[1]
+    with open(name, "ab") as file:
+        file.write(b"caf\xe9\n\n<mask> and \x01\n")
+    (text / "other.bin").write_bytes(b"1")
+    monkeypatch.setattr("maskwright.text.audit.SAMPLE_DOCUMENTS", 40)
+    every = CleaningOptions(filters=("gopher", "c4"), near_duplicates=0.6, masked=("email", "phone"))
+    near = CleaningOptions(near_duplicates=0.5)
+    for number, cleaning in enumerate((None, near, every)):
+        expected = audit([str(text)], tokenizer=tokenizer, cleaning=cleaning)
+        assert expected.findings["exact duplicate documents"].count > 1 and expected.lengths
+        assert not cleaning or sum(found.count for found in expected.left_out.values()) > 0
+        for parts in (1, 4):
+            cut_into(monkeypatch, text, parts)
+            work = str(tmp_path / f"{number}-{parts}")
+            with pytest.raises(OSError, match="killed"):
+                audit_in_parts([str(text)], Shuffled(1, killed_after=1), work, tokenizer=tokenizer, cleaning=cleaning)
+            runner = Shuffled(parts)
+            found = audit_in_parts([str(text)], runner, work, tokenizer=tokenizer, cleaning=cleaning)
+            assert json.dumps(asdict(found)) == json.dumps(asdict(expected))
+            assert runner.computed.count("audit") >= (parts - 1) // 2 and len(runner.computed) > 0
