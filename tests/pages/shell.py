@@ -40,9 +40,13 @@ class Shell:
 
     def __init__(self, root: Path, environment: dict[str, str]) -> None:
         self.root = root
-        self.folder = root / "home" / "you" / "work"
+        self.folder = root / "home" / "you" / "project"
         self.folder.mkdir(parents=True)
-        self.environment = environment | {"HOME": str(self.folder.parent)}
+        self.environment = environment | {
+            "HOME": str(self.folder.parent),
+            "TERM": "dumb",
+            "TOKENIZERS_PARALLELISM": "false",  # a process with threads cannot be forked: each of `compare`'s took 4 s
+        }
         self._script, self._output = root / "command.sh", root / "output"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -97,6 +101,9 @@ def commands() -> Iterator[str]:
         command = Path(folder, "maskwright")
         command.write_text(COMMAND.format(python=sys.executable, address=address))
         command.chmod(0o755)
+        hub = Path(folder, "hf")
+        hub.write_text(f"#!{sys.executable}\nfrom huggingface_hub.cli.hf import main\nmain()\n")
+        hub.chmod(0o755)
         threading.Thread(target=_accept, args=(listening,), daemon=True).start()
         try:
             yield folder
