@@ -88,7 +88,7 @@ def data_convert(
     folder = local(tokenizer, weights=False)
     given = {"column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
     ready = convert(src, folder, to, options, kind=from_, **given)
-    print_result(report(ready), ready.manifest, as_json)
+    print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 
 def _write_out(src: list[str], to: str, to_format: Written, as_json: bool) -> None:
