@@ -85,7 +85,12 @@ REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
         ["--set", "engine.kind=torch"],
         "engine.kind: torch does not compute on TPUs, and jax does. Fix: add --set engine.kind=jax",
     ),
-    ("cpu", {"slice": SLICE}, ["--set", "engine.device=cpu"], "engine.device: cpu is no TPU. Fix: add --set engine.device=tpu"),
+    (
+        "cpu",
+        {"slice": SLICE},
+        ["--set", "engine.device=cpu"],
+        "engine.device: cpu is no TPU. Fix: add --set engine.device=tpu",
+    ),
     (
         *("all at once", {"slice": SLICE}),
         ["--set", "engine.kind=torch", "--set", "batch.virtual_workers=1", "--set", "batch.micro_batch_rows=32"],

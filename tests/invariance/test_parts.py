@@ -6,7 +6,7 @@ import gzip
 import json
 import random
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from maskwright.data import prepare as preparing
 from maskwright.data.parts.driver import prepare_in_parts
 from maskwright.data.prepare import PrepareOptions, Request, prepare
 from maskwright.data.store import TokenStore
+from maskwright.text.audit import audit
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Fault
 from maskwright.text.parts import cut, repeats
+from maskwright.text.parts.audit import audit_in_parts
 from maskwright.text.sources import Sources
 
 
@@ -257,3 +259,31 @@ def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(
     (text / "0.jsonl").write_text('{"text": "another"}\n')
     with pytest.raises(SourceError, match="was changed while it was read"):
         prepare_in_parts(other, Shuffled())
+
+
+@pytest.mark.parametrize("kind", ["sentences", "records"])
+def test_the_audit_is_that_of_one_machine(
+    kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
+) -> None:
+    pytest.importorskip("rensa", reason="the extra `clean` is not installed")
+    text = files(kind)
+    name = sorted(text.iterdir())[1]
+    with open(name, "ab") as file:
+        file.write(b"caf\xe9\n\n<mask> and \x01\n")
+    (text / "other.bin").write_bytes(b"1")
+    monkeypatch.setattr("maskwright.text.audit.SAMPLE_DOCUMENTS", 40)
+    every = CleaningOptions(filters=("gopher", "c4"), near_duplicates=0.6, masked=("email", "phone"))
+    near = CleaningOptions(near_duplicates=0.5)
+    for number, cleaning in enumerate((None, near, every)):
+        expected = audit([str(text)], tokenizer=tokenizer, cleaning=cleaning)
+        assert expected.findings["exact duplicate documents"].count > 1 and expected.lengths
+        assert not cleaning or sum(found.count for found in expected.left_out.values()) > 0
+        for parts in (1, 4):
+            cut_into(monkeypatch, text, parts)
+            work = str(tmp_path / f"{number}-{parts}")
+            with pytest.raises(OSError, match="killed"):
+                audit_in_parts([str(text)], Shuffled(1, killed_after=1), work, tokenizer=tokenizer, cleaning=cleaning)
+            runner = Shuffled(parts)
+            found = audit_in_parts([str(text)], runner, work, tokenizer=tokenizer, cleaning=cleaning)
+            assert json.dumps(asdict(found)) == json.dumps(asdict(expected))
+            assert runner.computed.count("audit") >= (parts - 1) // 2 and len(runner.computed) > 0

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from maskwright.cli.cluster import On, WorkerMemory, refuse, runner_on
 from maskwright.cli.options import AsJson, To, data_app, print_result
 from maskwright.core.errors import InputError
 
@@ -68,16 +69,20 @@ def data_convert(
         ),
     ] = 0.01,
     shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,
+    on: On = None,
+    worker_memory: WorkerMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn the token ids of another tool into a token store, or a store into theirs."""
-    from maskwright.data.convert import ConvertOptions, convert
+    from maskwright.data.convert import Conversion, ConvertOptions
+    from maskwright.data.parts.files import convert_in_parts
     from maskwright.data.prepare import report
     from maskwright.tasks.hub import local
 
+    refuse(on, None, worker_memory)
     if to_format is not None:
-        if tokenizer is not None or from_ is not None:
-            fix = "leave out --tokenizer and --from: the store has its own"
+        if tokenizer is not None or from_ is not None or on is not None:
+            fix = "leave out --tokenizer, --from and --on: the store has its own tokenizer and format"
             raise InputError("--to-format goes with one token store", fix=fix)
         _write_out(src, to, to_format, as_json)
         return
@@ -86,8 +91,12 @@ def data_convert(
         raise InputError("--tokenizer is needed", fix=fix)
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
     folder = local(tokenizer, weights=False)
-    given = {"column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
-    ready = convert(src, folder, to, options, kind=from_, **given)
+    conversion = Conversion(src, folder, to, options, from_, column, dtype, document_end, encoder)
+    if on is None:
+        ready = conversion.run()
+    else:
+        with runner_on(on, worker_memory) as runner:
+            ready = convert_in_parts(conversion, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 

@@ -18,6 +18,7 @@ from maskwright.cli.cleaning import (
     Workers,
     cleaning_options,
 )
+from maskwright.cli.cluster import On, WorkerMemory, refuse, runner_on
 from maskwright.cli.options import (
     AsJson,
     Layout,
@@ -250,12 +251,16 @@ def data_prepare(
     decontaminate_words: DecontaminateWords = 13,
     mask_pii: MaskPii = None,
     workers: Workers = None,
+    on: On = None,
+    worker_memory: WorkerMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Encode documents into a token store. The same command continues after a stop."""
-    from maskwright.data.prepare import PrepareOptions, prepare, report
+    from maskwright.data.parts.driver import prepare_in_parts
+    from maskwright.data.prepare import PrepareOptions, Request, prepare, report
     from maskwright.tasks.hub import local
 
+    refuse(on, workers, worker_memory)
     if valid_files and valid_fraction is not None:
         raise InputError("--valid-fraction and --valid-files both say what is held out", fix="give one of them")
     share = 0.0 if valid_files else 0.01 if valid_fraction is None else valid_fraction
@@ -268,8 +273,14 @@ def data_prepare(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
     tokenizer = local(tokenizer, weights=False)
-    workers = workers or usable_cores()
-    ready = prepare(sources, tokenizer, to, options, encoder, held_out=held_out, cleaning=cleaning, workers=workers)
+    if on is None:
+        workers = workers or usable_cores()
+        ready = prepare(sources, tokenizer, to, options, encoder, held_out=held_out, cleaning=cleaning, workers=workers)
+    else:
+        cleaning = cleaning if cleaning and cleaning.any else None
+        with runner_on(on, worker_memory) as runner:
+            request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning)
+            ready = prepare_in_parts(request, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 

@@ -70,7 +70,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Turn the older Cloud Build set-up's values.env into an environment, and say what became of each variable."""
-    from maskwright.cloud.old_setup.shell_file import read_variables
+    from maskwright.cloud.old_setup.shell_file import Variable, read_variables
     from maskwright.cloud.old_setup.values_env import import_values, table
     from maskwright.core import storage
     from maskwright.core.console import say, warn
@@ -78,8 +78,18 @@ def import_(
 
     if out is not None and os.path.exists(out):
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
-    given = {name: variable for location in values for name, variable in read_variables(location).items()}
-    imported = import_values(given, values[0], accelerator=accelerator, with_group=with_group)
+    given: dict[str, Variable] = {}
+    for location in values:
+        given = read_variables(location, given)
+
+    def beside(path: str) -> bytes | None:
+        place = os.path.join(os.path.dirname(values[0]), path)
+        if not os.path.isfile(place):
+            return None
+        with open(place, "rb") as file:
+            return file.read()
+
+    imported = import_values(given, values[0], accelerator=accelerator, with_group=with_group, read=beside)
     if unknown := [row.variable for row in imported.rows if row.fate == "unknown"]:
         warn(f"{', '.join(unknown)}: no variable of values.env, left out")
     if imported.offers:

@@ -7,6 +7,7 @@ import tempfile
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from maskwright.core import extras
@@ -32,6 +33,7 @@ SCRIPT_SAMPLE_CHARACTERS = 400
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
 """What languages and a tokenizer are looked at on: the beginnings of the first documents."""
 EXAMPLE_CHARACTERS = 120
+REPEATED = "exact duplicate documents"
 
 
 @dataclass
@@ -46,6 +48,11 @@ class Finding:
         self.count += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(redact(where))
+
+    def add_all(self, count: int, examples: list[str]) -> None:
+        """So many more, of which these are the first."""
+        self.count += count
+        self.examples = [*self.examples, *examples][:EXAMPLES]
 
 
 @dataclass
@@ -82,13 +89,13 @@ class Audit:
         return found
 
 
-def _findings() -> dict[str, Finding]:
+def new_findings() -> dict[str, Finding]:
     return {
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
         "broken records": Finding(0, "stops with file:line, unless --on-bad-input skip"),
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
-        "exact duplicate documents": Finding(0, "keeps the first of each, unless --keep-duplicates"),
+        REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
         "documents with control characters": Finding(0, "keeps them as they are: byte-level BPE can spell them"),
         "lines over 100,000 characters": Finding(0, "keeps them: long documents are cut into rows when training"),
         "documents with literal special tokens": Finding(0, "keeps them as text: they never become special ids"),
@@ -107,38 +114,56 @@ def audit(
 ) -> Audit:
     """Reads every document once, and once more for `cleaning`, which `workers` processes do. Raises `SourceError` only
     where reading cannot go on (damaged archive, no column)."""
-    findings = _findings()
-    named = {"encoding": "encoding faults", "record": "broken records", "empty_file": "empty files"}
-
-    def note(fault: Fault) -> None:
-        findings[named[fault.kind]].add(f"{fault.where}: {fault.what}")
-
-    # `skip` reports every kind of fault and reads on; the faulty lines are then not among the counted documents.
-    sources = Sources(
-        patterns, layout=layout, text_column=text_column, on_bad_input="skip", on_fault=note, letters=letters
-    )
-    for name in sources.ignored_files:
-        findings["files of another kind"].add(name)
-    result = Audit(len(sources.files), sources.layout if sources.has_plain_text else "records", findings=findings)
+    sources, result = begun(patterns, layout, text_column, letters)
     duplicates, scripts, samples = Duplicates(), Counter[str](), list[str]()
     with progress("audit", sum(sources.sizes), "bytes") as bar:
         for document in sources:
-            _examine(document, result, duplicates, scripts)
+            examine(document, result, scripts)
+            if not duplicates.is_new(text_key(document.utf8)):
+                result.findings[REPEATED].add(f"{document.source}:{document.line}")
             if result.documents <= SAMPLE_DOCUMENTS:
                 samples.append(document.text[:SAMPLE_CHARACTERS])
             bar.advance(sources.bytes_read - bar.done)
-    if all(file_kind(name) in SEQUENCE_ENDINGS for name in sources.files):
-        samples = []  # DNA and proteins have neither languages nor words
-    _look_at(samples, result, tokenizer)
+    look_at(samples, result, tokenizer, sources)
     if cleaning and cleaning.any:
         again = Sources(patterns, layout=sources.layout, text_column=text_column, on_bad_input="skip", letters=letters)
         _clean(again, cleaning, workers, result)
-    total = scripts.total()
-    result.scripts = {name: round(count / total, 4) for name, count in scripts.most_common(8)} if total else {}
+    result.scripts = shares(scripts)
     return result
 
 
-def _look_at(samples: list[str], result: Audit, tokenizer: str | None) -> None:
+def begun(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
+    """The text, and an audit that hears of its faults while it is read. Faulty lines are not among the documents."""
+    findings = new_findings()
+    # `skip` reports every kind of fault and reads on.
+    sources = Sources(
+        patterns,
+        layout=layout,
+        text_column=text_column,
+        on_bad_input="skip",
+        on_fault=partial(note_fault, findings),
+        letters=letters,
+    )
+    for name in sources.ignored_files:
+        findings["files of another kind"].add(name)
+    return sources, Audit(
+        len(sources.files), sources.layout if sources.has_plain_text else "records", findings=findings
+    )
+
+
+def note_fault(findings: dict[str, Finding], fault: Fault) -> None:
+    named = {"encoding": "encoding faults", "record": "broken records", "empty_file": "empty files"}
+    findings[named[fault.kind]].add(f"{fault.where}: {fault.what}")
+
+
+def shares(scripts: Counter[str]) -> dict[str, float]:
+    letters = sum(scripts.values())
+    return {name: round(count / letters, 4) for name, count in scripts.most_common(8)} if letters else {}
+
+
+def look_at(samples: list[str], result: Audit, tokenizer: str | None, sources: Sources) -> None:
+    if all(file_kind(name) in SEQUENCE_ENDINGS for name in sources.files):
+        samples = []  # DNA and proteins have neither languages nor words
     if extras.installed("py3langid"):
         from maskwright.text.cleaning.language import language_of
 
@@ -160,12 +185,10 @@ def _look_at(samples: list[str], result: Audit, tokenizer: str | None) -> None:
 def _clean(sources: Sources, cleaning: CleaningOptions, workers: int, result: Audit) -> None:
     from maskwright.text.cleaning.survey import NEAR_DUPLICATE, Limits, survey
 
-    findings: dict[str, Finding] = {}
+    examples: dict[str, list[str]] = {}
 
     def note(document: Document, reason: str, detail: str) -> None:
-        found = findings.setdefault(reason, Finding(0, ""))
-        if len(found.examples) < EXAMPLES:
-            found.examples.append(_example(document, detail))
+        show(examples, reason, document, detail)
 
     with tempfile.TemporaryDirectory() as folder:
         outcome = survey([sources], cleaning, Limits(), folder, "audit", workers=workers, on_left_out=note)
@@ -173,53 +196,76 @@ def _clean(sources: Sources, cleaning: CleaningOptions, workers: int, result: Au
     wanted = {number for pair in pairs for number in pair}
     places = _read_again(sources, cleaning, outcome, wanted, result)
     for later, earlier in pairs:
-        found = findings.setdefault(outcome.names[NEAR_DUPLICATE], Finding(0, ""))
         first = places[earlier]
-        found.examples.append(_example(places[later], f"like {redact(first.source)}:{first.line}"))
-    for name, count in outcome.by_cleaning().items():
-        found = result.left_out[name] = findings.get(name, Finding(0, ""))
-        found.count, found.prepare = count, "leaves them out with the same options"
+        show(examples, outcome.names[NEAR_DUPLICATE], places[later], f"like {redact(first.source)}:{first.line}")
+    result.left_out = left_out(outcome.by_cleaning(), examples)
+
+
+def show(examples: dict[str, list[str]], reason: str, document: Document, detail: str) -> None:
+    """Adds a document that is left out to the first ones of its reason."""
+    if len(shown := examples.setdefault(reason, [])) < EXAMPLES:
+        where = redact(f"{document.source}:{document.line}") + (f" ({detail})" if detail else "")
+        shown.append(f"{where}: {' '.join(document.text[:EXAMPLE_CHARACTERS].split())}")
+
+
+def left_out(counts: dict[str, int], examples: dict[str, list[str]]) -> dict[str, Finding]:
+    done = "leaves them out with the same options"
+    return {name: Finding(count, done, examples.get(name, [])) for name, count in counts.items()}
 
 
 def _read_again(
     sources: Sources, cleaning: CleaningOptions, outcome: Outcome, wanted: set[int], result: Audit
 ) -> dict[int, Document]:
     """The documents with the numbers `wanted`. Notes in `result` what changes in those that stay."""
-    from maskwright.text.cleaning.steps import C4_LINES, changed
     from maskwright.text.cleaning.survey import STAYS
 
-    names = dict(zip(("email", "ip", "phone"), ("email addresses", "IP addresses", "phone numbers"), strict=True))
-    shown = {kind: Finding(0, "masks them with the same options") for kind in cleaning.masked}
-    if "c4" in cleaning.filters:
-        shown[C4_LINES] = Finding(0, "leaves them out with the same options")
-    places, counts = dict[int, Document](), Counter[str]()
-    for number, document in enumerate(sources) if wanted or shown else ():
+    shown, places = Changes(cleaning), dict[int, Document]()
+    for number, document in enumerate(sources) if wanted or shown.kinds else ():
         if number in wanted:
             places[number] = document
         if number == len(outcome.codes):
             raise changed_while_read(document.source)
-        if shown and outcome.codes[number] == STAYS:
-            where = redact(f"{document.source}:{document.line}")
-
-            def note(kind: str, what: str, where: str = where) -> None:
-                if len(shown[kind].examples) < EXAMPLES:
-                    shown[kind].examples.append(f"{where}: {' '.join(what[:EXAMPLE_CHARACTERS].split())}")
-
-            changed(document, cleaning, counts, note)
-        if not shown and number == max(wanted):
+        if shown.kinds and outcome.codes[number] == STAYS:
+            shown.add(document)
+        if not shown.kinds and number == max(wanted):
             break
-    for kind, finding in shown.items():
-        finding.count = counts[kind]
-    result.changed = {names.get(kind, kind): finding for kind, finding in shown.items()}
+    result.changed = shown.findings()
     return places
 
 
-def _example(document: Document, detail: str) -> str:
-    where = redact(f"{document.source}:{document.line}") + (f" ({detail})" if detail else "")
-    return f"{where}: {' '.join(document.text[:EXAMPLE_CHARACTERS].split())}"
+class Changes:
+    """What cleaning changes in documents that stay."""
+
+    def __init__(self, cleaning: CleaningOptions) -> None:
+        from maskwright.text.cleaning.steps import C4_LINES
+
+        self.cleaning = cleaning
+        self.kinds = [*cleaning.masked, *([C4_LINES] if "c4" in cleaning.filters else [])]
+        self.counts = Counter[str]()
+        self.examples: dict[str, list[str]] = {kind: [] for kind in self.kinds}
+
+    def add(self, document: Document) -> None:
+        from maskwright.text.cleaning.steps import changed
+
+        where = redact(f"{document.source}:{document.line}")
+
+        def note(kind: str, what: str) -> None:
+            if len(self.examples[kind]) < EXAMPLES:
+                self.examples[kind].append(f"{where}: {' '.join(what[:EXAMPLE_CHARACTERS].split())}")
+
+        changed(document, self.cleaning, self.counts, note)
+
+    def findings(self) -> dict[str, Finding]:
+        names = dict(zip(("email", "ip", "phone"), ("email addresses", "IP addresses", "phone numbers"), strict=True))
+        masks, lines = "masks them with the same options", "leaves them out with the same options"
+        return {
+            names.get(kind, kind): Finding(self.counts[kind], masks if kind in names else lines, self.examples[kind])
+            for kind in self.kinds
+        }
 
 
-def _examine(document: Document, result: Audit, duplicates: Duplicates, scripts: Counter[str]) -> None:
+def examine(document: Document, result: Audit, scripts: Counter[str]) -> None:
+    """Counts all but whether the document is there twice."""
     text, where = document.text, f"{document.source}:{document.line}"
     result.documents += 1
     result.characters += len(text)
@@ -231,8 +277,6 @@ def _examine(document: Document, result: Audit, duplicates: Duplicates, scripts:
     size = 1 << len(text).bit_length()
     result.lengths[size] = result.lengths.get(size, 0) + 1
     result.longest_document_characters = max(result.longest_document_characters, len(text))
-    if not duplicates.is_new(text_key(document.utf8)):
-        result.findings["exact duplicate documents"].add(where)
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")

@@ -37,6 +37,7 @@ REPETITIONS, MEMORY_REPETITIONS = 3, 2
 FLIGHT = 2
 """Parts that are sent for each CPU: an autoscaler adds machines for those that wait."""
 LOOK_SECONDS, PROBE_SECONDS, WAIT_SECONDS = 2.0, 120.0, 30.0
+CANCEL_SECONDS = 5.0
 SLOW, SLOW_SECONDS = 3.0, 10.0
 """A part is slow when it has taken so many times the median, and at least so long."""
 STORE_BYTES = 100_000_000
@@ -53,6 +54,9 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
         import ray
     except ImportError:
         raise missing("ray", "--on") from None
+    if address is not None and address.startswith(("http://", "https://")):
+        fix = f"submit the command: ray job submit --address {address} -- maskwright … --on ray"
+        raise InputError("is the address of jobs, not of a cluster to compute on", where=f"ray:{address}", fix=fix)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -82,7 +86,8 @@ def _join_or_start(quiet: dict[str, Any]) -> None:
         ray.init(address="auto", **quiet)
     except ConnectionError:
         cores = usable_cores()
-        ray.init(address="local", num_cpus=cores, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
+        own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+        ray.init(address="local", _node_ip_address="127.0.0.1", **own, **quiet)
         say(f"there is no Ray cluster here: one is started on this machine, with {cores} CPUs")
 
 
@@ -265,6 +270,9 @@ class Tasks:
                 for reference in running:
                     with suppress(Exception):  # a cluster that is lost has nothing to cancel
                         ray.cancel(reference, force=True)
+                if running:
+                    with suppress(Exception):
+                        ray.wait(list(running), num_returns=len(running), timeout=CANCEL_SECONDS)
 
 
 def _answer(reference: Any, number: int, watch: _Watch) -> _Answer | None:
@@ -347,13 +355,12 @@ class _Watch:
         for name in os.listdir(self.board) if self.board else ():
             if name.isdecimal() and int(name) in running:
                 self._begun.setdefault(int(name), now)
-        slow = max(SLOW * statistics.median(self._seconds), SLOW_SECONDS) if self._seconds else float("inf")
+        usual = statistics.median(self._seconds) if self._seconds else float("inf")
         for number in running - self._slow:
-            if number in self._begun and now - self._begun[number] > slow:
+            if number in self._begun and now - self._begun[number] > max(SLOW * usual, SLOW_SECONDS):
                 self._slow.add(number)
-                taken, usual = human_seconds(now - self._begun[number]), human_seconds(slow / SLOW)
-                where = self._where(number)
-                say(f"{self.title}: part {number} has been running for {taken} on {where}; the median is {usual}")
+                taken, where = human_seconds(now - self._begun[number]), self._where(number)
+                say(f"{self.title}: part {number} has been running for {taken} on {where}; the median is {usual:.3g} s")
         if self._begun:
             self._heard_at = now
         elif now - self._heard_at > WAIT_SECONDS:

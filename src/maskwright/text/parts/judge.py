@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import chdir
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.core.errors import InputError
 from maskwright.text.cleaning.contamination import read_evaluations
@@ -17,12 +15,12 @@ from maskwright.text.cleaning.near_duplicates import bands_and_rows
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions
 from maskwright.text.cleaning.survey import BATCH_CHARACTERS, Limits, Reasons, entered
 from maskwright.text.document import Document, Fault
+from maskwright.text.parts.audited import AuditedPart
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
+from maskwright.text.parts.keys import write_keys
 from maskwright.text.parts.phase import fault_note
 
-RANGES = 1_024
-"""Into so many ranges of keys each part's are sorted; a search takes one or some of them at a time."""
 EXACT = "exact"
 SHOWN_FAULTS = 10
 
@@ -36,6 +34,8 @@ class Judge:
     cleaning: CleaningOptions
     cleaning_digest: str
     limits: Limits
+    audits: bool = False
+    """Whether it is for an audit, which counts and shows, and has nothing for a manifest."""
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
@@ -56,23 +56,29 @@ class _Judging:
     faults: list[Fault] = field(default_factory=list)
 
     def run(self) -> None:
-        sources = self.part.open(self._note)
+        audited = AuditedPart() if self.work.audits else None
+        sources = self.part.open(audited.note if audited else self._note)
         cleaner, reasons = _cleaner(self.work.cleaning, self.work.cleaning_digest), Reasons()
         codes = [np.zeros(0, "<u2")]
         keys = [np.zeros((0, 2 + len(bands(self.work.cleaning))), "<u8")]
         utf8_bytes = 0
         for batch in batches(sources):
             judged = cleaner.judge(self.work.limits.kept(batch))
-            own_codes, own_keys = entered(batch, judged, self.work.limits, reasons, None)
+            heard = audited.leave_out if audited else None
+            own_codes, own_keys = entered(batch, judged, self.work.limits, reasons, heard)
             codes.append(own_codes)
             keys.append(own_keys)
             utf8_bytes += sum(len(document.utf8) for document in batch)
+            if audited:
+                audited.add(batch)
         self.writer.append("codes", np.concatenate(codes))
         matrix = np.concatenate(keys)
         write_keys(self.writer, EXACT, matrix[:, 0], matrix[:, 1])
         for place, name in enumerate(bands(self.work.cleaning)):
             write_keys(self.writer, name, matrix[:, 2 + place])
-        records = self.part.records()
+        if audited:
+            audited.write(self.writer, self.part)
+        records = [] if audited else self.part.records()
         self.part.require_unchanged()
         self.writer.note |= {
             "documents": len(matrix),
@@ -93,10 +99,10 @@ def bands(cleaning: CleaningOptions) -> list[str]:
     return [f"band-{number:03}" for number in range(bands_and_rows(share)[0])] if share else []
 
 
-def batches(documents: Iterator[Document] | object) -> Iterator[list[Document]]:
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     batch: list[Document] = []
     characters = 0
-    for document in documents:  # type: ignore[attr-defined]
+    for document in documents:
         batch.append(document)
         characters += document.characters
         if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CHARACTERS // 100:
@@ -106,28 +112,8 @@ def batches(documents: Iterator[Document] | object) -> Iterator[list[Document]]:
         yield batch
 
 
-def write_keys(
-    writer: ColumnWriter, name: str, keys: NDArray[np.uint64], second: NDArray[np.uint64] | None = None
-) -> None:
-    """Sorts the keys that are not 0, and notes where each range of them begins and which document each is of."""
-    places = np.flatnonzero(keys)
-    places = places[np.argsort(keys[places], kind="stable")]
-    keys = keys[places]
-    borders = np.arange(1, RANGES, dtype=np.uint64) << np.uint64(64 - RANGES.bit_length() + 1)
-    inner = np.searchsorted(keys, borders)
-    writer.append(f"{name}.begins", np.concatenate([[0], inner, [len(keys)]]).astype("<u4"))
-    writer.append(f"{name}.keys", keys)
-    writer.append(f"{name}.places", places.astype("<u4"))
-    if second is not None:
-        writer.append(f"{name}.second", second[places])
-
-
 @lru_cache(maxsize=1)
 def _cleaner(options: CleaningOptions, digest: str) -> Cleaner:
     """Kept by a process for its next part. `digest` tells changed files apart."""
     files = options.evaluation_files
     return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None)
-
-
-def working_directory() -> str:
-    return os.getcwd()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from maskwright.text.cleaning import survey
 from maskwright.text.cleaning.survey import DUPLICATE, NEAR_DUPLICATE, STAYS
 from maskwright.text.parts.columns import Columns, Note, written
-from maskwright.text.parts.judge import RANGES
+from maskwright.text.parts.keys import RANGES
 
 KEYS_AT_ONCE = 1 << 24
 """Keys of a column that are sorted in memory at once, about 60 bytes each: 1 GB."""
