@@ -716,6 +716,29 @@ def far(folder: Path) -> None:
     put(path, 34 + 4 * count + 8 * (count - 1), struct.pack("<q", 1 << 40))
 
 
+FAR = struct.pack("<q", 1 << 40)
+
+
+def sequences_in(index: Path) -> int:
+    return int(struct.unpack_from("<Q", index.read_bytes(), 18)[0])
+
+
+def grown_shape(path: Path) -> None:
+    """MDS: the first sample's array is said to be longer than the sample."""
+    content = path.read_bytes()
+    (begin,) = struct.unpack_from("<I", content, 4)
+    text, _ = struct.unpack_from("<II", content, begin)
+    put(path, begin + 8 + text + 1, struct.pack("<H", 60_000))
+
+
+def far_list(folder: Path) -> None:
+    """Arrow: a list that ends outside the values of its batch."""
+    path = folder / "shards" / "news" / "a.arrow"
+    with arrow.memory_map(str(path)) as source:
+        offsets = ipc.open_file(source).get_batch(0).column(0).offsets.to_numpy()[:4].astype("<i4").tobytes()
+    put(path, path.read_bytes().index(offsets) + 8, struct.pack("<i", 1 << 28))
+
+
 BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mds cut": ("mds", lambda folder: truncate(folder / "mds" / "shard.00001.mds"), r"shard.00001.mds.*bytes"),
     "mds zstd": (
@@ -768,6 +791,25 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         "b.arrow.*is an Arrow stream without its end",
     ),
     "stream cut": ("arrow", lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90), "no whole Arrow IPC"),
+    "fairseq far": (
+        "fairseq",
+        lambda folder: put(folder / "bin" / "train.idx", 26 + 4 * sequences_in(folder / "bin" / "train.idx"), FAR),
+        r"train.idx: sequence 0 is said to be ids 549,755,813,888",
+    ),
+    "megatron documents": (
+        "megatron",
+        lambda folder: put(folder / "text_document.idx", (folder / "text_document.idx").stat().st_size - 8, FAR),
+        "text_document.idx.*documents",
+    ),
+    "megatron negative": (
+        "megatron",
+        lambda folder: put(folder / "text_document.idx", 34, struct.pack("<i", -5)),
+        "text_document.idx: sequence 0",
+    ),
+    "datatrove far": ("datatrove", lambda folder: put(folder / "a.ds.index", 16, FAR), "a.ds.index"),
+    "mds shape": ("mds", lambda folder: grown_shape(folder / "mds" / "shard.00000.mds"), "another length than its shape"),
+    "arrow lists": ("arrow", far_list, "news/a.arrow.* lies? outside|news/a.arrow.*no whole Arrow"),
+    "parquet page": ("parquet", lambda folder: put(folder / "ids.parquet", 200, b"\xff" * 400), "ids.parquet"),
 }
 
 
@@ -784,6 +826,23 @@ def test_a_broken_store_is_one_line_and_leaves_nothing(
     options = {"options": ALL, **keys}
     with pytest.raises((StoreError, InputError), match=said):
         raise_as_line(lambda: convert([str(place)], tokenizer, str(tmp_path / "store"), **options))
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_an_id_beyond_the_vocabulary_is_one_line_and_leaves_nothing(
+    name: str, documents: Documents, tokenizer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    beyond = [one.copy() for one in documents]
+    beyond[60][1] = 60_000 if name in ("olmo", "nanogpt", "llm.c", "mds", "mds-zstd") else 400
+    keys = MADE[name](tmp_path / "in", documents if name == "fairseq" else beyond, tokenizer)
+    if name == "fairseq":
+        put(tmp_path / "in" / "bin" / "train.bin", 20, struct.pack("<H", 60_000))
+    entries = list((tmp_path / "in").iterdir())
+    place = entries[0] if len(entries) == 1 else tmp_path / "in"
+    with pytest.raises((StoreError, InputError), match=r"holds id (400|60000), (the tokenizer|dict.txt) ends at 399"):
+        raise_as_line(lambda: convert([str(place)], tokenizer, str(tmp_path / "store"), **{"options": ALL, **keys}))
     assert not (tmp_path / "store").exists()
 
 

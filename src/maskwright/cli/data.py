@@ -301,17 +301,22 @@ def data_prepare(
     else:
         with runner_on(on, worker_memory) as runner:
             ready = prepare_in_parts(request, runner)
-    print_result(report(ready), ready.manifest, as_json)
+    print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 
 @data_app.command("inspect")
-def data_inspect(store: Store, as_json: AsJson = False) -> None:
-    """Show what a token store holds and where it came from."""
+def data_inspect(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Token store folder, or the URL of one in a bucket.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a token store holds and where it came from. In a bucket, only its manifest is read."""
+    from maskwright.core.storage import is_url
     from maskwright.data.prepare import report
+    from maskwright.data.remote import remote_manifest
     from maskwright.data.store import TokenStore
 
-    ready = TokenStore(store)
-    print_result(report(ready), ready.manifest, as_json)
+    manifest = remote_manifest(store) if is_url(store) else TokenStore(store).manifest
+    print_result(report(store, manifest), manifest, as_json)
 
 
 @data_app.command("verify")

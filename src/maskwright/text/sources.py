@@ -35,7 +35,7 @@ from maskwright.text.records import (
     Letters,
     fasta,
     fastq,
-    open_parquet,
+    parquet_rows,
     sequences,
     web_texts,
 )
@@ -368,23 +368,8 @@ class Sources:
 
     def parquet_rows(self, name: str, columns: list[str] | None = None) -> Iterator[tuple[int, list[Any]]]:
         """Numbered rows, from 1, of the values in `columns`; of all where none are named."""
-        import pyarrow
-
-        with open_parquet(name) as table:
-            names = table.schema_arrow.names
-            for missing in set(columns or ()) - set(names):
-                what = f"has no column '{missing}' (columns: {', '.join(names)})"
-                raise SourceError(what, where=name, fix="name it with --text-column")
-            number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
-            self._position = lambda: size * number // rows
-            try:
-                for batch in table.iter_batches(batch_size=1024, columns=columns):
-                    for scalars in zip(*batch.columns, strict=True):
-                        number += 1
-                        yield number, [self._parquet_value(one, f"{name}:{number}") for one in scalars]
-            except (pyarrow.ArrowException, OSError) as error:
-                fix = "copy it again from its origin"
-                raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+        for number, scalars in parquet_rows(name, columns, self._watch):
+            yield number, [self._parquet_value(one, f"{name}:{number}") for one in scalars]
 
     def _parquet_value(self, scalar: Any, where: str) -> Any:
         """A value as Python's; a string column may hold bytes that are not UTF-8."""
