@@ -31,7 +31,7 @@ from maskwright.data.foreign.columns import (
     require_counts,
 )
 from maskwright.data.foreign.detect import detect
-from maskwright.data.store import Split, SplitName
+from maskwright.data.store import Split, SplitName, TokenStore
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -166,6 +166,14 @@ class ArrowStore:
 
     def verify(self) -> None:
         """Every byte was read when the store was opened."""
+
+
+Judged = TokenStore | ArrowStore
+"""What can hold documents out."""
+
+
+def open_judged(location: str, format_: str, arrow: Arrow) -> Judged:
+    return ArrowStore(location, arrow) if format_ == "arrow" else TokenStore(location)
 
 
 def _files(location: str) -> list[str]:

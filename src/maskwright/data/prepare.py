@@ -366,13 +366,12 @@ CHANGES = {
 """What cleaning did to documents that it kept."""
 
 
-def report(ready: store.TokenStore) -> str:
+def report(location: str, manifest: dict[str, Any]) -> str:
     """Describes a store for a person."""
-    manifest = ready.manifest
-    counts = manifest["counts"]
+    counts, words = manifest["counts"], manifest["tokenizer"]
     lines = [
-        f"{ready.location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {ready.fingerprint[:16]}",
-        f"tokenizer: {manifest['tokenizer']['vocab_size']:,} tokens, fingerprint {ready.vocabulary.fingerprint[:16]}",
+        f"{location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {manifest['fingerprint'][:16]}",
+        f"tokenizer: {words['vocab_size']:,} tokens, fingerprint {words['fingerprint'][:16]}",
         f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
         + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
@@ -384,6 +383,7 @@ def report(ready: store.TokenStore) -> str:
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")
-    size = sum(file["bytes"] for shard in ready.shards for file in shard["files"].values())
-    lines.append(f"shards: {len(ready.shards)}, {size:,} bytes")
+    shards = manifest["shards"]
+    size = sum(file["bytes"] for shard in shards for file in shard["files"].values())
+    lines.append(f"shards: {len(shards)}, {size:,} bytes")
     return "\n".join(lines)

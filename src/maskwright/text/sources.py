@@ -10,9 +10,8 @@ import csv
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
@@ -36,6 +35,7 @@ from maskwright.text.records import (
     Letters,
     fasta,
     fastq,
+    parquet_rows,
     sequences,
     web_texts,
 )
@@ -363,38 +363,13 @@ class Sources:
         return header.index(self.text_column)
 
     def _parquet(self, name: str) -> Iterator[Document]:
-        """Parquet needs random access, so a compressed file is unpacked to a nameless temporary one first."""
-        with open_text(name) as stream:
-            if storage.without_query(name).lower().endswith(COMPRESSIONS):
-                with tempfile.TemporaryFile() as unpacked:
-                    for block in guarded(name, blocks(stream)):
-                        unpacked.write(block)
-                    unpacked.seek(0)
-                    yield from self._parquet_rows(name, cast(BinaryIO, unpacked))
-            else:
-                yield from self._parquet_rows(name, stream)
+        for number, (value,) in self.parquet_rows(name, [self.text_column]):
+            yield from self._record(value, name, number)
 
-    def _parquet_rows(self, name: str, file: BinaryIO) -> Iterator[Document]:
-        import pyarrow
-        import pyarrow.parquet
-
-        try:
-            table = pyarrow.parquet.ParquetFile(file)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise SourceError(f"is not Parquet: {error}", where=name, fix="copy it again from its origin") from None
-        if self.text_column not in table.schema_arrow.names:
-            what = f"has no column '{self.text_column}' (columns: {', '.join(table.schema_arrow.names)})"
-            raise SourceError(what, where=name, fix="name it with --text-column")
-        number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
-        self._position = lambda: size * number // rows
-        try:
-            for batch in table.iter_batches(batch_size=1024, columns=[self.text_column]):
-                for scalar in batch.column(0):
-                    number += 1
-                    yield from self._record(self._parquet_value(scalar, f"{name}:{number}"), name, number)
-        except (pyarrow.ArrowException, OSError) as error:
-            fix = "copy it again from its origin"
-            raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+    def parquet_rows(self, name: str, columns: list[str] | None = None) -> Iterator[tuple[int, list[Any]]]:
+        """Numbered rows, from 1, of the values in `columns`; of all where none are named."""
+        for number, scalars in parquet_rows(name, columns, self._watch):
+            yield number, [self._parquet_value(one, f"{name}:{number}") for one in scalars]
 
     def _parquet_value(self, scalar: Any, where: str) -> Any:
         """A value as Python's; a string column may hold bytes that are not UTF-8."""

@@ -6,8 +6,9 @@ money and memory, so it is the user's. Without it the YAML holds `slice: null`, 
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -20,8 +21,45 @@ from maskwright.core.errors import ConfigError
 from maskwright.core.settings import parse_yaml
 
 Fate = Literal["mapped", "defaulted", "refused", "unknown"]
-DEFAULT_SETUP = "env_setup/scripts/setup_mig.sh"
-DEFAULT_PREPARE = "roberta/env_setup/data_prep_seed_shared_disk_pd.sh"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A variable that names a script."""
+
+    key: str
+    """Key of the YAML for a script of one's own."""
+    defaults: tuple[str, ...]
+    """Paths that the set-up's own scripts had, without ../ before them."""
+    untouched: str
+    """The first 12 digits of the git object IDs that they had, in all their versions."""
+    folder: str
+    """Folder that the paths are relative to."""
+    done: str
+    """Why the set-up's own one is needed no more."""
+    contract: str
+    """What a script of one's own has to know."""
+
+
+SCRIPTS = {
+    "MIG_SETUP_SCRIPT": Script(
+        "host.setup",
+        ("env_setup/scripts/setup_mig.sh", "env_setup/scripts/setup_master.sh", "models/common/setup_master.sh"),
+        "7472243045f2 0166580cc3a8 14885375d100 2bea5527e063 3b95598d6b9f 47edca34b329 80fc01c57c7e 8be8644de19b "
+        "bae7380e0beb c88bbce3a57f d1e0ba90d37c 5324b6712412 4e866a14ea90",
+        "",
+        "what it did (mounts, code, start) is done by every host, the image and `submit`",
+        "a path beside the YAML; it runs as root on each host after mounting, and there is no /tmp/values.env",
+    ),
+    "MIG_SEED_DATA_PREP_SCRIPT": Script(
+        "disk.prepare",
+        tuple(f"roberta/env_setup/{name}_shared_disk_pd.sh" for name in ("data_prep_seed", "seed_data_prep")),
+        "73dda83efa68 147abd0b1589",
+        "models/",
+        "formatting, mounting and copying are done by `env seed`",
+        "it runs as `bash SCRIPT SOURCE DISK`, after formatting, mounting and copying; there is no /tmp/values.env",
+    ),
+}
 TIERS = {"STANDARD": "BASIC_HDD", "PREMIUM": "BASIC_SSD", "BASIC_HDD": "BASIC_HDD", "BASIC_SSD": "BASIC_SSD"}
 FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 FEW = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
@@ -86,7 +124,15 @@ class Imported:
 class _Import:
     """Fills `values` (dotted keys) and `rows`, variable by variable."""
 
-    def __init__(self, given: Mapping[str, Variable], accelerator: str | None, with_group: bool, where: str) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, Variable],
+        accelerator: str | None,
+        with_group: bool,
+        where: str,
+        read: Callable[[str], bytes | None],
+    ) -> None:
+        self.read = read
         self.given, self.accelerator, self.with_group, self.where = given, accelerator, with_group, where
         self.rows: list[Row] = []
         self.values: dict[str, Any] = {}
@@ -123,6 +169,23 @@ class _Import:
         if not re.fullmatch(r"\d{1,6}", text):
             raise self.fails(name, f"is not a number: {text[:20]!r}", "write whole GB")
         return int(text)
+
+    def script(self, name: str) -> None:
+        """The set-up's own script is told from an edited one, which must not be dropped and cannot run as it is."""
+        about, path = SCRIPTS[name], re.sub(r"^(\.{1,2}/)+", "", self.text(name))
+        place = path if path.startswith(about.folder) else f"{about.folder}{path}"
+        if not path:
+            return self.defaulted(name, "is empty: no script") if name in self.given else None
+        if not place.removeprefix(about.folder).endswith(about.defaults):
+            return self.mapped(name, about.key, place, about.contract)
+        content = self.read(place)
+        if content is None:
+            here = f"{place} is not beside {self.where.rpartition('/')[2]}, so whether it was edited is not known"
+            return self.defaulted(name, f"{about.done}; {here}")
+        if not _untouched(content, about):
+            fix = "put what you added into a script of its own and name that (docs/from-values-env.md, its own scripts)"
+            raise self.fails(name, f"names {place}, which was edited since the set-up wrote it", fix)
+        return self.defaulted(name, f"{about.done}; {place} is unchanged")
 
     # ---- a method for each group of variables ------------------------------------------------------------------
 
@@ -193,11 +256,7 @@ class _Import:
             self.group = _scalar(group)
             reason = f"the slice's own hosts run the code; --with-group keeps the {size} machines (cores / 8) too"
             self.refused("MACHINE_TYPE", reason)
-        setup = self.text("MIG_SETUP_SCRIPT")
-        if setup and setup != DEFAULT_SETUP:
-            self.mapped("MIG_SETUP_SCRIPT", "host.setup", setup, "a path beside the YAML; mounting is done before it")
-        elif "MIG_SETUP_SCRIPT" in self.given:
-            self.defaulted("MIG_SETUP_SCRIPT", "what it did (mounts, agent, image) is done by every host")
+        self.script("MIG_SETUP_SCRIPT")
 
     def disk(self) -> None:
         source = re.sub(r"/\*+$", "", self.text("GCS_DATASET")).rstrip("/")
@@ -209,7 +268,12 @@ class _Import:
                 if name in self.given:
                     self.defaulted(name, "without a data set there is no shared disk", "disk", None)
         else:
-            self.mapped("GCS_DATASET", "disk.source", source, "the folder itself, all of it")
+            self.mapped(
+                "GCS_DATASET",
+                "disk.source",
+                source,
+                "the folder itself, all of it; `env seed` looks first whether a run can read it",
+            )
             sizes = [name for name in ("SHARED_PD_DISK_SIZE", "SHARED_PD_SIZE") if name in self.given]
             for name in sizes[:1]:
                 self.mapped(name, "disk.size_gb", self.number(name, 2055))
@@ -221,11 +285,10 @@ class _Import:
         if "SHARED_PD_DISK_ATTACH" in self.given:
             reason = "a seeded disk is attached read-only, one that is not seeded is not"
             self.defaulted("SHARED_PD_DISK_ATTACH", reason)
-        prepare = self.text("MIG_SEED_DATA_PREP_SCRIPT")
-        if prepare and prepare != DEFAULT_PREPARE and source:
-            self.mapped("MIG_SEED_DATA_PREP_SCRIPT", "disk.prepare", f"models/{prepare}", "it was a path under models/")
+        if source:
+            self.script("MIG_SEED_DATA_PREP_SCRIPT")
         elif "MIG_SEED_DATA_PREP_SCRIPT" in self.given:
-            self.defaulted("MIG_SEED_DATA_PREP_SCRIPT", "formatting, mounting and copying are done by `env seed`")
+            self.defaulted("MIG_SEED_DATA_PREP_SCRIPT", "without a data set there is no disk to prepare")
 
     def _disk_type(self) -> None:
         name, wished = "SHARED_PD_DISK_TYPE", self.text("SHARED_PD_DISK_TYPE") or "hyperdisk-ml"
@@ -256,6 +319,16 @@ class _Import:
                 self.rows.append(Row(name, self.text(name), "unknown", reason="no variable of values.env; left out"))
 
 
+def _untouched(content: bytes, script: Script) -> bool:
+    """By git's object ID. The set-up's builds wrote two values into it, and line ends do not count."""
+    for text in (content, re.sub(rb"(?m)^(PROJECT_ID|ENV_BUILD_NAME)=.*$", rb"\1=", content)):
+        text = text.replace(b"\r\n", b"\n")
+        name = hashlib.sha1(b"blob %d\0%b" % (len(text), text), usedforsecurity=False).hexdigest()
+        if name[:12] in script.untouched.split():
+            return True
+    return False
+
+
 def _topologies(kind: str) -> dict[int, str]:
     return FLAT if machines.TPUS[kind].dimensions == 2 else SOLID
 
@@ -268,10 +341,16 @@ def _slice_yaml(kind: str, chips: int) -> str:
 
 
 def import_values(
-    given: Mapping[str, Variable], where: str, *, accelerator: str | None = None, with_group: bool = False
+    given: Mapping[str, Variable],
+    where: str,
+    *,
+    accelerator: str | None = None,
+    with_group: bool = False,
+    read: Callable[[str], bytes | None] = lambda path: None,
 ) -> Imported:
-    """Raises `ConfigError` for what cannot become an environment. It looks up nothing and writes nothing."""
-    work = _Import(given, accelerator, with_group, where)
+    """`read`: the content of a file beside values.env, None when it is not there. Raises `ConfigError` for what cannot
+    become an environment. It looks up nothing else and writes nothing."""
+    work = _Import(given, accelerator, with_group, where, read)
     for step in (work.place, work.nfs, work.slice, work.hosts, work.disk, work.rest):
         step()
     order = {name: number for number, name in enumerate(given)}

@@ -229,7 +229,7 @@ def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, co
     for key, path in locations.items():
         if not path or (key.startswith("model.") and is_hub(path)):
             continue
-        if path.startswith("gs://") and key.startswith(("data.store", "data.mixture.")):
+        if path.startswith("gs://") and (key == "data.store" or re.fullmatch(r"data\.mixture\..*\.store", key)):
             continue  # each machine brings the store into its cache
         if path.startswith("gs://"):
             there = cluster.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
@@ -244,9 +244,7 @@ def sized(place: Vertex, command: Training, config: RunConfig | FinetuneConfig, 
     """The command for the devices of each machine."""
     if place.slice is None:
         return cluster.sized(command, config, place.num_nodes, gpus)
-    if config.engine.kind != "jax" or config.engine.device not in ("auto", "tpu"):
-        raise InputError("a TPU is for jax", where="engine.kind", fix="--set engine.kind=jax, and engine.device auto")
-    return command.setting("engine.device=tpu")
+    return cluster.for_tpu(command, config, machines.chips(place.slice[1]))
 
 
 def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:
@@ -256,7 +254,7 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
     check_paths(place, cluster.locations(command, config), command.run, bool(config.checkpoint.copy_to))
     where = staged(place, command.config, text)
     machine, gpus = machine_spec(place)
-    words = ["maskwright", *sized(place, replace(command, config=where), config, gpus).words()]
+    words = ["maskwright", *replace(sized(place, command, config, gpus), config=where).words()]
     if any("$(" in word for word in words):
         raise InputError("holds $(, which Vertex AI may replace", where="the command", fix="write it in CONFIG instead")
     # The hosts of a TPU slice find each other by themselves.

@@ -29,6 +29,7 @@ from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, fault_note, remove_others
 from maskwright.text.parts.repeats import Resolved, repeated_in
 from maskwright.text.parts.search import found_in, resolve
+from maskwright.text.records import Letters
 from maskwright.text.sources import Sources
 
 VERSION = 1
@@ -44,13 +45,14 @@ def audit_in_parts(
     text_column: str = "text",
     tokenizer: str | None = None,
     cleaning: CleaningOptions | None = None,
+    letters: Letters = "upper",
 ) -> Audit:
     """What `audit` finds. `folder` is seen by all machines that compute, and keeps what is found about each part: the
     same call goes on from there."""
     cleaning = cleaning if cleaning and cleaning.any else None
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "audit.lock"), remove=True):
-        return _Audit(patterns, runner, os.path.abspath(folder), layout, text_column, cleaning).run(tokenizer)
+        return _Audit(patterns, runner, os.path.abspath(folder), layout, text_column, cleaning, letters).run(tokenizer)
 
 
 class _Audit:
@@ -62,10 +64,13 @@ class _Audit:
         layout: Layout,
         text_column: str,
         cleaning: CleaningOptions | None,
+        letters: Letters,
     ) -> None:
         self.runner, self.folder, self.cleaning = runner, folder, cleaning
-        self.sources, self.result = one_machine.begun(patterns, layout, text_column)
-        self.again = Sources(patterns, layout=self.sources.layout, text_column=text_column, on_bad_input="skip")
+        self.sources, self.result = one_machine.begun(patterns, layout, text_column, letters)
+        self.again = Sources(
+            patterns, layout=self.sources.layout, text_column=text_column, on_bad_input="skip", letters=letters
+        )
         self.scripts = Counter[str]()
 
     def run(self, tokenizer: str | None) -> Audit:
@@ -80,7 +85,7 @@ class _Audit:
         self._count_repeated(paths)
         samples = islice(self.again, one_machine.SAMPLE_DOCUMENTS)
         texts = [document.text[: one_machine.SAMPLE_CHARACTERS] for document in samples]
-        one_machine.look_at(texts, self.result, tokenizer)
+        one_machine.look_at(texts, self.result, tokenizer, self.sources)
         if self.cleaning:
             self._clean(self.cleaning, judged)
         self.result.scripts = one_machine.shares(self.scripts)
