@@ -133,7 +133,7 @@ def search_alone(folder: str, parts: int = 200, pages_each: int = 100_000, bands
     for number in range(parts):
         with written(f"{folder}/{number}") as writer:
             for name in columns:
-                write_keys(writer, name, rng.integers(1, 1 << 63, pages_each).astype("<u8") * np.uint64(2))
+                write_keys(writer, name, 0, rng.integers(1, 1 << 63, pages_each).astype("<u8") * np.uint64(2))
     work = FindRepeats(tuple(f"{folder}/{number}" for number in range(parts)), tuple(columns), 512)
     begin = time.process_time()
     for number in range(4):

@@ -22,7 +22,7 @@ from maskwright.data.store import TokenStore
 from maskwright.text.audit import audit
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Fault
-from maskwright.text.parts import cut, repeats
+from maskwright.text.parts import cut, judge, keys, repeats
 from maskwright.text.parts.audit import audit_in_parts
 from maskwright.text.sources import Sources
 
@@ -153,6 +153,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda file: None)
     monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 3_000)
     monkeypatch.setattr(repeats, "KEYS_AT_ONCE", 32)
+    monkeypatch.setattr(keys, "RUN_DOCUMENTS", 20)
+    monkeypatch.setattr(judge, "BATCH_CHARACTERS", 2_000)
 
 
 def on_one_machine(case: str, kind: Path, folder: Path, tokenizer: str) -> dict[str, bytes]:
