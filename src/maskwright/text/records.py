@@ -108,7 +108,11 @@ def parquet_rows(
                     yield number, scalars
         except (pyarrow.ArrowException, OSError) as error:
             fix = "copy it again from its origin"
-            raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+            raise SourceError(f"is damaged: {_short(error)}", where=f"{name}:{number + 1}", fix=fix) from None
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 @contextmanager
@@ -130,5 +134,7 @@ def _open_parquet(name: str) -> Iterator[Any]:
         try:
             table = pyarrow.parquet.ParquetFile(unpacked if packed else stream)
         except (pyarrow.ArrowException, OSError) as error:
-            raise SourceError(f"is not Parquet: {error}", where=name, fix="copy it again from its origin") from None
+            raise SourceError(
+                f"is not Parquet: {_short(error)}", where=name, fix="copy it again from its origin"
+            ) from None
         yield table
