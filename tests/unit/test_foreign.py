@@ -763,6 +763,12 @@ def far_list(folder: Path) -> None:
     put(path, path.read_bytes().index(offsets) + 8, struct.pack("<i", 1 << 28))
 
 
+def bad_name(folder: Path) -> None:
+    """Arrow: the name of the column is not UTF-8."""
+    path = folder / "shards" / "news" / "b.arrow"
+    put(path, path.read_bytes().index(b"tokens"), b"\x86")
+
+
 BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mds cut": ("mds", lambda folder: truncate(folder / "mds" / "shard.00001.mds"), r"shard.00001.mds.*bytes"),
     "mds zstd": (
@@ -838,6 +844,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         "another length than",
     ),
     "arrow lists": ("arrow", far_list, "news/a.arrow.* lies? outside|news/a.arrow.*no whole Arrow"),
+    "arrow names": ("arrow", bad_name, "news/b.arrow.*no whole Arrow IPC"),
     "parquet page": ("parquet", lambda folder: put(folder / "ids.parquet", 200, b"\xff" * 400), "ids.parquet"),
 }
 
