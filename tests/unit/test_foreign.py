@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fairseq_files
 import numpy as np
 import pyarrow as arrow
 import pytest
+from fairseq_files import write_index
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from pyarrow import ipc, parquet
@@ -36,7 +38,7 @@ from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
 from maskwright.data.parts.files import convert_in_parts
 from maskwright.data.store import Split, TokenStore
-from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 Documents = list[NDArray[np.int64]]
 ALL = ConvertOptions(valid_fraction=0.0)
@@ -100,39 +102,13 @@ def write_mds(folder: Path, documents: Documents, encoding: str = "ndarray:uint1
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
 
 
-def write_index(path: Path, sequences: Documents, members: list[int] | None, dtype: str = "<u2") -> None:
-    """`.bin` and `.idx`: of Megatron with `members`, the sequences of each document; else of fairseq."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sizes = np.array([len(one) for one in sequences])
-    path.with_suffix(".bin").write_bytes(np.concatenate(sequences).astype(dtype).tobytes())
-    index = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, 8, len(sizes))
-    if members is not None:
-        index += struct.pack("<Q", len(members) + 1)
-    index += sizes.astype("<i4").tobytes() + ((np.cumsum(sizes) - sizes) * 2).astype("<i8").tobytes()
-    if members is not None:
-        index += np.cumsum([0, *members]).astype("<i8").tobytes()
-    path.with_suffix(".idx").write_bytes(index)
-
-
 def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
     cut = [[part for part in np.split(one, [len(one) // 3, len(one) // 2]) if len(part)] for one in documents]
     return [part for parts in cut for part in parts], [len(parts) for parts in cut]
 
 
 def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: int | None = None) -> None:
-    """A dictionary in another order than the tokenizer's, a line a sentence, an empty line between documents."""
-    names = {index: name for name, index in token_ids(tokenizer).items()}
-    special = read_vocabulary(tokenizer).special
-    order = [index for index in sorted(names, reverse=True) if index not in special]
-    folder.mkdir(parents=True)
-    lines = [f"{'absent' if index == lacking else names[index]} 7" for index in order]
-    (folder / "dict.txt").write_text("\n".join([*lines, "madeupword0000 0"]) + "\n", encoding="utf-8")
-    theirs = {index: 4 + number for number, index in enumerate(order)}
-    sequences: Documents = []
-    for one in documents:
-        parts, _ = in_sentences([one])
-        sequences += [np.array([*(theirs[int(index)] for index in part), 2]) for part in parts] + [np.array([2])]
-    write_index(folder / "train.idx", sequences, None)
+    fairseq_files.write_fairseq(folder, [in_sentences([one])[0] for one in documents], tokenizer, lacking)
 
 
 def write_arrow(

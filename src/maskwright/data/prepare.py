@@ -31,7 +31,8 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven
-from maskwright.text.sources import Sources, fingerprint
+from maskwright.text.fingerprint import fingerprint
+from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
 
 ENCODE_CHARACTERS = 4_000_000
@@ -93,6 +94,8 @@ class Request:
 
     def __post_init__(self) -> None:
         storage.require_local(self.folder)
+        if self.cleaning and not self.cleaning.any:
+            object.__setattr__(self, "cleaning", None)
 
     @property
     def all_sources(self) -> list[Sources]:
@@ -199,8 +202,11 @@ def prepare(
     Raises `InputError` (exit 2) on bad text, a foreign folder, or an unfinished store of other input; after an error in
     the input, nothing of this call is left in the folder.
     """
-    cleaning = cleaning if cleaning and cleaning.any else None
     request = Request(sources, tokenizer, folder, options or PrepareOptions(), encoder, held_out, cleaning)
+    return prepare_here(request, workers)
+
+
+def prepare_here(request: Request, workers: int = 1) -> store.TokenStore:
     return _Preparation(request, workers).run()
 
 
