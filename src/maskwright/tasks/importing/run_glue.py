@@ -45,6 +45,9 @@ def run_glue(typed: Typed) -> Taken:
         taken.note(name, said)
     taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
     training(taken)
+    if "label_smoothing_factor" in typed.flags:
+        smoothing = taken.number("label_smoothing_factor", 0.0)
+        taken.set("label_smoothing_factor", {"optimizer.label_smoothing": smoothing})
     _best(taken)
     taken.close(NOT_NEEDED)
     return taken
