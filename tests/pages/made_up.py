@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 NOUNS = {
     "kitchen": "pan oven ladle onion broth kettle spoon dough garlic stove plate pepper whisk bread soup sieve",
@@ -30,17 +31,32 @@ SHAPES = (
 )
 
 
+LETTERS = {
+    "farm": ("tractor cow barn plough wheat pig hay calf goat cider trough silo", "mowed milked ploughed harvested"),
+    "railway": (
+        "engine platform signal ticket wagon tunnel guard whistle track bridge siding clock",
+        "arrived departed stopped",
+    ),
+    "clinic": (
+        "nurse bandage fever ward doctor tablet needle pulse cough splint chart drip",
+        "recovered coughed waited slept",
+    ),
+}
+"""Subjects that the notes do not have."""
+
+
 def sentence(subject: str, generator: random.Random) -> str:
-    a, b = generator.sample(NOUNS[subject].split(), 2)
-    return generator.choice(SHAPES).format(a=a, b=b, verb=generator.choice(VERBS[subject].split()))
+    nouns, verbs = LETTERS.get(subject) or (NOUNS[subject], VERBS[subject])
+    a, b = generator.sample(nouns.split(), 2)
+    return generator.choice(SHAPES).format(a=a, b=b, verb=generator.choice(verbs.split()))
 
 
-def notes(count: int, seed: int) -> list[str]:
+def notes(count: int, seed: int, subjects: Iterable[str] = tuple(NOUNS)) -> list[str]:
     """Documents of 4 to 12 sentences, a sentence a line, each about one subject."""
     generator = random.Random(seed)
     found = []
     for _ in range(count):
-        subject = generator.choice(list(NOUNS))
+        subject = generator.choice(list(subjects))
         found.append("\n".join(sentence(subject, generator) for _ in range(generator.randint(4, 12))))
     return found
 

@@ -40,16 +40,20 @@ class Shell:
 
     def __init__(self, root: Path, environment: dict[str, str]) -> None:
         self.root = root
-        self.folder = root / "home" / "you" / "work"
+        self.folder = root / "home" / "you" / "project"
         self.folder.mkdir(parents=True)
-        self.environment = environment | {"HOME": str(self.folder.parent)}
+        self.environment = environment | {
+            "HOME": str(self.folder.parent),
+            "TERM": "dumb",
+            "TOKENIZERS_PARALLELISM": "false",  # a process with threads cannot be forked: each of `compare`'s took 4 s
+        }
         self._script, self._output = root / "command.sh", root / "output"
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, command: str, seconds: float, *, strict: bool = False) -> tuple[int, str]:
         """Its exit code, and what it printed on both streams. `strict`: it ends with the first command that fails."""
         process = self._process or self._start()
-        self._script.write_text(f"{'set -e' if strict else ':'}\n{command}\nset +e\n")
+        self._script.write_text(f"set -e\n{command}\nset +e\n" if strict else f"{command}\n")
         assert process.stdin
         process.stdin.write(
             f". {self._script} > {self._output} 2>&1 < /dev/null; echo $? >&{self._told_there}\n".encode()
@@ -97,6 +101,9 @@ def commands() -> Iterator[str]:
         command = Path(folder, "maskwright")
         command.write_text(COMMAND.format(python=sys.executable, address=address))
         command.chmod(0o755)
+        hub = Path(folder, "hf")
+        hub.write_text(f"#!{sys.executable}\nfrom huggingface_hub.cli.hf import main\nmain()\n")
+        hub.chmod(0o755)
         threading.Thread(target=_accept, args=(listening,), daemon=True).start()
         try:
             yield folder
