@@ -25,8 +25,8 @@ from maskwright.text.tokenizer import train_tokenizer
 
 LONGER = ("e2e", "cluster")
 """Folders in which most tests take longer than others."""
-TOGETHER = ("test_ray.py", "test_slurm.py")
-"""Files whose tests share something that takes long to start."""
+TOGETHER = ("test_ray.py", "test_slurm.py", "test_pages.py")
+"""Files whose tests share something that takes long to start or to make."""
 ONE_WORKER = ("test_published_shapes_agree_with_transformers",)
 """Tests of which two at once would not fit into memory."""
 LEFT_OUT = pytest.StashKey[int]()
@@ -35,6 +35,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="tests marked long as well")
+    parser.addoption("--write", action="store_true", help="tests/pages: write the outputs that pages show anew")
     parser.addoption("--large", action="store_true", help="tests marked large as well: up to 9 GB of memory each")
 
 
@@ -61,8 +62,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("long") or item.path.parent.name in LONGER:
-            groups.setdefault(item.path.name if item.path.name in TOGETHER else _alone(item), []).append(item)
+        together = item.path.name in TOGETHER
+        if together or item.get_closest_marker("long") or item.path.parent.name in LONGER:
+            groups.setdefault(item.path.name if together else _alone(item), []).append(item)
     shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
     for group in sorted(groups.values(), key=len, reverse=True):
         min(shares, key=len).extend(group)

@@ -167,6 +167,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._commit(name)
         repository = self._repository(name)
         commit = self._revision(repository, "/".join(rest[1:]) or "main")
+        if rest[:1] == ["tree"]:
+            files = repository.commits[commit]
+            tree = [{"type": "file", "path": file, "size": len(files[file]), "oid": "0" * 40} for file in files]
+            return self._answer(200, json.dumps(tree).encode())
         siblings = [{"rfilename": file} for file in repository.commits[commit]]
         self._answer(200, {"id": name, "sha": commit, "private": repository.private, "siblings": siblings})
 

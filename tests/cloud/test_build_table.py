@@ -15,14 +15,14 @@ from maskwright.cloud.old_setup.build_table import commands, row_of
 from maskwright.core.errors import InputError, StoppedEarly
 
 D, T = "default", "true"
-SEED = "seed e.yaml --yes"
+SEED, RESEED = "seed e.yaml --yes", "seed e.yaml --move-hosts --yes"
 UP, DOWN = "up e.yaml --only {} --yes", "down e.yaml --only {} --yes"
 BOTH = "slice --only group"
 ROWS = [
     (("initialize", D, D, D), ["init e.yaml"]),
     (("initialize", D, D, T), ["init e.yaml", SEED]),
-    (("update", D, D, T), [SEED]),
-    (("update", D, T, T), [SEED, UP.format("group")]),
+    (("update", D, D, T), [RESEED]),
+    (("update", D, T, T), [RESEED, UP.format("group")]),
     (("destroy", D, D, T), ["down e.yaml --only disk --delete-data --yes"]),
     (("create", D, D, D), ["image e.yaml --if-missing --yes", "up e.yaml --only nfs --only slice --only group --yes"]),
     (("update", T, D, D), [UP.format("slice")]),
@@ -42,7 +42,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("asked", "listed"), ROWS, ids=[",".join(asked) for asked, _ in ROWS])
 def test_row_runs_its_commands(asked: tuple[str, str, str, str], listed: list[str]) -> None:
-    found = commands(row_of(*asked), "e.yaml", build_table.PARTS)
+    found, _ = commands(row_of(*asked), "e.yaml", build_table.PARTS)
     assert [" ".join(words) for words in found] == listed
 
 
@@ -53,7 +53,8 @@ def test_everything_else_is_refused_with_the_table(capsys: pytest.CaptureFixture
     for one in sorted(asked - known):
         with pytest.raises(InputError) as caught:
             row_of(*one)
-        assert "is in no row of the table" in str(caught.value)
+        told = "`maskwright image build`" if one[0] == D else "is in no row of the table"
+        assert told in str(caught.value)
         assert "_BUILD_ACTION" in capsys.readouterr().err
 
 
@@ -64,10 +65,41 @@ def test_flags_are_true_or_left_out(value: str) -> None:
     assert row_of("update", "false", "", T) == row_of("update", D, D, T)
 
 
+@pytest.mark.parametrize(
+    ("asked", "parts", "listed", "told"),
+    [
+        (("update", D, T, D), ["slice"], [UP.format("slice")], "the slice's own hosts run the code, so _MIG=true is"),
+        (("update", T, T, D), ["slice"], [UP.format("slice")], "the slice's own hosts run the code, so _MIG=true is"),
+        (("update", D, T, T), ["slice"], [RESEED, UP.format("slice")], "the slice's own hosts run the code"),
+        (("update", D, T, D), ["nfs"], [], "neither group nor slice in the YAML, so _MIG=true changes nothing"),
+        (("destroy", D, T, D), ["slice"], [DOWN.format("group")], "no group to take away; the slice's own hosts run"),
+        (("destroy", T, T, D), ["slice"], [DOWN.format(BOTH)], "no group to take away"),
+    ],
+)
+def test_without_a_group_the_slices_hosts_are_meant(
+    asked: tuple[str, str, str, str], parts: list[str], listed: list[str], told: str
+) -> None:
+    found, remarks = commands(row_of(*asked), "e.yaml", parts)
+    assert [" ".join(words) for words in found] == listed and told in " ".join(remarks)
+
+
+def test_refilling_has_a_substitution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text(LAB)
+    words = ["env", "build", str(path), "--disk", "true", "--dry-run", "--action"]
+    assert run([*words, "update"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"maskwright env seed {path} --move-hosts --yes\n" and "_REFILL=true fills a new" in shown.err
+    assert run([*words, "update", "--refill", "true"]) == 0
+    assert capsys.readouterr().out == f"maskwright env seed {path} --move-hosts --yes --again\n"
+    assert run([*words, "destroy", "--refill", "true"]) == 2
+    assert "_REFILL: is for update with _DISK=true" in capsys.readouterr().err
+
+
 def test_create_makes_what_the_yaml_has() -> None:
     row = row_of("create", D, D, D)
-    assert commands(row, "e.yaml", ["slice"])[1] == ["up", "e.yaml", "--only", "slice", "--yes"]
-    assert commands(row, "e.yaml", ["group"], "me@lab-proj")[0][-2:] == ["--service-account", "me@lab-proj"]
+    assert commands(row, "e.yaml", ["slice"])[0][1] == ["up", "e.yaml", "--only", "slice", "--yes"]
+    assert commands(row, "e.yaml", ["group"], "me@lab-proj")[0][0][-2:] == ["--service-account", "me@lab-proj"]
     with pytest.raises(InputError, match="neither slice nor group"):
         commands(row, "e.yaml", ["nfs"])
 

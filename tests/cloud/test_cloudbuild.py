@@ -106,6 +106,7 @@ def test_environment_step_builds_and_passes_its_exit_code_on(box: Box) -> None:
     asked = {"_BUILD_ACTION": "update", "_TPU": "true"}
     assert box.run("environment", asked) == 0
     line = "python -m maskwright env build environment.yaml --action update --tpu true --mig default --disk default"
+    line += " --refill default"
     assert box.lines() == [f"{line} --service-account maskwright-build@lab-proj.iam.gserviceaccount.com"]
     assert box.run("environment", asked, CODE="75") == 75
 

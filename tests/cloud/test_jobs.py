@@ -14,15 +14,19 @@ from google_cloud.small_terraform import SmallTerraform
 
 from maskwright.cli import env
 from maskwright.cli.main import run
+from maskwright.cloud import record
+from maskwright.cloud.environment import read_environment
 from maskwright.cloud.jobs.watcher import Refused
 from maskwright.cloud.provision import commands
+from maskwright.cloud.record import Record
 from maskwright.core.folder import Folder
 from maskwright.launch.target import parse_spec
 
 SLICE = {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"}
 GROUP = {"machine_type": "g2-standard-24", "size": 2}
+DISK = {"size_gb": 100, "source": "gs://corpus/stores"}
 RUN = {
-    "data": {"store": "/mnt/common/nfs_share/store"},
+    "data": {"store": "gs://corpus/stores/one"},
     "schedule": {"steps": 10},
     "batch": {"virtual_workers": 16},
     "engine": {"kind": "jax"},
@@ -40,6 +44,8 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
             monkeypatch.setenv(name, value)
         fsspec.get_filesystem_class("gs").clear_instance_cache()
         cloud.put("gs://lab-proj-maskwright-state/made", "")
+        for folder in ("one", "deep/two"):
+            cloud.put(f"gs://corpus/stores/{folder}/manifest.json", '{"format": 2, "dtype": "uint16"}')
         small = SmallTerraform(cloud)
         monkeypatch.setattr(commands, "up", small.up)
         monkeypatch.setattr(commands, "down", small.down)
@@ -73,10 +79,44 @@ REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("neither", {}, [], "lab.yaml: has neither slice nor group. Fix: write a section"),
     ("both", {"slice": SLICE, "group": GROUP}, [], "has a slice and a group. Fix: --target slice"),
     ("other target", {"slice": SLICE}, ["--target", "group"], "--target: has no group. Fix: --target slice"),
-    ("torch", {"slice": SLICE}, ["--set", "engine.kind=torch"], "engine.kind: is torch, and TPUs compute with jax"),
-    ("cpu", {"slice": SLICE}, ["--set", "engine.device=cpu"], "engine.device: is cpu, on a slice of TPUs"),
-    ("uneven", {"slice": SLICE}, ["--set", "batch.virtual_workers=3"], "3 virtual workers cannot be shared out evenly"),
-    ("tpu", {"group": GROUP}, ["--set", "engine.device=tpu"], "engine.device: is tpu, on a group without TPUs"),
+    (
+        "torch",
+        {"slice": SLICE},
+        ["--set", "engine.kind=torch"],
+        "engine.kind: torch does not compute on TPUs, and jax does. Fix: add --set engine.kind=jax",
+    ),
+    (
+        "cpu",
+        {"slice": SLICE},
+        ["--set", "engine.device=cpu"],
+        "engine.device: cpu is no TPU. Fix: add --set engine.device=tpu",
+    ),
+    (
+        *("all at once", {"slice": SLICE}),
+        ["--set", "engine.kind=torch", "--set", "batch.virtual_workers=1", "--set", "batch.micro_batch_rows=32"],
+        "Fix: add --set engine.kind=jax --set batch.virtual_workers=16 --set batch.micro_batch_rows=2\n",
+    ),
+    ("tpu", {"group": GROUP}, ["--set", "engine.device=tpu"], "engine.device: is tpu, and 2 GPUs on each node ask for"),
+    (
+        *("relative", {"slice": SLICE, "disk": DISK}, ["--set", "data.store=data/one"]),
+        "data.store: data/one is not on the hosts. Fix: add --set data.store=/mnt/common/shared_pd/one\n",
+    ),
+    (
+        *("not copied", {"slice": SLICE, "disk": DISK}, ["--set", "data.store=/mnt/common/shared_pd/three"]),
+        "/three will not be on the disk. Fix: add --set data.store=/mnt/common/shared_pd/deep/two, or another of /mnt/",
+    ),
+    (
+        *("not seeded", {"slice": SLICE, "disk": DISK}, ["--set", "data.store=/mnt/common/shared_pd/deep/two"]),
+        "the disk, which is to hold /mnt/common/shared_pd/deep/two, is not seeded yet. Fix: maskwright env seed",
+    ),
+    (
+        *("no place", {"slice": SLICE}, ["--set", "data.store=store"]),
+        "data.store: store is not on the hosts. Fix: gs://BUCKET/STORE, from where each host brings it",
+    ),
+    (
+        *("model in a bucket", {"slice": SLICE}, ["--set", "model.init_from=gs://b/roberta"]),
+        "model.init_from: gs://b/roberta is read as a folder on the hosts. Fix: a folder below /mnt/common/shared_pd",
+    ),
     ("no hosts", {"slice": SLICE}, [], "there is no slice. Fix: maskwright env up lab.yaml --only slice, or submit"),
     ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is not a limit. Fix: a number"),
     ("no price", {"slice": SLICE}, ["--max-cost", "1", "--prices", "none.yaml"], "none.yaml: no such file"),
@@ -110,7 +150,7 @@ def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
     command = spec.command
     assert command.config.startswith(f"gs://{BUCKET}/jobs/slice/configs/") and command.config.endswith(".yaml")
     copies = f"checkpoint.copy_to=gs://{BUCKET}/runs/one"
-    assert (command.run, command.overrides) == ("runs/one", (copies,))
+    assert (command.run, command.overrides) == ("runs/one", ("engine.device=tpu", copies))
     assert (command.stop_after_hours, command.stop_after_steps) == (None, 7)  # hours are the watcher's to count
     assert (spec.environment, spec.folder, spec.restarts, spec.grace_seconds) == (("HF_TOKEN",), ".", 100, 30)
     saves = ["--restarts", "3", "--set", "checkpoint.grace_seconds=40"]
@@ -122,6 +162,11 @@ def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
     command = parse_spec(say(*submit("--dry-run", *own)), "job.json").command
     assert command.run == "/mnt/common/nfs_share/runs/one" and command.processes == 2
     assert command.overrides == ("checkpoint.copy_to=gs://mine/one", "engine.kind=torch", "engine.device=cuda")
+    lab(slice=SLICE, disk=DISK, nfs={"share": "share"}, host={"container": "mine", "setup": "mine.sh"})
+    seeded = Record(seeded={"files": 1})
+    record.write(read_environment("lab.yaml"), seeded)
+    for store in ("/mnt/common/shared_pd/one", "/mnt/common/nfs_share/x", "/mnt/common/own", "/in/the/image"):
+        say(*submit("--dry-run", "--set", f"data.store={store}"))
 
 
 def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from google_cloud.values_env import AUTO, DEFAULTS, VERSIONS, write
 
 from maskwright.cli.main import run
 from maskwright.cloud.environment import read_environment
@@ -17,45 +21,6 @@ from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.old_setup.shell_file import Variable, parse_variables
 from maskwright.cloud.old_setup.values_env import Imported, import_values
 from maskwright.core.errors import ConfigError
-
-DEFAULTS = {
-    "ENV_BUILD_NAME": "20200430",
-    "PROJECT_ID": "pytorch-tpu-new",
-    "ZONE": "europe-west4-a",
-    "REGION": "europe-west4",
-    "MOUNT_POINT": "/mnt/common",
-    "GCS_DATASET": "gs://tpu-demo-eu/dataset/*",
-    "GCS_RAW_DATASET": "",
-    "TPU_ACCELERATOR_TYPE": "v3-32",
-    "TPU_PYTORCH_VERSION": "pytorch-nightly",
-    "MACHINE_TYPE": "n1-standard-64",
-    "DOCKER_CONTAINER": "false",
-    "GCE_IMAGE_VERSION": "20200527",
-    "SOURCE_IMAGE_FAMILY": "torch-xla",
-    "SOURCE_IMAGE_PROJECT": "ml-images",
-    "SOURCE_IMAGE_BASE": "debian-9-torch-xla",
-    "BOOT_DISK_SIZE_GB": "110",
-    "NETWORK": "default",
-    "MIG_SETUP_SCRIPT": "env_setup/scripts/setup_mig.sh",
-    "SHARED_FS": "tpushare",
-    "SHARED_FS_CAPACITY": "1024",
-    "SHARED_FS_TIER": "STANDARD",
-    "SHARED_PD_DISK_ATTACH": "false",
-    "SHARED_PD_DISK_SIZE": "2055",
-    "SHARED_PD_DISK_TYPE": "pd-ssd",
-    "MIG_SEED_DATA_PREP_SCRIPT": "roberta/env_setup/data_prep_seed_shared_disk_pd.sh",
-    "RED": "\\033[0;31m",
-}
-"""The 26 variables, as the older set-up came."""
-AUTO = {
-    "MIG_MASTER": "",
-    "SHARED_NFS_IP": "10.1.2.3",
-    "SHARED_PD_DISK_NAME": "pd-ssd-2055-20200430",
-    "PROTOCOL": "tcp",
-    "PORTS": "22",
-    "SOURCE_RANGES": "0.0.0.0/0",
-    "TAGS": "allow-ssh",
-}
 
 
 def imported(changes: dict[str, str | None] | None = None, **options: Any) -> Imported:
@@ -156,16 +121,19 @@ def test_v3_is_offered_and_never_chosen() -> None:
         "slice: {accelerator: v5e, topology: 4x4}",
         "slice: {accelerator: v5p, topology: 2x2x4}",
         "slice: {accelerator: tpu7x, topology: 2x2x4}",
+        "slice: {accelerator: v3, topology: 4x4}",
     ]
     assert "slice: null" in done.text and all(f"# {offer}" in done.text for offer in done.offers)
 
 
-@pytest.mark.parametrize("offer", range(4))
+@pytest.mark.parametrize("offer", range(5))
 def test_each_offer_loads_when_it_is_taken(offer: int, tmp_path: Path) -> None:
     done = imported()
     lines = [line for line in done.text.splitlines() if not line.startswith("slice:")]
     path = tmp_path / "lab.yaml"
-    path.write_text("\n".join([*lines, done.offers[offer]]))
+    text = "\n".join([*lines, done.offers[offer]])
+    old = done.offers[offer].endswith("its disks are pd-balanced")
+    path.write_text(text.replace("type: hyperdisk-ml", "type: pd-balanced") if old else text)
     environment = read_environment(str(path))
     assert environment.slice is not None and environment.slice.chips == 16
 
@@ -177,6 +145,9 @@ def test_each_offer_loads_when_it_is_taken(offer: int, tmp_path: Path) -> None:
         ("v3-8", "v5e", ("v5e", "2x2")),
         ("v2-512", "v5e", ("v5e", "16x16")),
         ("v3-2048", "v5p", ("v5p", "8x8x16")),
+        ("v3-32", "v3", ("v3", "4x4")),
+        ("v2-512", "v2", ("v2", "16x16")),
+        ("v3-2048", "v3", ("v3", "32x32")),
         ("v4-32", None, ("v4", "2x2x4")),
         ("v5litepod-16", None, ("v5e", "4x4")),
         ("v5p-32", None, ("v5p", "2x2x4")),
@@ -191,7 +162,11 @@ def test_accelerators_keep_their_number_of_chips(text: str, accelerator: str | N
 
 
 def test_large_slices_are_only_offered_where_they_exist() -> None:
-    assert [offer.split()[2] for offer in imported({"TPU_ACCELERATOR_TYPE": "v3-2048"}).offers] == ["v5p,", "tpu7x,"]
+    assert [offer.split()[2] for offer in imported({"TPU_ACCELERATOR_TYPE": "v3-2048"}).offers] == [
+        "v5p,",
+        "tpu7x,",
+        "v3,",
+    ]
     assert "1024 chips; v6e comes with 1, 4, 8" in fails({"TPU_ACCELERATOR_TYPE": "v3-2048"}, accelerator="v6e")
 
 
@@ -215,6 +190,56 @@ def test_disk_type_is_one_that_hosts_attach() -> None:
     told = "SHARED_PD_DISK_TYPE fits no host of v6e and n1-standard-64."  # N1 takes no Hyperdisk
     assert told in fails({}, accelerator="v6e", with_group=True)
     assert type_of({"TPU_ACCELERATOR_TYPE": None}) == ("pd-ssd", "mapped")  # a group alone: n1 machines take it
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_version_of_the_file_is_imported(version: str, tmp_path: Path) -> None:
+    out = tmp_path / "lab.yaml"
+    assert run(["env", "import", *write(tmp_path, version), "--to", str(out), "--accelerator", "v6e"]) == 0
+    environment = read_environment(str(out))
+    assert environment.name == ("env-20200428" if version == "af6e915" else "env-20200430")
+    assert environment.mount_point == "/mnt/common" and environment.slice is not None
+    assert environment.disk is not None and environment.disk.size_gb == (1024 if version == "af6e915" else 2055)
+    assert environment.host.setup is None and environment.disk.prepare is None, "the set-up's own scripts"
+    if version == "8c0b29c":
+        assert environment == imported(accelerator="v6e").environment, "what differs is a group's, and left out"
+
+
+def test_generated_values_refer_to_those_of_the_other_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values, auto = write(tmp_path, "4f52a18")
+    assert run(["env", "import", values, auto]) == 0
+    assert "SHARED_PD_DISK_NAME=pd-ssd-2055-20200430" in capsys.readouterr().err
+    assert run(["env", "import", auto, values]) == 2
+    assert "which is not set above. Fix: set it above, or name the file that sets it" in capsys.readouterr().err
+
+
+def test_an_edited_script_of_the_set_up_is_told_from_an_untouched_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = b"#!/bin/bash\nPROJECT_ID=\nENV_BUILD_NAME=\nmount\n"
+    blob = hashlib.sha1(b"blob %d\0%b" % (len(whole), whole), usedforsecurity=False).hexdigest()
+    for name, script in values_env.SCRIPTS.items():
+        assert all(re.fullmatch("[0-9a-f]{12}", digest) for digest in script.untouched.split())
+        monkeypatch.setitem(values_env.SCRIPTS, name, replace(script, untouched=f"000000000000 {blob[:12]}"))
+
+    def fate(content: bytes | None, **changes: str) -> str:
+        asked = list[str]()
+
+        def read(path: str) -> bytes | None:
+            asked.append(path)
+            return content
+
+        done = imported(dict(changes), read=read)
+        assert asked[0] == "env_setup/scripts/setup_mig.sh" and asked[1].startswith("models/roberta/env_setup/")
+        assert done.environment.host.setup is None
+        return next(row.reason for row in done.rows if row.variable == "MIG_SEED_DATA_PREP_SCRIPT")
+
+    built = whole.replace(b"PROJECT_ID=", b"PROJECT_ID=mine").replace(b"BUILD_NAME=", b"BUILD_NAME=20200430")
+    for untouched in (whole, built, whole.replace(b"\n", b"\r\n")):
+        assert "data_prep_seed_shared_disk_pd.sh is unchanged" in fate(untouched)
+    assert "is unchanged" in fate(whole, MIG_SETUP_SCRIPT="../../env_setup/scripts/setup_mig.sh")
+    assert "is not beside values.env, so whether it was edited is not known" in fate(None)
+    told = "MIG_SETUP_SCRIPT names env_setup/scripts/setup_mig.sh, which was edited since the set-up wrote it. Fix: put"
+    assert told in fails({}, read=lambda path: whole + b"mine\n")
+    assert "MIG_SEED_DATA_PREP_SCRIPT names models/roberta/" in fails({"MIG_SETUP_SCRIPT": ""}, read=lambda path: b"")
 
 
 def test_own_scripts_are_kept() -> None:
@@ -298,7 +323,7 @@ def test_command_prints_the_yaml_or_json(values: Path, capsys: pytest.CaptureFix
     assert yaml.safe_load(capsys.readouterr().out)["slice"] == {"accelerator": "v5e", "topology": "4x4"}
     assert run(["env", "import", str(values), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert {row["variable"] for row in shown["rows"]} == set(DEFAULTS) and len(shown["offers"]) == 4
+    assert {row["variable"] for row in shown["rows"]} == set(DEFAULTS) and len(shown["offers"]) == 5
 
 
 def test_page_lists_every_variable() -> None:

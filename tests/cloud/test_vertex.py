@@ -114,7 +114,7 @@ def test_on_cpus_and_a_gpu_of_n1(submit: Cli) -> None:
     [("v5e", "1x1", "ct5lp-hightpu-1t"), ("v5e", "4x4", "ct5lp-hightpu-4t"), ("v6e", "2x4", "ct6e-standard-8t")],
 )
 def test_on_a_tpu_slice(submit: Cli, kind: str, topology: str, machine: str) -> None:
-    words = ("--accelerator", f"{kind}:{topology}", "--set", "engine.kind=jax")
+    words = ("--accelerator", f"{kind}:{topology}", *JAX, "--set", "batch.virtual_workers=16")
     (pool,) = pools(drawn(submit, *words))
     assert pool["machineSpec"] == {"machineType": machine, "tpuTopology": topology}
     assert pool["replicaCount"] == "1", "a slice is one replica, however many machines it has"

@@ -4,10 +4,7 @@ the stand-in provider, and a made-up Google Cloud in which both see the same thi
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.seeding import SEEDED, seeder
 from google_cloud.terraform_world import TerraformWorld, why_not
 
 from maskwright.cli.main import run
@@ -60,7 +58,8 @@ class Life:
 
     def exists(self, kind: str) -> list[str]:
         """Names of what is there of a collection, as instances or buckets."""
-        return [key.rsplit("/", 1)[1] for key in sorted(self.cloud.resources) if key.rsplit("/", 2)[-2] == kind]
+        found = [key.rsplit("/", 1)[1] for key in sorted(self.cloud.resources) if key.rsplit("/", 2)[-2] == kind]
+        return [name for name in found if name != "corpus"]  # somebody else's bucket
 
 
 @pytest.fixture
@@ -73,37 +72,8 @@ def life(
         import gcsfs  # looks at the variables when it is imported
 
         gcsfs.GCSFileSystem.clear_instance_cache()
+        cloud.put("gs://corpus/stores/one/manifest.json", '{"dtype": "uint16"}')
         yield Life(cloud, world, tmp_path, capsys)
-
-
-@contextmanager
-def seeder(cloud: Cloud, result: dict[str, Any] | None) -> Iterator[list[str]]:
-    """Stands in for what runs on the seeding machine: once Terraform has made it, it leaves `result`. The script
-    itself is tested elsewhere. Gives the metadata that the machine had."""
-    over, seen = threading.Event(), []
-
-    def act() -> None:
-        while not over.is_set():
-            machine = cloud.resources.get(f"{ZONE}/instances/lab1-seeder")
-            if machine and not seen:
-                items = {item["key"]: item["value"] for item in machine["metadata"]["items"]}
-                seen.append(json.dumps(items))
-                if result is None:
-                    cloud.preempt("lab1-seeder")
-                else:
-                    cloud.put(items["maskwright-seed-result"], json.dumps(result))
-            time.sleep(0.02)
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-
-
-SEEDED = {"ok": True, "files": 3, "bytes": 4096, "manifest_sha256": "0" * 64, "seconds": 1.0}
 
 
 @pytest.mark.long
@@ -126,6 +96,8 @@ def test_init_up_resize_seed_down(life: Life) -> None:
 
     with seeder(life.cloud, SEEDED):
         said = life.env("seed", "--yes", "--poll-seconds", "0.1")
+    assert "gs://corpus/stores holds token stores: one" in said
+    assert "a run reads it with --set data.store=/mnt/common/shared_pd/one" in said
     assert "3 files" in said and life.exists("instances") == ["lab1-nfs"], "the machine is gone"
     assert life.cloud.resources[f"{ZONE}/disks/lab1-data-1"]["accessMode"] == "READ_ONLY_MANY"
     assert "was seeded" in life.env("seed", "--yes")
@@ -217,6 +189,16 @@ def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> 
 def test_seeding_that_fails_leaves_no_machine(life: Life) -> None:
     life.write(nfs=None, slice=None)
     life.env("init")
+    shards = life.cloud.objects.pop(("corpus", "stores/one/manifest.json"))
+    assert "gs://corpus/stores: holds no file. Fix: correct disk.source" in life.env("seed", "--yes", code=2)
+    for name in ("dict.txt", "train.bin", "train.idx"):
+        life.cloud.put(f"gs://corpus/stores/shard0/{name}", "")
+    said = life.env("seed", "--yes", code=2)
+    assert "token ids of another tool (fairseq: shard0/dict.txt)" in said and "`maskwright data convert FOLDER" in said
+    assert not life.exists("disks") and not life.exists("networks"), "refused before anything is made"
+    with seeder(life.cloud, {"ok": False, "step": "copy", "what": "as it is"}):
+        assert "copy: as it is" in life.env("seed", "--anyway", "--yes", "--poll-seconds", "0.1", code=1)
+    life.cloud.objects["corpus", "stores/one/manifest.json"] = shards
     failed = {"ok": False, "step": "verify", "what": "part-3.bin: 10 bytes, not 12"}
     with seeder(life.cloud, failed) as seen:
         said = life.env("seed", "--yes", "--poll-seconds", "0.1", code=1)

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 from conftest import small_config
 from in_process import Cli
+from original_epochs import lines, spoil, text_of
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.masking import Masker
 from maskwright.data.pregenerated import generate, store
 from maskwright.data.pregenerated.examples import KEYS, map_arrays
+from maskwright.data.pregenerated.findings import Findings
 from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
 from maskwright.data.pregenerated.loader import PregeneratedLoader
 from maskwright.data.pregenerated.repair import repair
@@ -34,17 +36,6 @@ from maskwright.training import checkpoint
 OPTIONS = PregenerateOptions(epochs_to_generate=2, max_seq_len=48, max_predictions_per_seq=6, do_whole_word_mask=True)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def text_of(example: dict[str, Any]) -> list[str]:
-    tokens = list(example["tokens"])
-    for place, label in zip(example["masked_lm_positions"], example["masked_lm_labels"], strict=True):
-        tokens[place] = label
-    return tokens
-
-
 @pytest.fixture(scope="module")
 def ours(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pregenerated") / "ours"
@@ -56,24 +47,7 @@ def ours(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def theirs(tokenizer: str, ours: Path, tmp_path: Path) -> Path:
-    """A folder with the original script's faults: `[MASK]`, single tokens of words, a special token drawn, text of
-    another document appended, no tokenizer."""
-    folder = tmp_path / "theirs"
-    folder.mkdir()
-    for epoch in range(2):
-        made = []
-        for number, example in enumerate(lines(ours / f"epoch_{epoch}.json")[:60]):
-            tokens = text_of(example)
-            places = list(range(1, len(tokens) - 1, 5))
-            labels = [tokens[place] for place in places]
-            for place in places:
-                tokens[place] = "[MASK]" if place % 2 else tokens[place]
-            tokens[places[0]] = "<pad>" if number == 0 else tokens[places[0]]
-            values = (tokens, [0] * len(tokens), number < 5, places, labels)
-            made.append(dict(zip(KEYS, values, strict=True)))
-        (folder / f"epoch_{epoch}.json").write_text("".join(json.dumps(one) + "\n" for one in made))
-        (folder / f"epoch_{epoch}_metrics.json").write_text('{"num_training_examples": 60, "max_seq_len": 48}')
-    return folder
+    return spoil(ours, tmp_path / "theirs", 60, max_seq_len=48)
 
 
 def pregenerated(folder: Path, **keys: Any) -> RunConfig:
@@ -288,6 +262,16 @@ def test_training_takes_masks_from_the_files_in_an_order_of_its_own(ours: Path, 
     assert loader.mean_epoch_rows(3.0) == (2 * len(files[0]) + len(files[1])) / 3
     whole = -(-(2 * len(files[0]) + len(files[1])) // 12)
     assert 3.0 <= loader.epoch(whole) < 3.2 and loader.epoch(whole - 1) < 3.0
+
+
+def test_findings_count_one_properly() -> None:
+    one = Findings(examples=1, predictions=2, special_predictions=1, foreign_text=1, unframed=2, unknown_tokens=1)
+    assert one.wrong("<mask>") == [
+        "1 other token is not in the vocabulary: another tokenizer made the examples",
+        "1 prediction is of a special token",
+        "1 of 1 example (100.0%) ends in text of another document without a separator",
+        "2 examples are not between the tokenizer's first and last special token",
+    ]
 
 
 def test_a_run_resumes_exactly_is_judged_and_exported(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from html_page import Page
 
@@ -293,8 +297,8 @@ def test_prepare_cleans_and_counts(messy: Path, tokenizer: str, tmp_path: Path) 
     assert (counts["read"], counts["kept"], counts["duplicates"]) == (46, 40, 1)
     assert "changed" not in counts  # the only document with an address is a near duplicate
     assert ready.manifest["options"]["cleaning"]["near_duplicates"] == 0.7
-    assert "cleaning left out 2 documents (near duplicates)" in report(ready)
-    assert "cleaning left out 1 document (language: de 1)" in report(ready)
+    assert "cleaning left out 2 documents (near duplicates)" in report(ready.location, ready.manifest)
+    assert "cleaning left out 1 document (language: de 1)" in report(ready.location, ready.manifest)
     assert not (tmp_path / "store" / "cleaning").exists()
     assert prepare(Sources([str(messy)]), tokenizer, ready.location, OPTIONS, cleaning=cleaning).fingerprint
     with pytest.raises(InputError, match="other text or options"):
@@ -449,6 +453,36 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
         read_evaluations([str(tmp_path / "short.txt")])
 
 
+@pytest.mark.parametrize("name", ["t.parquet", "t.parquet.gz", "t.jsonl.gz", "t.csv.zst", "t.txt.gz"])
+def test_evaluation_files_of_every_kind_are_read(name: str, tmp_path: Path) -> None:
+    from maskwright.text.cleaning.contamination import Contamination, read_evaluations
+
+    words = [" ".join(f"{letter}{number}" for number in range(9)) for letter in "abc"]
+    rows = [{"n": 1, "q": {"choices": [words[0], "x"]}, "a": None}, {"n": 2, "q": {"choices": words[1:]}, "a": "y"}]
+    plain = tmp_path / re.sub(r"\.(gz|zst)$", "", name)
+    if plain.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), plain)
+    elif plain.suffix == ".jsonl":
+        plain.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        plain.write_text(f"{words[0]}\n{','.join(words[1:])}\n" if plain.suffix == ".csv" else "\n".join(words[:2]))
+    if name.endswith((".gz", ".zst")):
+        codec = "gzip" if name.endswith(".gz") else "zstd"
+        with pyarrow.CompressedOutputStream(str(tmp_path / name), codec) as file:
+            file.write(plain.read_bytes())
+        plain.unlink()
+    found = Contamination(read_evaluations([str(tmp_path / name)])).examples_in([one.encode() for one in words])
+    second = None if plain.suffix == ".txt" else f"{tmp_path}/{name}:2"
+    assert found == [f"{tmp_path}/{name}:1", f"{tmp_path}/{name}:2", second]
+
+
+def test_a_parquet_file_that_unpacks_to_endless_bytes_is_refused(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "bomb.parquet.gz", "wb") as file:
+        file.write(b"PAR1" + bytes(30_000_000))
+    with pytest.raises(SourceError, match="unpacks to over 200 times its size"):
+        list(Sources([str(tmp_path / "bomb.parquet.gz")]))
+
+
 def test_a_source_that_changes_while_it_is_read_is_refused(
     messy: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -512,9 +546,9 @@ def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -
         "lines that c4 leaves out": 8,
     }
     assert ready.manifest["counts"]["changed"] == {"email": 1, "ip": 1, "lines that c4 leaves out": 8}
-    assert "cleaning left out 8 lines by C4's rules" in report(ready)
+    assert "cleaning left out 8 lines by C4's rules" in report(ready.location, ready.manifest)
     shown = f"{path}:4: mer357. Ask ann@firm.example at 8.8.8.8 -> mer357. Ask email@example.com at 8.8.8.8"
-    assert "cleaning masked 1 email address\ncleaning masked 1 IP address\n" in report(ready)
+    assert "cleaning masked 1 email address\ncleaning masked 1 IP address\n" in report(ready.location, ready.manifest)
     assert result.changed["lines that c4 leaves out"].examples[:2] == [f"{path}:1: Menu 0", f"{path}:2: Menu 1"]
     terminal, page = audit_report(result), Page(audit_page.html(result)).text
     for one in (f"{path}:1: Menu 0", f"{path}:5: Menu 4"):

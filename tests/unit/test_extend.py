@@ -13,7 +13,7 @@ import pytest
 import transformers
 
 from maskwright.core.config import Model
-from maskwright.core.errors import InputError, SourceError, TokenizerError
+from maskwright.core.errors import InputError, SourceError
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.export import export
@@ -37,12 +37,15 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return Sources([str(path)], layout="lines")
 
 
-@pytest.mark.parametrize("kind", ["roberta", "modernbert", "bert", "bert-uncased", "xlm-roberta", "camembert"])
+BPE = ("roberta", "modernbert", "gemma", "llama")
+
+
+@pytest.mark.parametrize("kind", [*BPE, "bert", "bert-uncased", "xlm-roberta", "camembert"])
 def test_old_ids_stay_and_transformers_agrees(
     kind: str, notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
 ) -> None:
     old, new = tokenizer_of(kind), str(tmp_path / "new")
-    wanted = 20 if kind in ("roberta", "modernbert") else 6  # whole words, of which the text has few
+    wanted = 20 if kind in BPE else 6  # whole words, of which the text has few
     extension, vocabulary = extend_tokenizer(old, notes, new, tokens=wanted)
     before, after = token_ids(old), token_ids(new)
     size = read_vocabulary(old).size
@@ -58,12 +61,18 @@ def test_old_ids_stay_and_transformers_agrees(
 
     theirs = transformers.AutoTokenizer.from_pretrained(new)
     ours, was = (load_tokenizer(folder, special_tokens_are_text=False) for folder in (new, old))
-    texts = ["The old fox <mask> [MASK] saw  letters.", "naïve 東京", "", *[document.text for document in notes][:40]]
+    texts = [
+        "The old fox <mask> [MASK] saw  letters.",
+        "stenosis\nthe\n\n  patient, (no)acute12345 東 had🙂",
+        "naïve 東京",
+        "",
+        *[document.text for document in notes][:40],
+    ]
     for text in texts:
         ids = ours.encode(text).ids
         assert theirs(text)["input_ids"] == ids
         split = [one for index in ids for one in (extension.pieces[index - size] if index >= size else [index])]
-        if kind in ("roberta", "modernbert"):  # a new merge puts old pieces together, and does nothing else
+        if kind in BPE:  # a new merge puts old pieces together, and does nothing else
             assert split == was.encode(text).ids
         if max(ids, default=0) < size:
             assert ids == was.encode(text).ids
@@ -119,12 +128,13 @@ def test_wordpiece_takes_the_words_that_save_most(
     assert (tmp_path / "new" / "vocab.txt").read_text().splitlines()[-3:] == extension.tokens
 
 
-@pytest.mark.parametrize("kind", ["roberta", "modernbert", "bert", "xlm-roberta"])
+@pytest.mark.parametrize("kind", ["roberta", "modernbert", "bert", "xlm-roberta", "gemma"])
 def test_a_models_new_rows_are_means_of_old_ones(
     kind: str, notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
 ) -> None:
     old, words = tokenizer_of(kind), read_vocabulary(tokenizer_of(kind))
-    shape = Model(architecture=kind, size="nano", hidden_size=32, num_attention_heads=2)  # type: ignore[arg-type]
+    architecture = "modernbert" if kind == "gemma" else kind  # mmBERT
+    shape = Model(architecture=architecture, size="nano", hidden_size=32, num_attention_heads=2)  # type: ignore[arg-type]
     config = model_config(shape, words.size + 2, 34, **special_ids(words))  # more rows than tokens, as ModernBERT has
     trained = TrainedModel(str(tmp_path), config, initial_parameters(config, 1), old, words)
     export(trained, str(tmp_path / "model"))
@@ -145,9 +155,26 @@ def test_a_models_new_rows_are_means_of_old_ones(
         grow(str(tmp_path / "grown"), words, after, extension, str(tmp_path / "tokenizer"), str(tmp_path / "x"))
 
 
-def test_what_is_refused(notes: Sources, tokenizer: str, tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="is a sentencepiece bpe tokenizer, which cannot be extended"):
-        extend_tokenizer(tokenizer_of("gemma"), notes, str(tmp_path / "x"), tokens=5)
+def test_new_tokens_of_bpe_with_a_mark_are_of_letters(
+    notes: Sources, tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """As SentencePiece's: no punctuation, no digits, no ▁ but the first. The class of Gemma's own folders makes the
+    same tokenizer."""
+    new = tmp_path / "new"
+    extension, vocabulary = extend_tokenizer(tokenizer_of("gemma"), notes, str(new), tokens=60)
+    assert all(token.removeprefix("▁").isalpha() for token in extension.tokens)
+    assert any(token.startswith("▁") for token in extension.tokens)
+    config = json.loads((new / "tokenizer_config.json").read_text())
+    (new / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": "GemmaTokenizerFast"}))
+    theirs = transformers.AutoTokenizer.from_pretrained(new)
+    assert type(theirs).__name__.startswith("Gemma") and len(theirs) == vocabulary.size
+    ours = load_tokenizer(str(new), special_tokens_are_text=True)
+    for document in [*notes][:40]:
+        ids = theirs(document.text, add_special_tokens=False)["input_ids"]
+        assert ids == ours.encode(document.text, add_special_tokens=False).ids
+
+
+def test_what_is_refused(notes: Sources, tokenizer: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not empty"):
         extend_tokenizer(tokenizer, notes, tokenizer, tokens=5)
     (tmp_path / "short.txt").write_text("a b\n")

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fairseq_files
 import numpy as np
 import pyarrow as arrow
 import pytest
+from fairseq_files import write_index
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from pyarrow import ipc, parquet
@@ -36,7 +38,7 @@ from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
 from maskwright.data.parts.files import convert_in_parts
 from maskwright.data.store import Split, TokenStore
-from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 Documents = list[NDArray[np.int64]]
 ALL = ConvertOptions(valid_fraction=0.0)
@@ -100,39 +102,13 @@ def write_mds(folder: Path, documents: Documents, encoding: str = "ndarray:uint1
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
 
 
-def write_index(path: Path, sequences: Documents, members: list[int] | None, dtype: str = "<u2") -> None:
-    """`.bin` and `.idx`: of Megatron with `members`, the sequences of each document; else of fairseq."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sizes = np.array([len(one) for one in sequences])
-    path.with_suffix(".bin").write_bytes(np.concatenate(sequences).astype(dtype).tobytes())
-    index = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, 8, len(sizes))
-    if members is not None:
-        index += struct.pack("<Q", len(members) + 1)
-    index += sizes.astype("<i4").tobytes() + ((np.cumsum(sizes) - sizes) * 2).astype("<i8").tobytes()
-    if members is not None:
-        index += np.cumsum([0, *members]).astype("<i8").tobytes()
-    path.with_suffix(".idx").write_bytes(index)
-
-
 def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
     cut = [[part for part in np.split(one, [len(one) // 3, len(one) // 2]) if len(part)] for one in documents]
     return [part for parts in cut for part in parts], [len(parts) for parts in cut]
 
 
 def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: int | None = None) -> None:
-    """A dictionary in another order than the tokenizer's, a line a sentence, an empty line between documents."""
-    names = {index: name for name, index in token_ids(tokenizer).items()}
-    special = read_vocabulary(tokenizer).special
-    order = [index for index in sorted(names, reverse=True) if index not in special]
-    folder.mkdir(parents=True)
-    lines = [f"{'absent' if index == lacking else names[index]} 7" for index in order]
-    (folder / "dict.txt").write_text("\n".join([*lines, "madeupword0000 0"]) + "\n", encoding="utf-8")
-    theirs = {index: 4 + number for number, index in enumerate(order)}
-    sequences: Documents = []
-    for one in documents:
-        parts, _ = in_sentences([one])
-        sequences += [np.array([*(theirs[int(index)] for index in part), 2]) for part in parts] + [np.array([2])]
-    write_index(folder / "train.idx", sequences, None)
+    fairseq_files.write_fairseq(folder, [in_sentences([one])[0] for one in documents], tokenizer, lacking)
 
 
 def write_arrow(
@@ -572,6 +548,58 @@ def test_rows_are_those_of_the_converted_store(arrow_folder: Path, tokenizer: st
     assert open_store(other.data).fingerprint != there.fingerprint
 
 
+def test_arrow_files_beside_our_own_store_in_one_run(
+    arrow_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mixture with Arrow files has the rows of the mixture with the store that was converted from them."""
+    keys = {"tokenizer": tokenizer, "token_offset": 200, "valid_fraction": 0.2}
+    options = ConvertOptions(valid_fraction=0.2, token_offset=200)
+    own = convert([str(arrow_folder / "shards")], tokenizer, str(tmp_path / "store"), options).location
+    kinds = {"own": {"store": own}, "arrow": {"store": str(arrow_folder / "shards"), "format": "arrow", "arrow": keys}}
+
+    def mixed(first: str) -> RunConfig:
+        given = config(arrow_folder, tokenizer).model_dump()
+        shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        mixture = {"one": {**kinds[first], "weight": 2.0}, "two": {**kinds["own"], "weight": 1.0, "max_epochs": 3.5}}
+        return build_config({**given, "model": shape, "data": {"mixture": mixture, "seq_len": 64}}, "here")
+
+    loaders = [Loader(mixed(first), open_store(mixed(first).data)) for first in ("own", "arrow")]  # type: ignore[arg-type]
+    for step in range(30):
+        for left, right in zip(*(loader.batches(step % 8, step) for loader in loaders), strict=True):
+            assert np.array_equal(left.input_ids, right.input_ids) and np.array_equal(left.labels, right.labels)
+    origins = [open_store(mixed(first).data).origin("train", number) for first in kinds for number in (3, 80)]
+    assert origins[:2] == origins[2:]
+
+    file, place, cpu = tmp_path / "config.yaml", str(tmp_path / "run"), ["--device", "cpu"]
+    file.write_text(json.dumps(mixed("arrow").model_dump()))
+    words = ["pretrain", str(file), "--run", place, "--set", "engine.device=cpu", "--set", "engine.threads=1"]
+    assert run([*words, "--stop-after-steps", "4"]) == 75
+    assert run(words) == 0
+    capsys.readouterr()
+    assert run(["evaluate", place, *cpu, "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)["sources"]
+    assert list(both) == ["one", "two"] and both["one"]["loss"] == both["two"]["loss"]
+    assert run(["evaluate", place, *cpu, "--store", own, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == both["two"]
+    assert run(["evaluate", place, *cpu]) == 0
+    shown = capsys.readouterr().out
+    row = f"one {both['one']['predicted']:12,}{both['one']['loss']:10.4f}{both['one']['accuracy']:10.2%}"
+    assert row.split() == next(line for line in shown.splitlines() if line.startswith("one")).split()[:4]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"format": "pregenerated"}, "pregenerated examples cannot be mixed: their masks are fixed"),
+        ({"arrow": {"column": "ids"}}, "arrow is only for format: arrow"),
+    ],
+)
+def test_sources_of_other_kinds_are_refused(source: dict[str, Any], said: str) -> None:
+    mixture = {"a": {"store": "x", **source}, "b": "y"}
+    with pytest.raises(ConfigError, match=said):
+        build_config({"data": {"mixture": mixture}, "schedule": {"steps": 8}}, "here")
+
+
 def test_the_fast_way_through_a_file_finds_what_pyarrow_finds(
     documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -688,6 +716,35 @@ def far(folder: Path) -> None:
     put(path, 34 + 4 * count + 8 * (count - 1), struct.pack("<q", 1 << 40))
 
 
+FAR = struct.pack("<q", 1 << 40)
+
+
+def sequences_in(index: Path) -> int:
+    return int(struct.unpack_from("<Q", index.read_bytes(), 18)[0])
+
+
+def grown_shape(path: Path) -> None:
+    """MDS: the first sample's array is said to be longer than the sample."""
+    content = path.read_bytes()
+    (begin,) = struct.unpack_from("<I", content, 4)
+    text, _ = struct.unpack_from("<II", content, begin)
+    put(path, begin + 8 + text + 1, struct.pack("<H", 60_000))
+
+
+def far_list(folder: Path) -> None:
+    """Arrow: a list that ends outside the values of its batch."""
+    path = folder / "shards" / "news" / "a.arrow"
+    with arrow.memory_map(str(path)) as source:
+        offsets = ipc.open_file(source).get_batch(0).column(0).offsets.to_numpy()[:4].astype("<i4").tobytes()
+    put(path, path.read_bytes().index(offsets) + 8, struct.pack("<i", 1 << 28))
+
+
+def bad_name(folder: Path) -> None:
+    """Arrow: the name of the column is not UTF-8."""
+    path = folder / "shards" / "news" / "b.arrow"
+    put(path, path.read_bytes().index(b"tokens"), b"\x86")
+
+
 BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mds cut": ("mds", lambda folder: truncate(folder / "mds" / "shard.00001.mds"), r"shard.00001.mds.*bytes"),
     "mds zstd": (
@@ -719,6 +776,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "datatrove index": ("datatrove", lambda folder: (folder / "a.ds.index").unlink(), "a.ds.index.*is missing"),
     "datatrove cut": ("datatrove", lambda folder: truncate(folder / "a.ds"), "its index ends at"),
     "olmo odd": ("olmo", lambda folder: truncate(folder / "part-0-00000.npy"), "no whole number of 2 bytes"),
+    "npy header": ("npy", lambda folder: put(folder / "ids.npy", 10, b"{(["), "is no whole .npy file"),
     "llm.c cut": ("llm.c", lambda folder: truncate(folder / "train.bin", 2), "its header says"),
     "llm.c version": ("llm.c", lambda folder: put(folder / "train.bin", 4, b"\x09"), "version 9"),
     "parquet cut": ("parquet", lambda folder: truncate(folder / "ids.parquet"), "is no whole Parquet file"),
@@ -740,6 +798,30 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         "b.arrow.*is an Arrow stream without its end",
     ),
     "stream cut": ("arrow", lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90), "no whole Arrow IPC"),
+    "fairseq far": (
+        "fairseq",
+        lambda folder: put(folder / "bin" / "train.idx", 26 + 4 * sequences_in(folder / "bin" / "train.idx"), FAR),
+        r"train.idx: sequence 0 is said to be ids 549,755,813,888",
+    ),
+    "megatron documents": (
+        "megatron",
+        lambda folder: put(folder / "text_document.idx", (folder / "text_document.idx").stat().st_size - 8, FAR),
+        "text_document.idx.*documents",
+    ),
+    "megatron negative": (
+        "megatron",
+        lambda folder: put(folder / "text_document.idx", 34, struct.pack("<i", -5)),
+        "text_document.idx: sequence 0",
+    ),
+    "datatrove far": ("datatrove", lambda folder: put(folder / "a.ds.index", 16, FAR), "a.ds.index"),
+    "mds shape": (
+        "mds",
+        lambda folder: grown_shape(folder / "mds" / "shard.00000.mds"),
+        "another length than",
+    ),
+    "arrow lists": ("arrow", far_list, "news/a.arrow.* lies? outside|news/a.arrow.*no whole Arrow"),
+    "arrow names": ("arrow", bad_name, "news/b.arrow.*no whole Arrow IPC"),
+    "parquet page": ("parquet", lambda folder: put(folder / "ids.parquet", 200, b"\xff" * 400), "ids.parquet"),
 }
 
 
@@ -756,6 +838,23 @@ def test_a_broken_store_is_one_line_and_leaves_nothing(
     options = {"options": ALL, **keys}
     with pytest.raises((StoreError, InputError), match=said):
         raise_as_line(lambda: convert([str(place)], tokenizer, str(tmp_path / "store"), **options))
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_an_id_beyond_the_vocabulary_is_one_line_and_leaves_nothing(
+    name: str, documents: Documents, tokenizer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    beyond = [one.copy() for one in documents]
+    beyond[60][1] = 60_000 if name in ("olmo", "nanogpt", "llm.c", "mds", "mds-zstd") else 400
+    keys = MADE[name](tmp_path / "in", documents if name == "fairseq" else beyond, tokenizer)
+    if name == "fairseq":
+        put(tmp_path / "in" / "bin" / "train.bin", 20, struct.pack("<H", 60_000))
+    entries = list((tmp_path / "in").iterdir())
+    place = entries[0] if len(entries) == 1 else tmp_path / "in"
+    with pytest.raises((StoreError, InputError), match=r"holds id (400|60000), (the tokenizer|dict.txt) ends at 399"):
+        raise_as_line(lambda: convert([str(place)], tokenizer, str(tmp_path / "store"), **{"options": ALL, **keys}))
     assert not (tmp_path / "store").exists()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from maskwright.core.errors import InputError, SourceError
 from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.text.audit import audit
 from maskwright.text.encoder import open_encoder
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
@@ -27,6 +28,13 @@ def test_fasta_and_fastq_records_are_documents(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.fa", letters="keep") == [("ACGTacgtNNAC", 2), ("GGRCC", 7)]
     assert texts(tmp_path / "a.fa", letters="plain") == [("ACGTACGT", 2), ("AC", 2), ("GG", 7), ("CC", 7)]
     assert texts(tmp_path / "b.fastq.gz") == [("ACGN", 1), ("@CG", 6)]
+    found = {letters: audit([str(tmp_path / "a.fa")], letters=letters) for letters in ("upper", "keep", "plain")}  # type: ignore[arg-type]
+    assert {letters: (one.documents, one.characters) for letters, one in found.items()} == {
+        "upper": (2, 17),
+        "keep": (2, 17),
+        "plain": (4, 14),
+    }
+    assert found["upper"].languages == {}
     for name, content, where in (
         ("c.fasta", "ACGT\n>late\nAC\n", ":1"),
         ("c.fq", "@r1\nACGT\n+\nIIII\n@r2\nACGT\n+\nII\n", ":5"),

@@ -97,7 +97,7 @@ def data_convert(
     folder = local(tokenizer, weights=False)
     conversion = Conversion(src, folder, to, options, from_, column, dtype, document_end, encoder)
     ready = _convert(conversion, on, worker_memory)
-    print_result(report(ready), ready.manifest, as_json)
+    print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 
 def _convert(conversion: Conversion, on: str | None, worker_memory: float | None) -> TokenStore:

@@ -49,6 +49,7 @@ def text_audit(
     tokenizer: Annotated[
         str | None, typer.Option(metavar="PATH", help="Tokenizer folder, to show its tokens per word on the text.")
     ] = None,
+    letters: Letters = "upper",
     filters: Filters = None,
     languages: Languages = None,
     language_probability: LanguageProbability = 0.5,
@@ -88,7 +89,13 @@ def text_audit(
     if to and not to.endswith(".html"):
         raise InputError(f"--to {to} does not end in .html", fix="give a name such as audit.html")
     tokenizer = tokenizer and local(tokenizer, weights=False)
-    reading: Any = {"layout": layout, "text_column": text_column, "tokenizer": tokenizer, "cleaning": cleaning}
+    reading: Any = {
+        "layout": layout,
+        "text_column": text_column,
+        "letters": letters,
+        "tokenizer": tokenizer,
+        "cleaning": cleaning,
+    }
     if on is None:
         result = audit(src, **reading, workers=workers or usable_cores())
     else:
@@ -294,17 +301,22 @@ def data_prepare(
     else:
         with runner_on(on, worker_memory) as runner:
             ready = prepare_in_parts(request, runner)
-    print_result(report(ready), ready.manifest, as_json)
+    print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 
 @data_app.command("inspect")
-def data_inspect(store: Store, as_json: AsJson = False) -> None:
-    """Show what a token store holds and where it came from."""
+def data_inspect(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Token store folder, or the URL of one in a bucket.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a token store holds and where it came from. In a bucket, only its manifest is read."""
+    from maskwright.core.storage import is_url
     from maskwright.data.prepare import report
+    from maskwright.data.remote import remote_manifest
     from maskwright.data.store import TokenStore
 
-    ready = TokenStore(store)
-    print_result(report(ready), ready.manifest, as_json)
+    manifest = remote_manifest(store) if is_url(store) else TokenStore(store).manifest
+    print_result(report(store, manifest), manifest, as_json)
 
 
 @data_app.command("verify")

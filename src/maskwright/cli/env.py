@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -119,8 +120,14 @@ def up(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
 ) -> None:
     """Make what the YAML asks for, or change what is there into it."""
+    from maskwright.cloud.environment import read_environment
+    from maskwright.cloud.prices import estimate, read_prices
     from maskwright.cloud.provision import commands
+    from maskwright.core.console import say
 
+    cost = estimate(read_environment(location), read_prices())
+    for line in (f"about {cost.hourly:,.2f} USD an hour while all of it is up (`env prices`)", *cost.unpriced.values()):
+        say(line)
     commands.up(
         location,
         parts=parts(only),
@@ -136,20 +143,32 @@ def seed(
     again: Annotated[
         bool, typer.Option("--again", help="Seed a new disk, in place of the one that is seeded.")
     ] = False,
+    move_hosts: Annotated[
+        bool,
+        typer.Option(
+            "--move-hosts",
+            help="Let another disk take the place of the one that hosts have; they are made again with it.",
+        ),
+    ] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Copy the bucket even if no run can read it.")] = False,
     yes: Yes = False,
     poll_seconds: PollSeconds = 10.0,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
 ) -> None:
     """Fill the disk from its bucket, on a machine that is taken away afterwards; then the disk is read-only."""
+    from maskwright.cloud.provision import commands
     from maskwright.cloud.provision import seed as seeding
+    from maskwright.core.console import say
 
-    seeding.seed(
-        location,
-        again=again,
-        confirm=asking(yes),
-        poll_seconds=poll_seconds,
-        lock_timeout_seconds=lock_timeout_seconds,
-    )
+    ask, wait = asking(yes), {"lock_timeout_seconds": lock_timeout_seconds}
+    moving = seeding.to_move(location, again) if move_hosts else []
+    if moving:
+        say(f"the {' and the '.join(moving)} goes first, and is made again with the new disk")
+        commands.down(location, parts=moving, confirm=_ending_jobs(location, moving, ask), **wait)
+    how = {"again": again, "move_hosts": move_hosts, "anyway": anyway, "poll_seconds": poll_seconds}
+    seeding.seed(location, confirm=ask, **how, **wait)
+    if moving:
+        commands.up(location, parts=moving, confirm=ask, **wait)
 
 
 @env.command("watch")
@@ -204,17 +223,12 @@ def down(
     from maskwright.cloud.jobs import status
     from maskwright.cloud.provision import commands
 
-    ask, asked = asking(yes), parts(only)
-
-    def confirm(drawn: Plan) -> None:
-        ask(drawn)
-        status.end_jobs(location, asked)  # before hosts go: a watcher would bring them back
-
+    asked = parts(only)
     desk = commands.down(
         location,
         parts=asked,
         delete_data=delete_data,
-        confirm=confirm,
+        confirm=_ending_jobs(location, asked, asking(yes)),
         lock_timeout_seconds=lock_timeout_seconds,
     )
     if not (delete_data and not asked):
@@ -271,51 +285,6 @@ def smoke(
     task.smoke(planned, image=image)
 
 
-@env.command("image")
-def image(
-    location: EnvironmentFile,
-    accelerator: Annotated[
-        Literal["cpu", "gpu", "tpu"] | None,
-        typer.Option(help="What the hosts compute on; the YAML says when not given."),
-    ] = None,
-    libtpu: Annotated[
-        bool, typer.Option("--libtpu", help="Put libtpu into the image, for a private repository only (docs/tpu.md).")
-    ] = False,
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="Build nothing if the tag exists already.")] = False,
-    source: Annotated[
-        str, typer.Option("--source", metavar="PATH", help="Checkout of the repository to build from.")
-    ] = ".",
-    service_account: ServiceAccount = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    poll_seconds: PollSeconds = 10.0,
-    as_json: AsJson = False,
-) -> None:
-    """Build the image that hosts run, by Cloud Build, into the environment's repository."""
-    from maskwright.cloud.environment import read_environment
-    from maskwright.cloud.provision import image as module
-
-    if dry_run:
-        environment = read_environment(location)
-        chosen = accelerator or module.accelerator_of(environment)
-        request = module.build_request(
-            environment, "SOURCE.tar.gz", chosen, libtpu=libtpu, service_account=service_account
-        )
-        return print_result("", request, True)
-    built = module.build(
-        location,
-        folder=source,
-        accelerator=accelerator,
-        libtpu=libtpu,
-        if_missing=if_missing,
-        service_account=service_account,
-        confirm=asking(yes),
-        poll_seconds=poll_seconds,
-    )
-    report = f"{built.name} {built.digest}".rstrip()
-    print_result(report, {"image": built.name, "digest": built.digest, "built": built.built}, as_json)
-
-
 @env.command("prices")
 def prices(
     environment: Annotated[
@@ -363,6 +332,16 @@ def parts(only: list[str] | None) -> tuple[str, ...]:
     if wrong := [name for name in only or () if name not in PARTS]:
         raise InputError(f"{wrong[0][:40]!r} is no part", where="--only", fix=f"one of {', '.join(PARTS)}")
     return tuple(dict.fromkeys(only or ()))
+
+
+def _ending_jobs(location: str, kinds: Collection[str], ask: Confirm) -> Confirm:
+    def confirm(drawn: Plan) -> None:
+        from maskwright.cloud.jobs import status
+
+        ask(drawn)
+        status.end_jobs(location, kinds)  # before hosts go: a watcher would bring them back
+
+    return confirm
 
 
 def asking(yes: bool) -> Confirm:

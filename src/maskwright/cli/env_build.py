@@ -25,18 +25,27 @@ def build(
     tpu: Annotated[str, _flag("--tpu", "slice")] = "default",
     mig: Annotated[str, _flag("--mig", "instance group")] = "default",
     disk: Annotated[str, _flag("--disk", "shared disk")] = "default",
+    refill: Annotated[
+        str, _flag("--refill", "shared disk even if it is full, from its bucket as it is now")
+    ] = "default",
     service_account: ServiceAccount = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run the commands that a row of the older Cloud Build set-up stands for. It ends with the first that fails."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.old_setup import build_table
-    from maskwright.core.console import warn
+    from maskwright.core.console import say, warn
+    from maskwright.core.errors import InputError
 
     row = build_table.row_of(action, tpu, mig, disk)
     environment = read_environment(location)
     parts = [part for part in build_table.PARTS if getattr(environment, part) is not None]
-    listed = build_table.commands(row, location, parts, service_account)
+    again = build_table.flag("_REFILL", refill)
+    listed, told = build_table.commands(row, location, parts, service_account, refill=again)
+    if again and not any("--again" in words for words in listed):
+        raise InputError("is for update with _DISK=true", where="_REFILL", fix="leave it out")
+    for line in told:
+        say(line)
     if row.disk is None and build_table.FLAGS[disk]:
         warn(build_table.DISK_HAS_NO_PART)
     if dry_run:
@@ -55,13 +64,13 @@ def import_(
         str | None, typer.Option("--to", metavar="PATH", help="YAML to write; it is printed when not given.")
     ] = None,
     accelerator: Annotated[
-        TpuKind | None, typer.Option(help="Kind of TPU to take; v2 and v3 have no successor by name.")
+        TpuKind | None, typer.Option(help="Kind of TPU to take, in place of v2 or v3 that values.env names.")
     ] = None,
     with_group: Annotated[bool, typer.Option("--with-group", help="Keep the instance group beside the slice.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn the older Cloud Build set-up's values.env into an environment, and say what became of each variable."""
-    from maskwright.cloud.old_setup.shell_file import read_variables
+    from maskwright.cloud.old_setup.shell_file import Variable, read_variables
     from maskwright.cloud.old_setup.values_env import import_values, table
     from maskwright.core import storage
     from maskwright.core.console import say, warn
@@ -69,8 +78,18 @@ def import_(
 
     if out is not None and os.path.exists(out):
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
-    given = {name: variable for location in values for name, variable in read_variables(location).items()}
-    imported = import_values(given, values[0], accelerator=accelerator, with_group=with_group)
+    given: dict[str, Variable] = {}
+    for location in values:
+        given = read_variables(location, given)
+
+    def beside(path: str) -> bytes | None:
+        place = os.path.join(os.path.dirname(values[0]), path)
+        if not os.path.isfile(place):
+            return None
+        with open(place, "rb") as file:
+            return file.read()
+
+    imported = import_values(given, values[0], accelerator=accelerator, with_group=with_group, read=beside)
     if unknown := [row.variable for row in imported.rows if row.fate == "unknown"]:
         warn(f"{', '.join(unknown)}: no variable of values.env, left out")
     if imported.offers:

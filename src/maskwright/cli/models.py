@@ -231,7 +231,7 @@ def evaluate(
     """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric."""
     from maskwright.core.config import Engine
     from maskwright.core.errors import InputError
-    from maskwright.data.opening import recorded_store
+    from maskwright.data.opening import recorded_stores
     from maskwright.data.store import TokenStore
     from maskwright.tasks import evaluate as task
     from maskwright.tasks.blimp import Blimp
@@ -262,7 +262,7 @@ def evaluate(
             f"--seq-len {seq_len} is not in 8 … {trained.config.max_seq_len}, what the model takes",
             fix="give one in that range",
         )
-    result: task.Evaluation | Blimp | PseudoPerplexity
+    result: task.Evaluation | task.Evaluations | Blimp | PseudoPerplexity
     if blimp is not None:
         result = judge_pairs(trained, blimp, share=share, engine=engine)
     elif text is not None:
@@ -271,11 +271,9 @@ def evaluate(
     else:
         if store is None and not (trained.run or {}).get("store"):
             raise InputError("a model folder names no text to evaluate on", fix="give --store, --blimp or --text")
-        if store is None and (mixed := (trained.run or {})["config"].get("data.mixture")):
-            fix = f"give --store, one of {', '.join(source['store'] for source in mixed.values())}"
-            raise InputError("was trained on a mixture, whose sources are judged one at a time", where=model, fix=fix)
-        opened = TokenStore(store) if store else recorded_store(trained.run or {})
-        result = task.evaluate(trained, opened, seq_len=seq_len, max_rows=max_rows, engine=engine)
+        stores = {"": TokenStore(store)} if store else recorded_stores(trained.run or {})
+        judged = task.evaluate_sources(trained, stores, seq_len=seq_len, max_rows=max_rows, engine=engine)
+        result = judged.sources.get("", judged)
     print_result(result.report(), asdict(result), as_json)
 
 

@@ -13,7 +13,7 @@ from maskwright.core import storage
 from maskwright.core.console import say, warn
 
 PANELS = {
-    "Start": ["quickstart", "schema"],
+    "Start": ["quickstart", "schema", "import"],
     "Data": ["text", "tokenizer", "data"],
     "Train": ["pretrain", "finetune", "plan"],
     "Use": ["predict", "embed"],

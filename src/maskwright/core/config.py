@@ -9,7 +9,7 @@ resume, except that a run may get more steps (see `core.changes`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -250,7 +250,10 @@ class RunConfig(Section):
     def locations(self) -> dict[str, str | None]:
         """What a run reads, by key."""
         held_out = {f"data.validation.{name}".rstrip("."): store for name, store in self.data.held_out.items()}
-        mixed = {f"data.mixture.{name}.store": source.store for name, source in (self.data.mixture or {}).items()}
+        mixed: dict[str, str | None] = {}
+        for name, source in (self.data.mixture or {}).items():
+            mixed[f"data.mixture.{name}.store"] = source.store
+            mixed[f"data.mixture.{name}.arrow.tokenizer"] = source.arrow.tokenizer
         own = {"data.store": self.data.store, "data.arrow.tokenizer": self.data.arrow.tokenizer}
         return {**own, **mixed, **held_out, "model.init_from": self.model.init_from}
 
@@ -340,16 +343,32 @@ LATER |= LATER_SHAPE | LATER_DATA
 """Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
 
 
-def shared_out(virtual_workers: int, parts: int, what: str) -> int:
+def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = None) -> int:
     """How many virtual workers each of `parts` processes, devices or chips (`what`) computes.
 
-    Raises `ConfigError` if they cannot be shared out evenly."""
+    Raises `ConfigError` if they cannot be shared out evenly; with the `rows` of each, it proposes both numbers."""
     each, rest = divmod(virtual_workers, parts)
     if rest:
         what = f"{virtual_workers} virtual workers cannot be shared out evenly over {parts} {what}"
-        fix = f"take a multiple of {parts}, with fewer batch.micro_batch_rows for the same batch; or fewer {what}"
+        fix = f"{in_words(shareable(virtual_workers, parts, rows))}, or take fewer {what.rpartition(' ')[2]}"
         raise ConfigError(what, where="batch.virtual_workers", fix=fix)
     return each
+
+
+def shareable(virtual_workers: int, parts: int, rows: int | None) -> dict[str, int]:
+    """The keys by which `parts` devices share the same batch: more virtual workers of fewer rows, or the next batch
+    that they can share."""
+    next_one = -(-virtual_workers // parts) * parts
+    if rows is None:
+        return {"batch.virtual_workers": next_one}
+    batch = virtual_workers * rows
+    same = next((more for more in range(next_one, batch + 1, parts) if batch % more == 0), next_one)
+    return {"batch.virtual_workers": same, "batch.micro_batch_rows": max(1, round(batch / same))}
+
+
+def in_words(keys: Mapping[str, object]) -> str:
+    """As a user adds them to a command."""
+    return " ".join(f"--set {key}={value}" for key, value in keys.items())
 
 
 def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:

@@ -35,11 +35,29 @@ class Arrow(Section):
 
 class Source(Section):
     store: str
-    """Folder of a token store."""
-    weight: Annotated[float, Field(gt=0.0)] | None = None
+    """Folder of a token store, or what `format` says."""
+    format: Literal["store", "arrow"] = "store"
+    """What `store` is, as `data.format`. Pregenerated examples cannot be mixed: they bring their masks."""
+    arrow: Arrow = Arrow()
+    """As `data.arrow`, for this source."""
+    weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     """Share of the rows, relative to the weights of the others."""
-    max_epochs: Annotated[float, Field(gt=0.0)] | None = None
+    max_epochs: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     """How often the source may be read. The others share its weight afterwards."""
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _has_no_masks(cls, given: Any) -> Any:
+        if given == "pregenerated":
+            what = "pregenerated examples cannot be mixed: their masks are fixed, other sources' are drawn anew"
+            raise Refused(what, fix="prepare their text as a token store, or train on them alone as data.store")
+        return given
+
+    @model_validator(mode="after")
+    def _arrow_is_of_arrow(self) -> Source:
+        if self.format != "arrow" and self.arrow != Arrow():
+            raise Refused("arrow is only for format: arrow", fix="add format: arrow to this source")
+        return self
 
 
 def named_sources(given: Any) -> Any:
@@ -76,9 +94,9 @@ class Data(Section):
     """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
     mixture: Annotated[dict[str, Source] | None, Resumable] = None
     """Several token stores instead of `store`, as {en: {store: FOLDER, weight: 3}, sw: {store: FOLDER, weight: 1,
-    max_epochs: 4}}, or {en: FOLDER, sw: FOLDER}, or folders with colons between them. Without weights, those are the
-    sizes. The run is judged by what each source holds out, under the source's name; the first counts as its held-out
-    loss."""
+    max_epochs: 4}}, or {en: FOLDER, sw: FOLDER}, or folders with colons between them. A source of Arrow files has
+    `format: arrow` and may have `arrow: {…}` with the keys of `data.arrow`. Without weights, those are the sizes. The
+    run is judged by what each source holds out, under the source's name; the first counts as its held-out loss."""
     mixture_alpha: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     """Weights of `mixture` are tokens ** alpha: 1, when not set, keeps the sizes, 0 makes all sources equal; XLM-R took
     0.3."""
@@ -120,10 +138,9 @@ class Data(Section):
             if self.mixture_alpha is not None:
                 raise Refused("mixture_alpha is only for data.mixture", fix="leave it out")
             return self
-        if self.store is not None or self.format != "store":
-            raise Refused(
-                "mixture takes the place of store and format", fix="leave them out, as in --set data.store=null"
-            )
+        if self.store is not None or self.format != "store" or self.arrow != Arrow():
+            fix = "leave them out, as in --set data.store=null; each source may have a format and arrow of its own"
+            raise Refused("mixture takes the place of store, format and arrow", fix=fix)
         require_weights(self.mixture, self.mixture_alpha)
         return self
 

@@ -31,7 +31,7 @@ from maskwright.data.foreign.columns import (
     require_counts,
 )
 from maskwright.data.foreign.detect import detect
-from maskwright.data.store import Split, SplitName
+from maskwright.data.store import Split, SplitName, TokenStore
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -168,9 +168,19 @@ class ArrowStore:
         """Every byte was read when the store was opened."""
 
 
+Judged = TokenStore | ArrowStore
+"""What can hold documents out."""
+
+
+def open_judged(location: str, format_: str, arrow: Arrow) -> Judged:
+    return ArrowStore(location, arrow) if format_ == "arrow" else TokenStore(location)
+
+
 def _files(location: str) -> list[str]:
     if not os.path.isdir(location):
         raise StoreError("there is no such folder", where=location, fix="correct data.store")
+    if os.path.isfile(os.path.join(location, "manifest.json")):
+        raise StoreError("is a token store, and no Arrow files", where=location, fix="set its format to store")
     if os.path.isfile(os.path.join(location, "state.json")) or os.path.isfile(
         os.path.join(location, "dataset_dict.json")
     ):

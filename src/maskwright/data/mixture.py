@@ -11,10 +11,11 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.data_config import Source
 from maskwright.core.errors import StoreError
+from maskwright.data.arrow_store import Judged, open_judged
 from maskwright.data.mixing import MixedOrder, weights_by_size
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Arrays, Int64, Rows, open_rows
-from maskwright.data.store import SplitName, TokenStore
+from maskwright.data.store import SplitName
 from maskwright.text.vocabulary import Vocabulary
 
 
@@ -22,7 +23,7 @@ class Mixture:
     def __init__(self, sources: dict[str, Source], alpha: float | None) -> None:
         """Raises `StoreError` for a store that cannot be opened, and if two have different tokenizers."""
         self.names = tuple(sources)
-        self.stores = tuple(TokenStore(source.store) for source in sources.values())
+        self.stores = tuple(open_judged(one.store, one.format, one.arrow) for one in sources.values())
         self._most_epochs = [source.max_epochs for source in sources.values()]
         self._weights = [source.weight for source in sources.values()]
         self._alpha = 1.0 if alpha is None else alpha
@@ -37,8 +38,10 @@ class Mixture:
         self.manifest: dict[str, Any] = {"splits": totals}
 
     @property
-    def by_name(self) -> dict[str, TokenStore]:
-        return dict(zip(self.names, self.stores, strict=True))
+    def held_out(self) -> dict[str, Judged]:
+        """The sources that hold documents out, by name."""
+        named = zip(self.names, self.stores, strict=True)
+        return {name: store for name, store in named if store.manifest["splits"]["valid"]["documents"]}
 
     @property
     def fingerprint(self) -> str:

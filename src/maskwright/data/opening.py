@@ -9,15 +9,13 @@ from maskwright.core.config import RunConfig
 from maskwright.core.data_config import Data
 from maskwright.core.errors import InputError
 from maskwright.core.settings import nested
-from maskwright.data.arrow_store import ArrowStore
+from maskwright.data.arrow_store import ArrowStore, Judged, open_judged
 from maskwright.data.loader import Loader
 from maskwright.data.mixture import Mixture
 from maskwright.data.pregenerated.loader import PregeneratedLoader
 from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.data.store import TokenStore
 
-Judged = TokenStore | ArrowStore
-"""What can hold documents out."""
 Store = Judged | Mixture | PregeneratedStore
 AnyLoader = Loader | PregeneratedLoader
 
@@ -29,7 +27,7 @@ def open_store(data: Data, tokenizer: str | None = None) -> Store:
     assert data.store is not None, "a configuration has one of them"
     if data.format == "pregenerated":
         return PregeneratedStore(data.store, tokenizer)
-    return ArrowStore(data.store, data.arrow) if data.format == "arrow" else TokenStore(data.store)
+    return open_judged(data.store, data.format, data.arrow)
 
 
 def make_loader(config: RunConfig, store: Store) -> AnyLoader:
@@ -45,12 +43,15 @@ def open_held_out(data: Data) -> dict[str, Judged]:
     return found
 
 
-def recorded_store(run: dict[str, Any]) -> Judged:
-    """What a run was judged by, from its record: its store, or the first of its mixture. Raises `InputError` for
-    pregenerated epochs, which hold nothing out."""
-    of_mixture = {"mixture": None, "mixture_alpha": None}
-    opened = open_store(Data.model_validate(nested(run["config"])["data"] | of_mixture | {"store": run["store"]}))
-    if isinstance(opened, TokenStore | ArrowStore):
-        return opened
-    what = "holds pregenerated examples, none of which are held out"
-    raise InputError(what, where=run["store"], fix="give --store, --blimp or --text")
+def recorded_stores(run: dict[str, Any]) -> dict[str, Judged]:
+    """What a run holds out, from its record: its store under an empty name, or those sources of its mixture that hold
+    something out. Raises `InputError` if nothing is, as in pregenerated epochs."""
+    data = Data.model_validate(nested(run["config"])["data"])
+    if data.mixture is None and data.format != "pregenerated":
+        return {"": open_judged(run["store"], data.format, data.arrow)}
+    found = {} if data.mixture is None else Mixture(data.mixture, data.mixture_alpha).held_out
+    if not found:
+        what = "holds pregenerated examples, none of which are held out"
+        what = "no source of the run's mixture holds documents out" if data.mixture else what
+        raise InputError(what, where=run["store"], fix="give --store, --blimp or --text")
+    return found

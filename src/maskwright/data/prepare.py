@@ -31,7 +31,8 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven
-from maskwright.text.sources import Sources, fingerprint
+from maskwright.text.fingerprint import fingerprint
+from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
 
 ENCODE_CHARACTERS = 4_000_000
@@ -365,13 +366,12 @@ CHANGES = {
 """What cleaning did to documents that it kept."""
 
 
-def report(ready: store.TokenStore) -> str:
+def report(location: str, manifest: dict[str, Any]) -> str:
     """Describes a store for a person."""
-    manifest = ready.manifest
-    counts = manifest["counts"]
+    counts, words = manifest["counts"], manifest["tokenizer"]
     lines = [
-        f"{ready.location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {ready.fingerprint[:16]}",
-        f"tokenizer: {manifest['tokenizer']['vocab_size']:,} tokens, fingerprint {ready.vocabulary.fingerprint[:16]}",
+        f"{location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {manifest['fingerprint'][:16]}",
+        f"tokenizer: {words['vocab_size']:,} tokens, fingerprint {words['fingerprint'][:16]}",
         f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
         + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
@@ -383,6 +383,7 @@ def report(ready: store.TokenStore) -> str:
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")
-    size = sum(file["bytes"] for shard in ready.shards for file in shard["files"].values())
-    lines.append(f"shards: {len(ready.shards)}, {size:,} bytes")
+    shards = manifest["shards"]
+    size = sum(file["bytes"] for shard in shards for file in shard["files"].values())
+    lines.append(f"shards: {len(shards)}, {size:,} bytes")
     return "\n".join(lines)

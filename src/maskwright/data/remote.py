@@ -87,6 +87,12 @@ def pull(location: str, to: str) -> None:
     _bring(there, manifest, to)
 
 
+def remote_manifest(location: str) -> dict[str, Any]:
+    """The manifest of the store at the URL `location`, checked. Nothing else of the store is read. Raises `StoreError`
+    where there is none."""
+    return _manifest(Folder(location, reach=True, tries=TRIES))
+
+
 def local_folder(location: str) -> str:
     """The folder of this machine's cache that holds the store at the URL `location`; it is brought there first.
     Several processes that ask at once wait for the one that brings it. Raises what `pull` raises, and `StoreError` if
@@ -280,6 +286,9 @@ def _unpack(location: str, to: str) -> None:
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         what = f"is no whole archive: {' '.join(str(error).split())}"
         raise InputError(what, where=location, fix="copy it again from its origin") from None
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        fix = "make an archive of plain files in folders"
+        raise InputError("has a file and a folder of one name", where=location, fix=fix) from None
     except OSError as error:
         what = f"cannot be unpacked: {error.strerror or error}"
         raise MaskwrightError(what, where=to, fix="check the disk, the permissions and the network") from None

@@ -50,8 +50,8 @@ class Place:
     def __init__(self, folder: str, config: RunConfig) -> None:
         storage.make_folder(folder)
         self.folder, self.config = folder, config
-        of_mixture = [source.store for source in (config.data.mixture or {}).values()]
-        self.store = TokenStore(config.data.store or of_mixture[0])
+        of_mixture = sorted((config.data.mixture or {}).values(), key=lambda one: one.format != "store")
+        self.store = TokenStore(config.data.store or of_mixture[0].store)
         self.step = STEP[config.engine.kind]
         self.straight, self.bothered = (RunDirectory(os.path.join(folder, n)) for n in ("straight", "bothered"))
         self.file = os.path.join(folder, "config.yaml")
@@ -243,7 +243,7 @@ def _bad_shards(place: Place) -> str:
     mixture = place.config.data.model_dump()["mixture"]
     given = f"data.store={copy}"
     if mixture is not None:
-        first = next(iter(mixture))
+        first = next(name for name, one in mixture.items() if one["format"] == "store")
         given = f"data.mixture={json.dumps(mixture | {first: mixture[first] | {'store': copy}})}"
     seen = place.call("pretrain", place.file, "--run", run, "--set", given).require(2, os.path.basename(shard))
     assert not os.path.exists(run), "a run directory was made"

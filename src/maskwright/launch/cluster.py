@@ -9,7 +9,7 @@ from dataclasses import replace
 from subprocess import CompletedProcess
 
 from maskwright.core import storage
-from maskwright.core.config import RunConfig, read_config, shared_out
+from maskwright.core.config import RunConfig, in_words, read_config, shareable, shared_out
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.finetuning import FinetuneConfig, read_finetune_config
 from maskwright.core.recipes import find_config
@@ -84,10 +84,35 @@ def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int,
     if config.engine.device not in ("auto", device):
         what = f"is {config.engine.device}, and {gpus} GPUs on each node ask for {device}"
         raise InputError(what, where="engine.device", fix="leave engine.device out, or ask for what it says")
-    shared_out(config.batch.virtual_workers, total, "processes")
+    shared_out(config.batch.virtual_workers, total, "processes", _rows(config))
     # One process of JAX drives all devices of its machine.
     processes = 1 if config.engine.kind == "jax" else max(1, gpus)
     return replace(command.setting(f"engine.device={device}"), processes=processes)
+
+
+def for_tpu(command: Training, config: RunConfig | FinetuneConfig, devices: int) -> Training:
+    """The command for a TPU of so many devices, as JAX counts them. Raises `InputError` with all that it lacks, as one
+    line to add."""
+    engine, batch, wrong = config.engine, config.batch, list[str]()
+    lacking: dict[str, object] = {}
+    if engine.kind != "jax":
+        wrong.append(f"{engine.kind} does not compute on TPUs, and jax does")
+        lacking["engine.kind"] = "jax"
+    if engine.device not in ("auto", "tpu"):
+        wrong.append(f"{engine.device} is no TPU")
+        lacking["engine.device"] = "tpu"
+    devices = engine.devices or devices
+    if batch.virtual_workers % devices:
+        wrong.append(f"{devices} devices do not share {batch.virtual_workers} virtual workers evenly")
+        lacking |= shareable(batch.virtual_workers, devices, _rows(config))
+    if wrong:
+        raise InputError("; ".join(wrong), where=next(iter(lacking)), fix=f"add {in_words(lacking)}")
+    return command.setting("engine.device=tpu")
+
+
+def _rows(config: RunConfig | FinetuneConfig) -> int | None:
+    """Of each virtual worker, where the configuration says them."""
+    return config.batch.micro_batch_rows if isinstance(config, RunConfig) else None
 
 
 def grace_seconds(config: RunConfig | FinetuneConfig) -> int:

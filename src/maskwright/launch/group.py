@@ -89,7 +89,7 @@ def choose(config: RunConfig | FinetuneConfig, machines: Machines, *, gpus: int 
         raise ConfigError(what, where="--processes", fix=f"take {max(there, 1)}, or say engine.device: cpu")
     total = nodes * processes
     if engine.kind == "torch":
-        shared_out(V, total, "processes")
+        shared_out(V, total, "processes", config.batch.micro_batch_rows if isinstance(config, RunConfig) else None)
     if engine.kind == "torch" and engine.devices not in (None, total):
         fix = "leave it out"
         raise ConfigError(f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix=fix)

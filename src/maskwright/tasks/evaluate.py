@@ -4,6 +4,7 @@ how often a token was in the training text and by the file that it is from."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,13 +13,13 @@ from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core.console import progress
+from maskwright.data.arrow_store import Judged
 from maskwright.data.batch import Batch
 from maskwright.data.loader import validation_batches, validation_rows
-from maskwright.data.opening import Judged
 from maskwright.data.packing import Packing
 from maskwright.data.rows import open_rows
 from maskwright.data.store import SplitName
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.tasks.models import TrainedModel
 
@@ -76,6 +77,31 @@ class Evaluation:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Evaluations:
+    """Of a model on several stores."""
+
+    model: str
+    sources: dict[str, Evaluation]
+    """By the name of the source."""
+
+    def report(self) -> str:
+        width = max(map(len, ("source", *self.sources))) + 2
+        return "\n".join(
+            [
+                f"{self.model} on the held-out text of {len(self.sources)} sources, beside the unigram baseline",
+                f"{'source':{width}}{'tokens':>8}{'loss':>10}{'accuracy':>10}{'perplexity':>12}{'unigram':>10}{'':10}",
+                *(
+                    f"{name:{width}}{one.predicted:8,}{one.loss:10.4f}{one.accuracy:10.2%}{one.perplexity:12,.1f}"
+                    f"{one.unigram_loss:10.4f}{one.unigram_accuracy:10.2%}"
+                    for name, one in self.sources.items()
+                ),
+                "",
+                "by frequency and by file: --json has both, --store FOLDER shows one source's",
+            ]
+        )
+
+
 def _table(title: str, parts: list[Part]) -> list[str]:
     width = max(len(title), *(len(part.name) for part in parts)) + 2
     return [
@@ -98,17 +124,35 @@ def evaluate(
     max_rows: int = 512,
     engine: run.Engine | None = None,
 ) -> Evaluation:
-    """Raises `StoreError` if the store was made with another tokenizer or holds nothing out."""
+    """`evaluate_sources` of one store."""
+    return evaluate_sources(model, {"": store}, seq_len=seq_len, max_rows=max_rows, engine=engine).sources[""]
+
+
+def evaluate_sources(
+    model: TrainedModel,
+    stores: Mapping[str, Judged],
+    *,
+    seq_len: int | None = None,
+    max_rows: int = 512,
+    engine: run.Engine | None = None,
+) -> Evaluations:
+    """`max_rows`: of each store. Raises `StoreError` if a store was made with another tokenizer or holds nothing
+    out."""
     model.require_masked_lm()
-    store.require_tokenizer(model.vocabulary, model.location)
-    values = model.run["config"] if model.run else {}
+    for store in stores.values():
+        store.require_tokenizer(model.vocabulary, model.location)
+    scorer = make_engine(model.config, run.Optimizer(), engine or run.Engine(), seed=0)
+    scorer.write(TrainState(0, model.parameters))
     seq_len = row_tokens(model, seq_len)
-    packing = values.get("data.packing", "documents")
+    found = {name: _judge(model, store, scorer, seq_len, max_rows) for name, store in stores.items()}
+    return Evaluations(model.location, found)
+
+
+def _judge(model: TrainedModel, store: Judged, scorer: Engine, seq_len: int, max_rows: int) -> Evaluation:
+    packing = (model.run["config"] if model.run else {}).get("data.packing", "documents")
     batches = validation_batches(
         store, seq_len=seq_len, packing=packing, max_rows=max_rows, micro_batch_rows=MICRO_BATCH_ROWS
     )
-    scorer = make_engine(model.config, run.Optimizer(), engine or run.Engine(), seed=0)
-    scorer.write(TrainState(0, model.parameters))
     found, waiting = [], iter(batches)
     with progress("evaluate", len(batches), "batches") as bar:
         while some := list(islice(waiting, scorer.dp_degree)):

@@ -20,7 +20,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.finetuning import LabelledData
 from maskwright.core.hardware import cpu_name
 from maskwright.data.loader import validation_batches
-from maskwright.data.opening import recorded_store
+from maskwright.data.opening import recorded_stores
 from maskwright.labels.dataset import read_dataset
 from maskwright.labels.encode import WordTargets, encode
 from maskwright.labels.metrics import decode
@@ -163,7 +163,7 @@ def masked_sample(model: TrainedModel) -> Sample:
     """Held-out rows of the run's store with 15 % of the tokens masked, a text for each segment. Raises `InputError`."""
     assert model.run is not None
     tokens = row_tokens(model)
-    store = recorded_store(model.run)
+    store = next(iter(recorded_stores(model.run).values()))
     batches = validation_batches(
         store,
         seq_len=tokens,

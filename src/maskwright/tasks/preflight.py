@@ -15,10 +15,11 @@ from maskwright.core.console import human_bytes, human_count, say, warn
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
 from maskwright.core.hub import is_hub
 from maskwright.core.settings import flat
+from maskwright.data.arrow_store import Judged
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.mixture import Mixture
-from maskwright.data.opening import AnyLoader, Judged, Store, make_loader, open_held_out, open_store
+from maskwright.data.opening import AnyLoader, Store, make_loader, open_held_out, open_store
 from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
@@ -122,10 +123,10 @@ class Pretraining:
         """The stores that the run is judged by; pregenerated epochs hold nothing out."""
         own: Mapping[str, Judged] = {}
         if isinstance(self.store, Mixture):
-            own = self.store.by_name
-        elif not isinstance(self.store, PregeneratedStore):
+            own = self.store.held_out
+        elif not isinstance(self.store, PregeneratedStore) and _documents_held_out(self.store):
             own = {"": self.store}
-        return self.validation or {name: store for name, store in own.items() if _documents_held_out(store)}
+        return self.validation or own
 
     def _validation(self) -> dict[str, list[Batch]]:
         if not self.held_out:

@@ -289,7 +289,8 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
     step = loaded[0].step if loaded else 0
     if before.get("validation") != now.get("validation"):
         changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
-    require_before_decay(before["config"], now["config"], directory, step)
+    if isinstance(ready.config, RunConfig):
+        require_before_decay(before["config"], now["config"], directory, step)
     for change in changes:
         say(f"changed since the last start: {change}")
         directory.log(f"changed: {change}")

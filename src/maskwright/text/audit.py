@@ -18,7 +18,8 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, text_key
 from maskwright.text.document import Document, Fault
 from maskwright.text.layout import LAYOUTS, Layout
-from maskwright.text.sources import Sources
+from maskwright.text.records import SEQUENCE_ENDINGS, Letters
+from maskwright.text.sources import Sources, file_kind
 
 if TYPE_CHECKING:
     from maskwright.text.cleaning.steps import CleaningOptions
@@ -109,10 +110,11 @@ def audit(
     tokenizer: str | None = None,
     cleaning: CleaningOptions | None = None,
     workers: int = 1,
+    letters: Letters = "upper",
 ) -> Audit:
     """Reads every document once, and once more for `cleaning`, which `workers` processes do. Raises `SourceError` only
     where reading cannot go on (damaged archive, no column)."""
-    sources, result = begun(patterns, layout, text_column)
+    sources, result = begun(patterns, layout, text_column, letters)
     duplicates, scripts, samples = Duplicates(), Counter[str](), list[str]()
     with progress("audit", sum(sources.sizes), "bytes") as bar:
         for document in sources:
@@ -122,20 +124,25 @@ def audit(
             if result.documents <= SAMPLE_DOCUMENTS:
                 samples.append(document.text[:SAMPLE_CHARACTERS])
             bar.advance(sources.bytes_read - bar.done)
-    look_at(samples, result, tokenizer)
+    look_at(samples, result, tokenizer, sources)
     if cleaning and cleaning.any:
-        again = Sources(patterns, layout=sources.layout, text_column=text_column, on_bad_input="skip")
+        again = Sources(patterns, layout=sources.layout, text_column=text_column, on_bad_input="skip", letters=letters)
         _clean(again, cleaning, workers, result)
     result.scripts = shares(scripts)
     return result
 
 
-def begun(patterns: list[str], layout: Layout, text_column: str) -> tuple[Sources, Audit]:
+def begun(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
     """The text, and an audit that hears of its faults while it is read. Faulty lines are not among the documents."""
     findings = new_findings()
     # `skip` reports every kind of fault and reads on.
     sources = Sources(
-        patterns, layout=layout, text_column=text_column, on_bad_input="skip", on_fault=partial(note_fault, findings)
+        patterns,
+        layout=layout,
+        text_column=text_column,
+        on_bad_input="skip",
+        on_fault=partial(note_fault, findings),
+        letters=letters,
     )
     for name in sources.ignored_files:
         findings["files of another kind"].add(name)
@@ -154,7 +161,9 @@ def shares(scripts: Counter[str]) -> dict[str, float]:
     return {name: round(count / letters, 4) for name, count in scripts.most_common(8)} if letters else {}
 
 
-def look_at(samples: list[str], result: Audit, tokenizer: str | None) -> None:
+def look_at(samples: list[str], result: Audit, tokenizer: str | None, sources: Sources) -> None:
+    if all(file_kind(name) in SEQUENCE_ENDINGS for name in sources.files):
+        samples = []  # DNA and proteins have neither languages nor words
     if extras.installed("py3langid"):
         from maskwright.text.cleaning.language import language_of
 

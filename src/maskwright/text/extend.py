@@ -1,9 +1,10 @@
 """`maskwright tokenizer extend`: more tokens for a tokenizer, learned from a text by how many tokens they save.
 
-Byte-level BPE goes on with its own training: the pair of pieces that occurs most often in the text is merged, and each
-merge is a token. New merges come after all old ones, so a text is first parted as before, and its pieces are then put
-together. WordPiece and Unigram take whole words, by frequency x (pieces - 1), which is what each saves. Old ids, the
-splitting rules and special tokens stay.
+BPE goes on with its own training: the pair of pieces that occurs most often in the text is merged, and each merge is a
+token. New merges come after all old ones, so a text is first parted as before, and its pieces are then put together.
+BPE with ▁ does not split a text before it merges; pairs are taken inside words of letters only, as SentencePiece's
+trainer does. WordPiece and Unigram take whole words, by frequency x (pieces - 1), which is what each saves. Old ids,
+the splitting rules and special tokens stay.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import json
 import math
 import os
 import shutil
+import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +33,8 @@ MARGIN = 0.01
 HELD_OUT_SHARE, HELD_OUT_CHARACTERS = 0.1, 20_000_000
 MOST_WORDS = 5_000_000
 """Different words that are counted; above, those that occurred once are forgotten."""
-EXTENDED = ("byte_level_bpe", "wordpiece", "unigram")
+BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+"""How BPE with ▁ writes bytes of characters that it lacks."""
 Pair = tuple[str, str]
 
 
@@ -56,19 +59,18 @@ def extend_tokenizer(
 ) -> tuple[Extension, Vocabulary]:
     """Writes the extended tokenizer's folder. The same text gives the same files.
 
-    Raises `TokenizerError` for another kind of tokenizer, `InputError` for a folder that holds something, `SourceError`
-    for a text without documents or without words of several tokens."""
+    Raises `InputError` for a folder that holds something, `SourceError` for a text without documents or without words
+    of several tokens."""
     content, vocabulary = read_tokenizer(location)
-    if vocabulary.kind not in EXTENDED:
-        what = f"is a {vocabulary.kind.replace('_', ' ')} tokenizer, which cannot be extended"
-        raise TokenizerError(what, where=location, fix="the other kinds can; or train one of your own")
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         raise InputError("is not empty", where=folder, fix="choose another --to")
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
-    words, held_out = _read(sources, tokenizer)
+    apart = BYTES | {token["content"] for token in content.get("added_tokens") or []}
+    split = _letters(tokenizer, apart) if vocabulary.kind == "sentencepiece_bpe" else _as_split(tokenizer)
+    words, held_out = _read(sources, split)
     parted = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
     ids = {piece: tokenizer.token_to_id(piece) for pieces in parted.values() for piece in pieces}
-    if vocabulary.kind != "byte_level_bpe":
+    if vocabulary.kind in ("wordpiece", "unigram"):
         extension = _whole_words(words, parted, ids, vocabulary.unk, tokens, min_frequency)
         if vocabulary.kind == "unigram":
             extension.scores = _scores(extension, words, content["model"]["vocab"])
@@ -107,11 +109,43 @@ def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
     )
 
 
-def _read(sources: Sources, tokenizer: Any) -> tuple[Counter[str], list[str]]:
-    """How often each word occurs, as the tokenizer splits text; and texts of documents that are held out of that."""
+def _as_split(tokenizer: Any) -> Callable[[str], Iterable[str]]:
+    """The words that the tokenizer itself splits a text into."""
+    normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
+
+    def words(text: str) -> Iterable[str]:
+        return (word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text) if normalizer else text))
+
+    return words
+
+
+def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable[str]]:
+    """Words of several pieces, which are of letters, with ▁ before them or not. Whether two pieces are joined is known
+    from the two alone, so a new merge does in any text what it does in the words that it was learned from. `apart`:
+    pieces that are never joined."""
+
+    def joined(left: str, right: str) -> bool:
+        ends = left == "▁" or unicodedata.category(left[-1])[0] in "LM"
+        return ends and left not in apart and right not in apart and unicodedata.category(right[0])[0] in "LM"
+
+    def words(text: str) -> Iterable[str]:
+        word, last = "", ""
+        for piece in [*tokenizer.encode(text, add_special_tokens=False).tokens, "▁"]:
+            if last and joined(last, piece):
+                word = (word or last) + piece
+            else:
+                if word:
+                    yield word
+                word = ""
+            last = piece
+
+    return words
+
+
+def _read(sources: Sources, split: Callable[[str], Iterable[str]]) -> tuple[Counter[str], list[str]]:
+    """How often each word occurs, and texts of documents that are held out of that."""
     words: Counter[str] = Counter()
     held_out, characters, documents = list[str](), 0, 0
-    normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
     with progress("words", sum(sources.sizes), "bytes") as bar:
         for document in sources:
             documents += 1
@@ -120,8 +154,7 @@ def _read(sources: Sources, tokenizer: Any) -> tuple[Counter[str], list[str]]:
                     held_out.append(document.text)
                     characters += document.characters
             else:
-                text = normalizer.normalize_str(document.text) if normalizer else document.text
-                words.update(word for word, _ in splitter.pre_tokenize_str(text))
+                words.update(split(document.text))
                 if len(words) > MOST_WORDS:
                     words = Counter({word: count for word, count in words.items() if count > 1})
             bar.advance(sources.bytes_read - bar.done)

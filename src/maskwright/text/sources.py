@@ -10,16 +10,14 @@ import csv
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 from maskwright.core import storage
-from maskwright.core.console import progress
 from maskwright.core.errors import SourceError
-from maskwright.core.secrets import redact
 from maskwright.text.compression import (
     COMPRESSIONS,
+    Span,
     blocks,
     changed_while_read,
     file_size,
@@ -37,6 +35,7 @@ from maskwright.text.records import (
     Letters,
     fasta,
     fastq,
+    parquet_rows,
     sequences,
     web_texts,
 )
@@ -47,6 +46,8 @@ TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv", *WARC_ENDINGS, *SEQUENCE_ENDINGS)
 LONGEST_LINE_BYTES = 1 << 29
 """More than the longest human chromosome. Memory holds a line, and what is made of it, at once."""
+SPLITTABLE = (".jsonl", ".ndjson", *TEXT_ENDINGS)
+"""Files whose documents end where a line ends, so that one can be read from the middle on."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -95,6 +96,8 @@ class Sources:
         self.guess: Guess | None = self._look() if layout == "auto" else None
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = 0
+        self.span: Span | None = None
+        """Of the only file, if it is not read in full: see `SPLITTABLE`."""
 
     def _watch(self, position: Callable[[], int]) -> None:
         self._position = position
@@ -150,7 +153,7 @@ class Sources:
         if kind == ".parquet":
             yield from self._parquet(name)
             return
-        with open_text(name, self._watch) as stream:
+        with open_text(name, self._watch, self.span) as stream:
             if kind in (".jsonl", ".ndjson"):
                 yield from self._json_lines(name, stream)
             elif kind in WARC_ENDINGS:
@@ -184,7 +187,7 @@ class Sources:
     def _line_blocks(self, name: str, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
         """The number of the first line, and lines without their line feeds: a block at a time, ten times as fast as
         line by line."""
-        number, offset = 1, 0
+        number, offset = (self.span.first_line, self.span.begin) if self.span else (1, 0)
         rest: list[bytes] = []  # of a line that is longer than a block
         passing = False  # the rest of a line that is too long
         for block in guarded(name, blocks(stream), line=lambda: number):  # noqa: B023 - meant
@@ -267,7 +270,8 @@ class Sources:
                 yield Document((text,), False, name, number)
         elif text is not None:
             kind = type(text).__name__
-            self._fault("record", f"{name}:{number}", f"'{self.text_column}' is {kind}, not text", "see --text-column")
+            fix = "name the text with --text-column, or --on-bad-input skip"
+            self._fault("record", f"{name}:{number}", f"'{self.text_column}' is {kind}, not text", fix)
 
     def _whole_characters(self, text: str, where: str) -> str:
         """JSON can spell half a surrogate pair (`\\ud800`), which no UTF-8 text can hold."""
@@ -319,7 +323,7 @@ class Sources:
                     self._fault(
                         "record",
                         f"{name}:{line}",
-                        f"has {len(row)} columns, the first row has {width}",
+                        f"has {len(row)} column{'s'[: len(row) != 1]}, the first row has {width}",
                         "repair the row; in .tsv a quote is an ordinary character, in .csv it is not",
                     )
                 elif column is None:
@@ -353,6 +357,9 @@ class Sources:
                     yield Document((part,), False, name, number)
 
     def _column(self, header: list[str], name: str) -> int:
+        if header.count(self.text_column) > 1:
+            fix = "give the column's 0-based number, and leave out the header line"
+            raise SourceError(f"has several columns '{self.text_column}'", where=f"{name}:1", fix=fix)
         if self.text_column not in header:
             what = f"has no column '{self.text_column}' (columns: {', '.join(header)})"
             fix = "name it with --text-column, or give its 0-based number where there is no header line"
@@ -360,38 +367,13 @@ class Sources:
         return header.index(self.text_column)
 
     def _parquet(self, name: str) -> Iterator[Document]:
-        """Parquet needs random access, so a compressed file is unpacked to a nameless temporary one first."""
-        with open_text(name) as stream:
-            if storage.without_query(name).lower().endswith(COMPRESSIONS):
-                with tempfile.TemporaryFile() as unpacked:
-                    for block in guarded(name, blocks(stream)):
-                        unpacked.write(block)
-                    unpacked.seek(0)
-                    yield from self._parquet_rows(name, cast(BinaryIO, unpacked))
-            else:
-                yield from self._parquet_rows(name, stream)
+        for number, (value,) in self.parquet_rows(name, [self.text_column]):
+            yield from self._record(value, name, number)
 
-    def _parquet_rows(self, name: str, file: BinaryIO) -> Iterator[Document]:
-        import pyarrow
-        import pyarrow.parquet
-
-        try:
-            table = pyarrow.parquet.ParquetFile(file)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise SourceError(f"is not Parquet: {error}", where=name, fix="copy it again from its origin") from None
-        if self.text_column not in table.schema_arrow.names:
-            what = f"has no column '{self.text_column}' (columns: {', '.join(table.schema_arrow.names)})"
-            raise SourceError(what, where=name, fix="name it with --text-column")
-        number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
-        self._position = lambda: size * number // rows
-        try:
-            for batch in table.iter_batches(batch_size=1024, columns=[self.text_column]):
-                for scalar in batch.column(0):
-                    number += 1
-                    yield from self._record(self._parquet_value(scalar, f"{name}:{number}"), name, number)
-        except (pyarrow.ArrowException, OSError) as error:
-            fix = "copy it again from its origin"
-            raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+    def parquet_rows(self, name: str, columns: list[str] | None = None) -> Iterator[tuple[int, list[Any]]]:
+        """Numbered rows, from 1, of the values in `columns`; of all where none are named."""
+        for number, scalars in parquet_rows(name, columns, self._watch):
+            yield number, [self._parquet_value(one, f"{name}:{number}") for one in scalars]
 
     def _parquet_value(self, scalar: Any, where: str) -> Any:
         """A value as Python's; a string column may hold bytes that are not UTF-8."""
@@ -399,21 +381,3 @@ class Sources:
             return scalar.as_py()
         except UnicodeDecodeError as error:
             return self._decode(bytes(error.object), where, 0) or ""
-
-
-def fingerprint(sources: Sources) -> list[dict[str, Any]]:
-    """What a store's manifest says of each file."""
-    records: list[dict[str, Any]] = []
-    with progress("hash", sum(sources.sizes), "bytes") as bar:
-        for name, size in zip(sources.files, sources.sizes, strict=True):
-            records.append(file_record(name, size))
-            bar.advance(size)
-    return records
-
-
-def file_record(name: str, size: int) -> dict[str, Any]:
-    """Name, size and sha256; of a URL its version key, and its name without secrets."""
-    if storage.is_url(name):
-        filesystem, path = storage.filesystem(name)
-        return {"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))}
-    return {"location": name, "bytes": size, "sha256": storage.sha256_of_file(name)}

@@ -14,10 +14,10 @@ import re
 from dataclasses import dataclass, replace
 
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment
+from maskwright.cloud.jobs import inputs
 from maskwright.core import storage
-from maskwright.core.config import RunConfig, shared_out
+from maskwright.core.config import RunConfig
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.folder import Folder
 from maskwright.launch import cluster
 from maskwright.launch.target import Training
@@ -71,7 +71,12 @@ class Prepared:
 def prepare(place: Place, command: Training) -> Prepared:
     """Finds mistakes here, not on hosts that cost money. Raises `InputError` and its kinds."""
     config, text = cluster.read(command)
-    _check_engine(place, config)
+    if isinstance(hosts := place.hosts, Slice):
+        command = cluster.for_tpu(command, config, hosts.devices)
+    else:
+        command = cluster.sized(command, config, hosts.hosts, hosts.gpus)
+    data_format = config.data.format if isinstance(config, RunConfig) else "store"
+    inputs.require_there(place.environment, cluster.locations(command, config), data_format=data_format)
     directory, name = _directory(place, command.run)
     if config.checkpoint.copy_to is None:
         command = command.setting(f"checkpoint.copy_to=gs://{place.environment.runs_bucket}/runs/{name}")
@@ -79,22 +84,7 @@ def prepare(place: Place, command: Training) -> Prepared:
     address = f"{place.jobs}/configs/{hashlib.sha256(text.encode()).hexdigest()}.yaml"
     # The watcher counts hours, over all attempts.
     command = replace(command, config=address, run=directory, stop_after_hours=None)
-    if isinstance(hosts := place.hosts, Group):
-        command = cluster.sized(command, config, hosts.hosts, hosts.gpus)
     return Prepared(command, text, cluster.grace_seconds(config))
-
-
-def _check_engine(place: Place, config: RunConfig | FinetuneConfig) -> None:
-    engine, hosts = config.engine, place.hosts
-    if isinstance(hosts, Slice):
-        if engine.kind != "jax":
-            raise InputError("is torch, and TPUs compute with jax", where="engine.kind", fix="--set engine.kind=jax")
-        if engine.device not in ("auto", "tpu"):
-            fix = "leave engine.device out"
-            raise InputError(f"is {engine.device}, on a slice of TPUs", where="engine.device", fix=fix)
-        shared_out(config.batch.virtual_workers, engine.devices or hosts.chips, "chips")
-    elif engine.device == "tpu":
-        raise InputError("is tpu, on a group without TPUs", where="engine.device", fix="leave engine.device out")
 
 
 def _directory(place: Place, run: str) -> tuple[str, str]:

@@ -40,12 +40,13 @@ class Row:
         return f"{self.action:<10} {words[self.tpu]:<5} {words[self.mig]:<5} {words[self.disk]:<5}"
 
 
-SEED = "seed ENV --yes"
+SEED, RESEED = "seed ENV --yes", "seed ENV --move-hosts --yes"
+"""The second one also makes a disk of another size, and moves hosts to it."""
 ROWS = (
     Row("initialize", False, False, False, ("init ENV",)),
     Row("initialize", False, False, True, ("init ENV", SEED)),
-    Row("update", False, False, True, (SEED,)),
-    Row("update", False, True, True, (SEED, "up ENV --only group --yes")),
+    Row("update", False, False, True, (RESEED,)),
+    Row("update", False, True, True, (RESEED, "up ENV --only group --yes")),
     Row("destroy", False, False, True, ("down ENV --only disk --delete-data --yes",)),
     Row(
         *("create", False, False, False),
@@ -67,37 +68,70 @@ def table() -> str:
     return "\n".join([head, *(f"{row.name():<30} {'; '.join(row.commands)}" for row in ROWS)])
 
 
+def flag(name: str, text: str) -> bool:
+    if text not in FLAGS:
+        raise InputError(f"{text[:20]!r} is not true", where=name, fix="true, or leave it out")
+    return FLAGS[text]
+
+
 def row_of(action: str, tpu: str, mig: str, disk: str) -> Row:
     """Raises `InputError` (exit 2), and shows the table, for what is in no row."""
-    flags = []
-    for name, text in {"_TPU": tpu, "_MIG": mig, "_DISK": disk}.items():
-        if text not in FLAGS:
-            raise InputError(f"{text[:20]!r} is not true", where=name, fix="true, or leave it out")
-        flags.append(FLAGS[text])
+    flags = [flag(name, text) for name, text in {"_TPU": tpu, "_MIG": mig, "_DISK": disk}.items()]
     for row in ROWS:
         if row.fits(action, flags):
             return row
-    asked = " ".join(f"{name}={text}" for name, text in zip(("_TPU", "_MIG", "_DISK"), flags, strict=True) if text)
     say(table())
+    if action == "default":
+        what = "says nothing of what to do: this cloudbuild.yaml makes and changes an environment"
+        fix = "take one of the rows above. An image alone: `maskwright image build` (docs/containers.md)"
+        raise InputError(what, where="_BUILD_ACTION", fix=fix)
+    asked = " ".join(f"{name}={text}" for name, text in zip(("_TPU", "_MIG", "_DISK"), flags, strict=True) if text)
     what = f"_BUILD_ACTION={action[:20]} {asked}".rstrip() + " is in no row of the table"
     raise InputError(what, where="build", fix="take one of the rows above")
 
 
-def commands(row: Row, environment: str, parts: Collection[str], service_account: str | None = None) -> list[list[str]]:
-    """Words after `maskwright env`. `create` leaves out parts that the YAML does not have; `service_account` builds its
-    image. Raises `InputError` when the YAML has nothing that `create` makes."""
+def commands(
+    row: Row,
+    environment: str,
+    parts: Collection[str],
+    service_account: str | None = None,
+    *,
+    refill: bool = False,
+) -> tuple[list[list[str]], list[str]]:
+    """Words after `maskwright env`, and what a user of that set-up has to be told. `parts`: those that the YAML has.
+    `create` leaves out the others; where there is no group, `update` means the slice's own hosts. `service_account`
+    builds the image. Raises `InputError` when the YAML has nothing that `create` makes."""
     if row.action == "create" and not {"slice", "group"} & set(parts):
         fix = "write a section `slice:` or `group:`; `maskwright env import` leaves offers as comments"
         raise InputError("has neither slice nor group, so there is nothing to create", where=environment, fix=fix)
-    listed = []
+    listed, told = [], []
     for command in row.commands:
         if row.action == "create":
             command = re.sub(r"--only (\w+) ", lambda only: only[0] if only[1] in parts else "", command)
+        if row.mig and "group" not in parts:
+            command, remark = _without_group(row.action, command, parts)
+            told += [remark] if remark else []
         words = [environment if word == "ENV" else word for word in command.split()]
-        if words[0] == "image" and service_account is not None:
+        if words[:1] == ["image"] and service_account is not None:
             words += ["--service-account", service_account]
-        listed.append(words)
-    return listed
+        if command == RESEED:
+            words += ["--again"] if refill else []
+            told += [] if refill else ["a disk that holds its data stays as it is; _REFILL=true fills a new one"]
+        listed += [words] if words else []
+    return listed, told
+
+
+def _without_group(action: str, command: str, parts: Collection[str]) -> tuple[str, str]:
+    """The machines of _MIG ran the code beside the TPUs. A slice's own hosts do that here."""
+    if "--only group " not in command:
+        return command, ""
+    if action == "destroy":
+        return command, "there is no group to take away; the slice's own hosts run the code, and _TPU=true takes them"
+    if "slice" not in parts:
+        return "", "there is neither group nor slice in the YAML, so _MIG=true changes nothing"
+    both = "--only slice " in command
+    command = command.replace("--only group ", "" if both else "--only slice ")
+    return command, "there is no group: the slice's own hosts run the code, so _MIG=true is about them"
 
 
 def run(listed: Sequence[Sequence[str]]) -> int:

@@ -28,8 +28,9 @@ class Variable:
     line: int
 
 
-def read_variables(location: str) -> dict[str, Variable]:
-    """Variables by name. The last of several counts, as in a shell. Raises `ConfigError`."""
+def read_variables(location: str, known: Mapping[str, Variable] | None = None) -> dict[str, Variable]:
+    """Variables by name, with those `known` from files before it. The last of several counts, as in a shell. Raises
+    `ConfigError`."""
     with storage.open_binary(location) as file:
         content = file.read()
     try:
@@ -37,11 +38,11 @@ def read_variables(location: str) -> dict[str, Variable]:
     except UnicodeDecodeError as error:
         where = f"{location}: byte {error.start}"
         raise ConfigError("is not UTF-8", where=where, fix="save the file as UTF-8") from None
-    return parse_variables(text, location)
+    return parse_variables(text, location, known)
 
 
-def parse_variables(text: str, location: str) -> dict[str, Variable]:
-    found: dict[str, Variable] = {}
+def parse_variables(text: str, location: str, known: Mapping[str, Variable] | None = None) -> dict[str, Variable]:
+    found = dict(known or {})
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith(("#", "set -", "set +")):
             continue
@@ -89,7 +90,8 @@ def _expand(text: str, known: Mapping[str, str], where: str, *, quoted: bool) ->
         if name is None:
             raise _refused("uses more of the shell than $NAME", where)
         if name not in known:
-            raise _refused(f"uses {name}, which is not set above", where)
+            fix = "set it above, or name the file that sets it before this one"
+            raise ConfigError(f"uses {name}, which is not set above", where=where, fix=fix)
         return known[name]
 
     return EXPANDED.sub(replaced, text)

@@ -1,13 +1,14 @@
 """Turns the older Cloud Build set-up's values.env into an environment: each variable is mapped, defaulted or refused.
 
-The TPUs it knew, v2 and v3, have no successor of that name. Which newer kind takes their place is a decision about
-money and memory, so it is the user's. Without it the YAML holds `slice: null`, and the offers as comments.
+The TPUs it knew, v2 and v3, are old. Whether a newer kind takes their place, and which, is a decision about money and
+memory, so it is the user's. Without it the YAML holds `slice: null`, and the offers as comments.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -20,15 +21,53 @@ from maskwright.core.errors import ConfigError
 from maskwright.core.settings import parse_yaml
 
 Fate = Literal["mapped", "defaulted", "refused", "unknown"]
-DEFAULT_SETUP = "env_setup/scripts/setup_mig.sh"
-DEFAULT_PREPARE = "roberta/env_setup/data_prep_seed_shared_disk_pd.sh"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A variable that names a script."""
+
+    key: str
+    """Key of the YAML for a script of one's own."""
+    defaults: tuple[str, ...]
+    """Paths that the set-up's own scripts had, without ../ before them."""
+    untouched: str
+    """The first 12 digits of the git object IDs that they had, in all their versions."""
+    folder: str
+    """Folder that the paths are relative to."""
+    done: str
+    """Why the set-up's own one is needed no more."""
+    contract: str
+    """What a script of one's own has to know."""
+
+
+SCRIPTS = {
+    "MIG_SETUP_SCRIPT": Script(
+        "host.setup",
+        ("env_setup/scripts/setup_mig.sh", "env_setup/scripts/setup_master.sh", "models/common/setup_master.sh"),
+        "7472243045f2 0166580cc3a8 14885375d100 2bea5527e063 3b95598d6b9f 47edca34b329 80fc01c57c7e 8be8644de19b "
+        "bae7380e0beb c88bbce3a57f d1e0ba90d37c 5324b6712412 4e866a14ea90",
+        "",
+        "what it did (mounts, code, start) is done by every host, the image and `submit`",
+        "a path beside the YAML; it runs as root on each host after mounting, and there is no /tmp/values.env",
+    ),
+    "MIG_SEED_DATA_PREP_SCRIPT": Script(
+        "disk.prepare",
+        tuple(f"roberta/env_setup/{name}_shared_disk_pd.sh" for name in ("data_prep_seed", "seed_data_prep")),
+        "73dda83efa68 147abd0b1589",
+        "models/",
+        "formatting, mounting and copying are done by `env seed`",
+        "it runs as `bash SCRIPT SOURCE DISK`, after formatting, mounting and copying; there is no /tmp/values.env",
+    ),
+}
 TIERS = {"STANDARD": "BASIC_HDD", "PREMIUM": "BASIC_SSD", "BASIC_HDD": "BASIC_HDD", "BASIC_SSD": "BASIC_SSD"}
 FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 FEW = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
+OLD = {4: "2x2", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16", 512: "16x32", 1024: "32x32"}
 SOLID = {**FEW, 512: "8x8x8", 1024: "8x8x16"}
 """Topologies by chips: docs.cloud.google.com/tpu/docs/v5e, …/v6e, …/v5p, …/v4"""
-HBM_GIB = {"v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
-"""Memory of a chip; v3 had 32 and v2 16: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
+HBM_GIB = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
+"""Memory of a chip: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
 CORES_A_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
 """The number in an accelerator type counts cores: v3-32 has 16 chips, and so has v5litepod-16."""
 KINDS = {"v4": "v4", "v5p": "v5p", "v5litepod": "v5e", "v6e": "v6e"}
@@ -39,7 +78,7 @@ BY_IAP = "hosts are reached by IAP alone"
 REFUSED = {
     "GCS_RAW_DATASET": "was used nowhere",
     "TPU_PYTORCH_VERSION": "the software is the container's, pinned by its version; PyTorch/XLA has ended. "
-    "slice.runtime_version is for v4 and v5e, and has a default",
+    "slice.runtime_version is for v2, v3, v4 and v5e, and has a default",
     "DOCKER_CONTAINER": "was used nowhere; hosts always run host.container, which `env image` builds",
     "GCE_IMAGE_VERSION": "nightly images of torch-xla are gone; slice.image and group.image name another",
     **dict.fromkeys(("SOURCE_IMAGE_FAMILY", "SOURCE_IMAGE_PROJECT", "SOURCE_IMAGE_BASE"), IMAGES_GONE),
@@ -86,7 +125,15 @@ class Imported:
 class _Import:
     """Fills `values` (dotted keys) and `rows`, variable by variable."""
 
-    def __init__(self, given: Mapping[str, Variable], accelerator: str | None, with_group: bool, where: str) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, Variable],
+        accelerator: str | None,
+        with_group: bool,
+        where: str,
+        read: Callable[[str], bytes | None],
+    ) -> None:
+        self.read = read
         self.given, self.accelerator, self.with_group, self.where = given, accelerator, with_group, where
         self.rows: list[Row] = []
         self.values: dict[str, Any] = {}
@@ -123,6 +170,23 @@ class _Import:
         if not re.fullmatch(r"\d{1,6}", text):
             raise self.fails(name, f"is not a number: {text[:20]!r}", "write whole GB")
         return int(text)
+
+    def script(self, name: str) -> None:
+        """The set-up's own script is told from an edited one, which must not be dropped and cannot run as it is."""
+        about, path = SCRIPTS[name], re.sub(r"^(\.{1,2}/)+", "", self.text(name))
+        place = path if path.startswith(about.folder) else f"{about.folder}{path}"
+        if not path:
+            return self.defaulted(name, "is empty: no script") if name in self.given else None
+        if not place.removeprefix(about.folder).endswith(about.defaults):
+            return self.mapped(name, about.key, place, about.contract)
+        content = self.read(place)
+        if content is None:
+            here = f"{place} is not beside {self.where.rpartition('/')[2]}, so whether it was edited is not known"
+            return self.defaulted(name, f"{about.done}; {here}")
+        if not _untouched(content, about):
+            fix = "put what you added into a script of its own and name that (docs/from-values-env.md, its own scripts)"
+            raise self.fails(name, f"names {place}, which was edited since the set-up wrote it", fix)
+        return self.defaulted(name, f"{about.done}; {place} is unchanged")
 
     # ---- a method for each group of variables ------------------------------------------------------------------
 
@@ -171,10 +235,10 @@ class _Import:
         kind, chips = match.group(1), int(match.group(2)) // CORES_A_CHIP[match.group(1)]
         wished = accelerator or KINDS.get(kind)
         if wished is None:
-            self.offers = [_slice_yaml(kind, chips) for kind in OFFERED if chips in _topologies(kind)]
+            self.offers = [_slice_yaml(name, chips) for name in (*OFFERED, kind) if chips in _topologies(name)]
             if not self.offers:
                 raise self.fails(name, f"has {chips} chips, which no kind makes", "a power of two, up to 1024 chips")
-            offer = f"{kind} has no successor of that name: choose one of the slices below, or say --accelerator"
+            offer = f"{kind} is old, and newer kinds have other names: choose a slice below, or say --accelerator"
             return self.defaulted(name, offer, "slice", None)
         if chips not in _topologies(wished):
             sizes = ", ".join(str(size) for size in _topologies(wished))
@@ -193,11 +257,7 @@ class _Import:
             self.group = _scalar(group)
             reason = f"the slice's own hosts run the code; --with-group keeps the {size} machines (cores / 8) too"
             self.refused("MACHINE_TYPE", reason)
-        setup = self.text("MIG_SETUP_SCRIPT")
-        if setup and setup != DEFAULT_SETUP:
-            self.mapped("MIG_SETUP_SCRIPT", "host.setup", setup, "a path beside the YAML; mounting is done before it")
-        elif "MIG_SETUP_SCRIPT" in self.given:
-            self.defaulted("MIG_SETUP_SCRIPT", "what it did (mounts, agent, image) is done by every host")
+        self.script("MIG_SETUP_SCRIPT")
 
     def disk(self) -> None:
         source = re.sub(r"/\*+$", "", self.text("GCS_DATASET")).rstrip("/")
@@ -209,7 +269,12 @@ class _Import:
                 if name in self.given:
                     self.defaulted(name, "without a data set there is no shared disk", "disk", None)
         else:
-            self.mapped("GCS_DATASET", "disk.source", source, "the folder itself, all of it")
+            self.mapped(
+                "GCS_DATASET",
+                "disk.source",
+                source,
+                "the folder itself, all of it; `env seed` looks first whether a run can read it",
+            )
             sizes = [name for name in ("SHARED_PD_DISK_SIZE", "SHARED_PD_SIZE") if name in self.given]
             for name in sizes[:1]:
                 self.mapped(name, "disk.size_gb", self.number(name, 2055))
@@ -221,11 +286,10 @@ class _Import:
         if "SHARED_PD_DISK_ATTACH" in self.given:
             reason = "a seeded disk is attached read-only, one that is not seeded is not"
             self.defaulted("SHARED_PD_DISK_ATTACH", reason)
-        prepare = self.text("MIG_SEED_DATA_PREP_SCRIPT")
-        if prepare and prepare != DEFAULT_PREPARE and source:
-            self.mapped("MIG_SEED_DATA_PREP_SCRIPT", "disk.prepare", f"models/{prepare}", "it was a path under models/")
+        if source:
+            self.script("MIG_SEED_DATA_PREP_SCRIPT")
         elif "MIG_SEED_DATA_PREP_SCRIPT" in self.given:
-            self.defaulted("MIG_SEED_DATA_PREP_SCRIPT", "formatting, mounting and copying are done by `env seed`")
+            self.defaulted("MIG_SEED_DATA_PREP_SCRIPT", "without a data set there is no disk to prepare")
 
     def _disk_type(self) -> None:
         name, wished = "SHARED_PD_DISK_TYPE", self.text("SHARED_PD_DISK_TYPE") or "hyperdisk-ml"
@@ -256,7 +320,19 @@ class _Import:
                 self.rows.append(Row(name, self.text(name), "unknown", reason="no variable of values.env; left out"))
 
 
+def _untouched(content: bytes, script: Script) -> bool:
+    """By git's object ID. The set-up's builds wrote two values into it, and line ends do not count."""
+    for text in (content, re.sub(rb"(?m)^(PROJECT_ID|ENV_BUILD_NAME)=.*$", rb"\1=", content)):
+        text = text.replace(b"\r\n", b"\n")
+        name = hashlib.sha1(b"blob %d\0%b" % (len(text), text), usedforsecurity=False).hexdigest()
+        if name[:12] in script.untouched.split():
+            return True
+    return False
+
+
 def _topologies(kind: str) -> dict[int, str]:
+    if kind in ("v2", "v3"):
+        return OLD
     return FLAT if machines.TPUS[kind].dimensions == 2 else SOLID
 
 
@@ -264,14 +340,21 @@ def _slice_yaml(kind: str, chips: int) -> str:
     topology = _topologies(kind)[chips]
     hosts = chips // machines.chips_per_host(kind, topology)
     note = f"{chips} chips of {HBM_GIB[kind]} GiB in {hosts} host{'s' if hosts > 1 else ''}"
+    note += "; its disks are pd-balanced" if kind in ("v2", "v3") else ""
     return f"slice: {{accelerator: {kind}, topology: {topology}}}  # {note}"
 
 
 def import_values(
-    given: Mapping[str, Variable], where: str, *, accelerator: str | None = None, with_group: bool = False
+    given: Mapping[str, Variable],
+    where: str,
+    *,
+    accelerator: str | None = None,
+    with_group: bool = False,
+    read: Callable[[str], bytes | None] = lambda path: None,
 ) -> Imported:
-    """Raises `ConfigError` for what cannot become an environment. It looks up nothing and writes nothing."""
-    work = _Import(given, accelerator, with_group, where)
+    """`read`: the content of a file beside values.env, None when it is not there. Raises `ConfigError` for what cannot
+    become an environment. It looks up nothing else and writes nothing."""
+    work = _Import(given, accelerator, with_group, where, read)
     for step in (work.place, work.nfs, work.slice, work.hosts, work.disk, work.rest):
         step()
     order = {name: number for number, name in enumerate(given)}
@@ -293,7 +376,7 @@ def _yaml(work: _Import, where: str) -> str:
             lines.append(_line(section, work.values[section], sources.get(section)))
         if section == "slice" and work.offers:
             kind = work.text("TPU_ACCELERATOR_TYPE")
-            lines.append(f"# {kind} has no successor of that name. Take one instead of null:")
+            lines.append(f"# Newer kinds than {kind} have other names. Take one instead of null:")
             lines += [f"# {offer}" for offer in work.offers]
         if section == "group" and work.group:
             lines.append(f"# group: {work.group}  # MACHINE_TYPE; only needed when hosts besides the slice's are")

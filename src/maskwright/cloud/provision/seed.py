@@ -10,11 +10,12 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from maskwright.cloud import source
 from maskwright.cloud.environment import Disk, beside
 from maskwright.cloud.provision import commands, variables
 from maskwright.cloud.provision.commands import Confirm, Desk, apply
 from maskwright.core.console import human_bytes, say, warn
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 
 POLL_SECONDS = 10.0
@@ -28,12 +29,16 @@ def seed(
     location: str,
     *,
     again: bool = False,
+    move_hosts: bool = False,
+    anyway: bool = False,
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
     lock_timeout_seconds: float = 60.0,
 ) -> Desk:
-    """`again` makes another disk in place of one that is seeded. Raises `MaskwrightError` with what went wrong on the
-    machine, after it was taken away. The disk stays writable, and the same command begins again on it."""
+    """`again` makes another disk in place of one that is seeded, `move_hosts` in place of one of another size or type.
+    Raises `InputError` where no run could read what the bucket holds, unless it is `anyway` wanted. Raises
+    `MaskwrightError` with what went wrong on the machine, after it was taken away. The disk stays writable, and the
+    same command begins again on it."""
     desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
     if desk.environment.disk is None:
         raise InputError("has no disk", where=location, fix="write a section `disk:` with size_gb and source")
@@ -43,19 +48,24 @@ def seed(
         said = desk.record.seeded
         say(f"the disk was seeded {said['time']}: {said['files']:,} files. --again seeds a new one")
         return desk
-    if there and there["name"] != name and not again:
+    if there and there["name"] != name and not again and not move_hosts:
         what = f"is another disk than {there['name']}, which it would take the place of"
-        raise InputError(what, where=name, fix="--again, once nothing on the old one is needed")
+        raise InputError(what, where=name, fix="--again or --move-hosts, once nothing on the old one is needed")
     before = desk.record
     if desk.record.seeded is not None:
         desk.record = replace(desk.record, generation=desk.record.generation + 1, seeded=None)
         name = desk.environment.disk_name(desk.record.generation)
-    if there and there["name"] != name:
-        _refuse_attached(desk, location)
+    replaces = bool(there and there["name"] != name)
+    if replaces and (hosts := _attached(desk)):
+        fix = "--move-hosts makes them again with the new one; or `maskwright env down` first, which leaves the data"
+        raise InputError(f"the {hosts[0]} has the disk attached", where=location, fix=fix)
     _say_who_reads(desk)
+    _look_at_source(desk, anyway)
+    if there and replaces:
+        say(f"{there['name']} is deleted, with what is on it; {name} takes its place, filled from {_disk(desk).source}")
     with desk.terraform.ready():
         try:
-            result = _with_machine(desk, confirm, again, poll_seconds)
+            result = _with_machine(desk, confirm, again or replaces, poll_seconds)
         except BaseException:
             if before.seeded and (desk.wanted or {}).get("disk") == there:  # no new disk was made, the old one is good
                 desk.remember(before)
@@ -64,14 +74,36 @@ def seed(
     return desk
 
 
-def _refuse_attached(desk: Desk, location: str) -> None:
+def to_move(location: str, again: bool) -> list[str]:
+    """Hosts that have a disk in whose place seeding would put another one."""
+    desk = Desk(location)
+    before = desk.record.seeded
+    desk.asked_for()
+    there, name = (desk.wanted or {}).get("disk"), desk.environment.disk_name(desk.record.generation)
+    other = there is not None and there["name"] != name
+    return _attached(desk) if desk.environment.disk and (other or (again and before)) else []
+
+
+def _attached(desk: Desk) -> list[str]:
     before = desk.wanted or {}
     hosts = [kind for kind in ("slice", "group") if (before.get(kind) or {}).get("attach_disk")]
-    if desk.record.queued_zone is not None and before["disk"]["seeded"]:
-        hosts.append("slice")
-    if hosts:
-        fix = "`maskwright env down` first; it leaves the data"
-        raise InputError(f"the {hosts[0]} has the disk attached", where=location, fix=fix)
+    queued = desk.record.queued_zone is not None and (before.get("disk") or {}).get("seeded")
+    return [*hosts, *(["slice"] if queued else [])]
+
+
+def _look_at_source(desk: Desk, anyway: bool) -> None:
+    """Before a machine copies what no run can read. A script that prepares the data may make of it what it likes."""
+    disk, folder = _disk(desk), f"{desk.environment.mount_point}/shared_pd"
+    try:
+        found = source.look(desk.google, disk)
+    except CloudError as error:
+        return warn(f"{error}; the seeding machine may be allowed to, so this goes on")
+    for line in found.readable():
+        say(f"{disk.source} holds {line}")
+    if disk.prepare is None and found.stores:
+        say(f"a run reads it with --set data.store={'/'.join(filter(None, (folder, found.stores[0])))}")
+    if disk.prepare is None and not anyway:
+        source.require_readable(found)
 
 
 def _say_who_reads(desk: Desk) -> None:

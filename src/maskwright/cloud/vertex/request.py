@@ -50,7 +50,9 @@ PROJECTS = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 @dataclass(frozen=True)
 class Vertex(Place):
     region: Annotated[str, Option("Region of the job, as in us-central1.", "NAME")]
-    image: Annotated[str, Option("Container image with maskwright in it; `maskwright env image` builds one.", "IMAGE")]
+    image: Annotated[
+        str, Option("Container image with maskwright in it; `maskwright image build` builds one.", "IMAGE")
+    ]
     project: Annotated[str | None, Option("Project of the job. GOOGLE_CLOUD_PROJECT when not given.", "NAME")] = None
     staging: Annotated[str | None, Option("Folder in a bucket that CONFIG is copied to, gs://….", "URL")] = None
     num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
@@ -229,7 +231,7 @@ def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, co
     for key, path in locations.items():
         if not path or (key.startswith("model.") and is_hub(path)):
             continue
-        if path.startswith("gs://") and key.startswith(("data.store", "data.mixture.")):
+        if path.startswith("gs://") and (key == "data.store" or re.fullmatch(r"data\.mixture\..*\.store", key)):
             continue  # each machine brings the store into its cache
         if path.startswith("gs://"):
             there = cluster.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
@@ -244,9 +246,7 @@ def sized(place: Vertex, command: Training, config: RunConfig | FinetuneConfig, 
     """The command for the devices of each machine."""
     if place.slice is None:
         return cluster.sized(command, config, place.num_nodes, gpus)
-    if config.engine.kind != "jax" or config.engine.device not in ("auto", "tpu"):
-        raise InputError("a TPU is for jax", where="engine.kind", fix="--set engine.kind=jax, and engine.device auto")
-    return command.setting("engine.device=tpu")
+    return cluster.for_tpu(command, config, machines.chips(place.slice[1]))
 
 
 def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:
@@ -256,7 +256,7 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
     check_paths(place, cluster.locations(command, config), command.run, bool(config.checkpoint.copy_to))
     where = staged(place, command.config, text)
     machine, gpus = machine_spec(place)
-    words = ["maskwright", *sized(place, replace(command, config=where), config, gpus).words()]
+    words = ["maskwright", *replace(sized(place, command, config, gpus), config=where).words()]
     if any("$(" in word for word in words):
         raise InputError("holds $(, which Vertex AI may replace", where="the command", fix="write it in CONFIG instead")
     # The hosts of a TPU slice find each other by themselves.

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
+from maskwright.core.formats import SIGNS, by_ending
 from maskwright.data.foreign.blocks import Foreign, Options
 from maskwright.data.foreign.columns import dataset_files, open_columns
 from maskwright.data.foreign.fairseq import open_fairseq
@@ -17,14 +18,6 @@ from maskwright.data.foreign.tfrecord import open_tfrecord
 from maskwright.text.vocabulary import Vocabulary
 
 Format = Literal["arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "tfrecord"]
-SIGNS = {
-    "index.json": "mds",
-    "dict.txt": "fairseq",
-    "state.json": "datasets",
-    "dataset_dict.json": "datasets",
-}
-"""Files that only one format has."""
-ENDINGS = {".arrow": "arrow", ".parquet": "parquet", ".ds": "datatrove", ".npy": "npy", ".bin": "bin"}
 REFUSED = {
     ".tar": "WebDataset has no ids and no order to rely on: unpack it and `maskwright data prepare` its text",
     ".zarr": "export the cache as Parquet or Arrow",
@@ -50,8 +43,7 @@ def _kind(place: str) -> Format:
     paths = _paths([place])
     if indexes := [path for path in paths if path.endswith(".idx")]:
         return index_kind(indexes[0])
-    kinds = {kind for path in paths for ending, kind in ENDINGS.items() if path.endswith(ending)}
-    kinds |= {"tfrecord" for path in paths if "tfrecord" in os.path.basename(path) or path.endswith(".tfr")}
+    kinds = by_ending(paths)
     if len(kinds) == 1:
         return _format(kinds.pop())
     refused = next((why for path in paths for ending, why in REFUSED.items() if path.endswith(ending)), None)

@@ -1,5 +1,6 @@
 """`data prepare` in parts: what the driver alone does between the phases, and the order of the phases.
 
+    cut      large files    where documents end, so that a file is several parts
     judge    each part      why each document goes, and its keys; the files' checksums
     find     ranges of keys exact and near duplicates, over all parts
     encode   each part      ids of the documents that stay
@@ -34,7 +35,7 @@ from maskwright.text.cleaning.survey import DUPLICATE, STAYS, TOO_LONG, TOO_SHOR
 from maskwright.text.document import Fault
 from maskwright.text.encoder import EncoderName, open_encoder, proven
 from maskwright.text.parts.columns import Columns, Note
-from maskwright.text.parts.cut import Part, cut, digest_of
+from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute
 from maskwright.text.parts.repeats import Resolved
@@ -59,9 +60,7 @@ class _Driver:
         self.folder = os.path.abspath(request.folder)
         self.work = os.path.join(self.folder, PARTS)
         self.parts = cut(request.all_sources, request.held_out)
-        self.sizes = [part.bytes for part in self.parts]
         self.cleaning = request.cleaning or CleaningOptions()
-        self.place = os.getcwd()
         _ = request.file_number  # refuses a file on both sides
 
     def run(self) -> store.TokenStore:
@@ -69,6 +68,7 @@ class _Driver:
             return self._finished()
         files = [name for one in self.request.all_sources for name in one.files]
         with held(self.request.folder, self.runner, files):
+            self.parts = split(self.runner, self.work, self.parts)
             judged = self._judge()
             resolved = resolve(self.runner, self.work, judged, self.parts, self.cleaning, self.request.limits)
             encoded, encoder = self._encode(judged, resolved)
@@ -78,7 +78,8 @@ class _Driver:
 
     def _finished(self) -> store.TokenStore:
         """The store that is there. Raises `InputError` if it is of other text or options."""
-        found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(file_records, self.parts, "hash", self.sizes))
+        self.runner.require_seen(self.folder, [name for part in self.parts for name in part.files])
+        found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(file_records, self.parts, "hash", self._sizes()))
         origin = self._origin([found[number] for number in range(len(self.parts))])
         ready = self.request.writer(origin).finished()
         assert ready is not None
@@ -90,6 +91,9 @@ class _Driver:
         ordered = sorted(zip(self.parts, records, strict=True), key=lambda pair: pair[0].held_out)
         return [record for _, own in ordered for record in own]
 
+    def _sizes(self) -> list[int]:
+        return [part.bytes for part in self.parts]
+
     # ---- the phases ------------------------------------------------------------------------------------------
 
     def _judge(self) -> Sequence[tuple[str, Note]]:
@@ -98,8 +102,8 @@ class _Driver:
         paths = paths_of(self.work, "judge", digests)
         if done := sum(map(os.path.exists, paths)):
             say(f"continuing with {done:,} of {len(paths):,} parts judged")
-        work = Judge(self.place, self.cleaning, digest_of(record), limits)
-        notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "judge", self.sizes)
+        work = Judge(self.cleaning, digest_of(record), limits)
+        notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "judge", self._sizes())
         for part, note in zip(self.parts, notes, strict=True):
             sources = self.request.held_out if part.held_out else self.request.sources
             assert sources is not None
@@ -109,9 +113,10 @@ class _Driver:
         return [*zip(paths, notes, strict=True)]
 
     def _say_room(self, utf8_bytes: int) -> None:
-        """A token of 4 bytes of text takes 2 or 4: in its part, and in the store before the parts go."""
+        """A token of about 4 bytes of text takes 2 or 4: in its part, and in the store before the parts go. Ends of
+        sentences and documents take up to a fifth of the text."""
         width = np.dtype(store.token_dtype(read_vocabulary(self.request.tokenizer).size)).itemsize
-        needed, free = 2 * utf8_bytes * width // 4, shutil.disk_usage(self.folder).free
+        needed, free = utf8_bytes * (width / 2 + 0.2), shutil.disk_usage(self.folder).free
         line = f"about {human_bytes(needed)} of disk are needed for parts and store, {human_bytes(free)} are free"
         (say if needed < free else warn)(f"{line} at {self.request.folder}")
 
@@ -122,11 +127,10 @@ class _Driver:
             copy_tokenizer(request.tokenizer, tokenizer)
         encoder = self._proven(resolved)
         vocabulary = read_vocabulary(request.tokenizer)
-        everything = [os.path.basename(path) for path, _ in judged]
+        everything = digest_of([os.path.basename(path) for path, _ in judged])
         decided = [everything, vocabulary.fingerprint, request.options.valid_fraction, request.options.keep_duplicates]
         paths = paths_of(self.work, "encode", [digest_of(*decided, part.number) for part in self.parts])
         work = Encode(
-            self.place,
             resolved,
             request.cleaning,
             request.options.valid_fraction,
@@ -137,7 +141,7 @@ class _Driver:
             request.with_sentences,
         )
         numbered = [(part, request.file_number[part.files[0]]) for part in self.parts]
-        notes = compute(self.runner, work, [*zip(numbered, paths, strict=True)], "encode", self.sizes)
+        notes = compute(self.runner, work, [*zip(numbered, paths, strict=True)], "encode", self._sizes())
         return [*zip(paths, notes, strict=True)], encoder
 
     def _proven(self, resolved: Resolved) -> EncoderName:

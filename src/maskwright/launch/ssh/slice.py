@@ -9,6 +9,7 @@ job a second time on that host. Written for and tested with gcloud 528.
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shlex
@@ -19,6 +20,8 @@ from typing import Annotated, Literal
 
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.recipes import find_config
+from maskwright.core.storage import is_url
 from maskwright.launch import cluster
 from maskwright.launch.attempts import Stop, run
 from maskwright.launch.ssh.host import Attempt
@@ -39,6 +42,9 @@ from maskwright.launch.target import (
 TPU_VM = ("compute", "tpus", "tpu-vm")
 PASSING = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
 """States of a slice (TPU API v2, `Node.State`) after which READY comes without anyone doing anything."""
+CORES_OF_A_DEVICE = {"v4": 2, "v5p": 2}
+"""The number in an accelerator type counts cores. JAX has a device for each chip of these kinds, and for each core of
+v2 and v3: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
 DESCRIBE_SECONDS = 120.0
 LOOK_EVERY_SECONDS, READY_SECONDS = 5.0, 1800.0
 SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
@@ -75,9 +81,22 @@ class Slice(Place):
         """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts."""
         spec = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         values = values_of(self.env)
+        self._check(command)
         if dry_run:
             return print(describe(self, spec))
         attempts(self, spec, values)
+
+    def _check(self, command: Training) -> None:
+        """CONFIG lies on the hosts. A recipe, or a file that lies here too, is looked at before they begin."""
+        if not os.path.isfile(find_config(command.config, command.verb)):
+            return
+        config, _ = cluster.read(command)
+        kind, _, cores = self.look()[1].rpartition("-")
+        cluster.for_tpu(command, config, int(cores) // CORES_OF_A_DEVICE.get(kind, 1))
+        for key, path in cluster.locations(command, config).items():
+            if path and key.startswith("data.") and not is_url(path) and not path.startswith("/"):
+                there = cluster.setting(key, "gs://BUCKET/STORE")
+                say(f"{key}: each host reads {path} in its folder {self.workdir}; {there} brings a store to all hosts")
 
     def _where(self) -> list[str]:
         named = {"--zone": self.zone, "--project": self.project}

@@ -42,7 +42,8 @@ class Evaluations:
 
 
 def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> Evaluations:
-    """Every text in the files: lines of plain text, strings of JSON lines, cells of CSV and TSV."""
+    """Every text in the files, which may be compressed: lines of plain text, strings of JSON lines and of Parquet,
+    cells of CSV and TSV."""
     places, texts = [], []
     for place, text in _texts(Sources(list(patterns), layout="lines", on_bad_input="replace")):
         places.append(place)
@@ -115,8 +116,10 @@ def _records(sources: Sources, name: str, kind: str) -> Iterator[tuple[int, Any]
         yield from ((rows.line_num, row) for row in rows)
     elif kind in TEXT_ENDINGS:
         yield from lines
+    elif kind == ".parquet":
+        yield from sources.parquet_rows(name)
     else:
-        fix = "save the examples as .jsonl, .csv, .tsv or plain text"
+        fix = "save the examples as .jsonl, .parquet, .csv, .tsv or plain text"
         raise SourceError("is of a kind that evaluation examples are not read from", where=name, fix=fix)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import chdir
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -25,11 +24,12 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.layout import Layout
 from maskwright.text.parts.audited import AS_READ, add_examples, add_part
 from maskwright.text.parts.columns import Columns, Note, written
-from maskwright.text.parts.cut import Part, cut, digest_of
+from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, fault_note, remove_others
 from maskwright.text.parts.repeats import Resolved, repeated_in
 from maskwright.text.parts.search import found_in, resolve
+from maskwright.text.records import Letters
 from maskwright.text.sources import Sources
 
 VERSION = 1
@@ -45,13 +45,14 @@ def audit_in_parts(
     text_column: str = "text",
     tokenizer: str | None = None,
     cleaning: CleaningOptions | None = None,
+    letters: Letters = "upper",
 ) -> Audit:
     """What `audit` finds. `folder` is seen by all machines that compute, and keeps what is found about each part: the
     same call goes on from there."""
     cleaning = cleaning if cleaning and cleaning.any else None
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "audit.lock"), remove=True):
-        return _Audit(patterns, runner, os.path.abspath(folder), layout, text_column, cleaning).run(tokenizer)
+        return _Audit(patterns, runner, os.path.abspath(folder), layout, text_column, cleaning, letters).run(tokenizer)
 
 
 class _Audit:
@@ -63,16 +64,19 @@ class _Audit:
         layout: Layout,
         text_column: str,
         cleaning: CleaningOptions | None,
+        letters: Letters,
     ) -> None:
-        self.runner, self.folder, self.cleaning, self.place = runner, folder, cleaning, os.getcwd()
-        self.sources, self.result = one_machine.begun(patterns, layout, text_column)
-        self.again = Sources(patterns, layout=self.sources.layout, text_column=text_column, on_bad_input="skip")
-        self.parts = cut([self.sources])
-        self.sizes = [part.bytes for part in self.parts]
+        self.runner, self.folder, self.cleaning = runner, folder, cleaning
+        self.sources, self.result = one_machine.begun(patterns, layout, text_column, letters)
+        self.again = Sources(
+            patterns, layout=self.sources.layout, text_column=text_column, on_bad_input="skip", letters=letters
+        )
         self.scripts = Counter[str]()
 
     def run(self, tokenizer: str | None) -> Audit:
         self.runner.require_seen(self.folder, self.sources.files)
+        self.parts = split(self.runner, self.folder, cut([self.sources]))
+        self.sizes = [part.bytes for part in self.parts]
         judged = self._judge()
         paths = tuple(path for path, _ in judged)
         for _, note in judged:
@@ -81,7 +85,7 @@ class _Audit:
         self._count_repeated(paths)
         samples = islice(self.again, one_machine.SAMPLE_DOCUMENTS)
         texts = [document.text[: one_machine.SAMPLE_CHARACTERS] for document in samples]
-        one_machine.look_at(texts, self.result, tokenizer)
+        one_machine.look_at(texts, self.result, tokenizer, self.sources)
         if self.cleaning:
             self._clean(self.cleaning, judged)
         self.result.scripts = one_machine.shares(self.scripts)
@@ -99,7 +103,7 @@ class _Audit:
         cleaning = self.cleaning or CleaningOptions()
         record = cleaning.record()
         paths = self._paths("audit", record)
-        work = Judge(self.place, cleaning, digest_of(record), Limits(), audits=True)
+        work = Judge(cleaning, digest_of(record), Limits(), audits=True)
         notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "audit", self.sizes)
         return [*zip(paths, notes, strict=True)]
 
@@ -125,7 +129,7 @@ class _Audit:
         resolved = resolve(self.runner, self.folder, judged, self.parts, cleaning, Limits())
         names = [os.path.basename(path) for path in paths]
         looked = self._paths("look", names)
-        work = Look(self.place, cleaning, resolved)
+        work = Look(cleaning, resolved)
         notes = compute(self.runner, work, [*zip(self.parts, looked, strict=True)], "look", self.sizes)
         reasons, examples, changes = survey.Reasons(), dict[str, list[str]](), Changes(cleaning)
         found, near = Counter[int](), list[tuple[int, list[int]]]()
@@ -149,23 +153,20 @@ class _Audit:
 class Look:
     """Counts what becomes of a part's documents, and what cleaning changes in those that stay."""
 
-    place: str
-    """The working directory in which files were named."""
     cleaning: CleaningOptions
     resolved: Resolved
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
-        with chdir(self.place):
-            try:
-                changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
-                for number, document in enumerate(part.open()) if changes.kinds else ():
-                    if number == len(codes):
-                        raise changed_while_read(document.source)
-                    if codes[number] == STAYS:
-                        changes.add(document)
-            except InputError as error:
-                return fault_note(error)
+        try:
+            changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
+            for number, document in enumerate(part.open()) if changes.kinds else ():
+                if number == len(codes):
+                    raise changed_while_read(document.source)
+                if codes[number] == STAYS:
+                    changes.add(document)
+        except InputError as error:
+            return fault_note(error)
         with written(path) as writer:
             writer.note = {
                 "codes": np.bincount(codes, minlength=1).tolist(),

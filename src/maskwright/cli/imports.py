@@ -1,0 +1,60 @@
+"""`maskwright import`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from maskwright.cli.options import AsJson, app, print_result
+from maskwright.core.errors import InputError
+
+
+@app.command("import")
+def import_(
+    script: Annotated[
+        Literal["run_mlm", "run_glue", "fairseq", "tpu_pretrain"],
+        typer.Argument(
+            metavar="SCRIPT",
+            help="What the command starts: run_mlm or run_glue of transformers' examples, fairseq's training, or "
+            "tpu_pretrain, which is allenai's pretrain.py.",
+        ),
+    ],
+    command: Annotated[
+        str, typer.Argument(metavar="COMMAND", help="The whole command in single quotes, or a shell script with it.")
+    ],
+    out: Annotated[
+        str | None, typer.Option("--to", metavar="FILE", help="YAML to write; it is printed when not given.")
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="GPUs or TPU cores on all machines, where the command does not say how many.", min=1
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn another trainer's command into a run's YAML, and say what became of each flag."""
+    from maskwright.core import storage
+    from maskwright.core.console import say, warn
+    from maskwright.tasks.importing import imported
+    from maskwright.tasks.importing.taken import table
+
+    if out is not None and os.path.exists(out):
+        raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
+    taken, text = imported(script, command, devices)
+    if unknown := [row.flag for row in taken.rows if row.fate == "unknown"]:
+        warn(f"{', '.join(unknown)}: nothing here goes by these names; they are left out")
+    config = out or "run.yaml"
+    if out is not None:
+        with storage.atomic_writer(out) as file:
+            file.write(text.encode())
+    if as_json:
+        print_result("", taken.as_json(config, text), True)
+    elif out is None:
+        say(table(taken.rows))
+        print(text, end="")
+    else:
+        print(table(taken.rows))
+        print("\nNext:\n" + "\n".join(f"  {line}" for line in taken.commands(config)))

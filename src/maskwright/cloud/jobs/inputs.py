@@ -1,0 +1,87 @@
+"""Whether what a job reads will be where its hosts look for it, known before a host bills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from maskwright.cloud import record, source
+from maskwright.cloud.environment import Environment
+from maskwright.cloud.google.rest import Google
+from maskwright.core import storage
+from maskwright.core.console import warn
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.hub import is_hub
+from maskwright.launch import cluster
+
+MOST_SHOWN = 8
+
+
+def require_there(environment: Environment, locations: Mapping[str, str | None], *, data_format: str) -> None:
+    """`locations`: see `cluster.locations`. Raises `InputError` with the paths that there are."""
+    asked = {key: path for key, path in locations.items() if path and not is_hub(path) and key != "--from"}
+    remote = {key: path for key, path in asked.items() if storage.is_url(path)}
+    for key, path in remote.items():
+        if key.startswith("model.") or key == "data.arrow.tokenizer" or data_format != "store":
+            fix = f"a folder below {_shared(environment)}, which `env seed` fills; of models also hf://OWNER/NAME"
+            raise InputError(f"{path} is read as a folder on the hosts", where=key, fix=fix)
+    local = {key: path for key, path in asked.items() if key not in remote}
+    if local:
+        disk = _Disk(environment)
+        for key, path in local.items():
+            disk.require(key, path)
+
+
+def _shared(environment: Environment) -> str:
+    return f"{environment.mount_point}/shared_pd"
+
+
+class _Disk:
+    """The disk and the share, as hosts will see them."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment, self.shared = environment, _shared(environment)
+        self.stores: list[str] | None = None
+        """Folders with a token store; None where that is not known."""
+        self.seeded = True
+        if environment.disk is None:
+            return
+        try:
+            self.seeded = record.read(environment).seeded is not None
+            if environment.disk.prepare is None:
+                found = source.look(Google(environment.project), environment.disk).stores
+                self.stores = ["/".join(filter(None, (self.shared, folder))) for folder in found]
+        except MaskwrightError as error:
+            warn(f"{error}; whether the data is on the disk is not known")
+
+    def require(self, key: str, path: str) -> None:
+        environment, nfs = self.environment, f"{self.environment.mount_point}/nfs_share/"
+        if environment.nfs is not None and path.startswith(nfs):
+            return  # nobody but its hosts can look into it
+        if environment.disk is not None and f"{path}/".startswith(f"{self.shared}/"):
+            return self._on_disk(key, path.rstrip("/"))
+        # A set-up script may put data below the mount, and an image of one's own may hold it.
+        if environment.host.setup and path.startswith(f"{environment.mount_point}/"):
+            return
+        if environment.host.container and path.startswith("/"):
+            return
+        raise InputError(f"{path} is not on the hosts", where=key, fix=self._instead(key, path))
+
+    def _on_disk(self, key: str, path: str) -> None:
+        if self.stores is not None and "store" in key and path not in self.stores:
+            raise InputError(f"{path} will not be on the disk", where=key, fix=self._instead(key, path))
+        if not self.seeded:
+            what = f"the disk, which is to hold {path}, is not seeded yet"
+            raise InputError(what, where=key, fix="maskwright env seed ENV, before hosts are made")
+
+    def _instead(self, key: str, path: str) -> str:
+        """The line to add where the name leaves one choice, else what there is."""
+        stores, name = self.stores or [], path.rstrip("/").rpartition("/")[2]
+        same = [store for store in stores if store.rpartition("/")[2] == name] or stores
+        if len(same) == 1:
+            return f"add {cluster.setting(key, same[0])}"
+        if same:
+            more = ", …" if len(same) > MOST_SHOWN else ""
+            return f"add {cluster.setting(key, same[0])}, or another of {', '.join(same[:MOST_SHOWN])}{more}"
+        places = [f"{self.shared}/…, which `env seed` fills"] if self.environment.disk else []
+        places += [f"{self.environment.mount_point}/nfs_share/…"] if self.environment.nfs else []
+        return f"{' or '.join([*places, 'gs://BUCKET/STORE, from where each host brings it'])}: --set {key}=…"

@@ -1,0 +1,27 @@
+"""Which format data is in, by the names of its files alone: a folder here and a listing of a bucket look the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+SIGNS = {
+    "index.json": "mds",
+    "dict.txt": "fairseq",
+    "state.json": "datasets",
+    "dataset_dict.json": "datasets",
+}
+"""Files that only one format of token ids has."""
+ENDINGS = {".arrow": "arrow", ".parquet": "parquet", ".ds": "datatrove", ".npy": "npy", ".bin": "bin"}
+LABELLED = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
+"""Endings of examples that `finetune` reads, also with .gz or .zst after them."""
+
+
+def by_ending(names: Iterable[str]) -> set[str]:
+    """Formats of token ids that the endings tell, but for an index (.idx), whose content decides."""
+    found = {kind for name in names for ending, kind in ENDINGS.items() if name.endswith(ending)}
+    tfrecord = any("tfrecord" in name.rpartition("/")[2] or name.endswith(".tfr") for name in names)
+    return found | ({"tfrecord"} if tfrecord else set())
+
+
+def is_labelled(name: str) -> bool:
+    return name.removesuffix(".gz").removesuffix(".zst").endswith(LABELLED)

@@ -1,0 +1,39 @@
+"""`maskwright import`: another trainer's command line as a configuration of ours, and what became of each flag."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from maskwright.core.config import build_config
+from maskwright.core.finetuning import build_finetune_config
+from maskwright.core.settings import nested
+from maskwright.tasks.importing import fairseq, run_glue, run_mlm, tpu_pretrain
+from maskwright.tasks.importing.taken import Taken
+from maskwright.tasks.importing.typed import read_command
+
+Script = Literal["run_mlm", "run_glue", "fairseq", "tpu_pretrain"]
+SCRIPTS = {
+    "run_mlm": run_mlm.SCRIPTS,
+    "run_glue": run_glue.SCRIPTS,
+    "fairseq": fairseq.SCRIPTS,
+    "tpu_pretrain": tpu_pretrain.SCRIPTS,
+}
+
+
+def imported(script: Script, command: str, devices: int | None = None) -> tuple[Taken, str]:
+    """What is taken over of `command`, and the YAML of it, which has been checked. `devices`: on all machines, where
+    the command does not say how many.
+
+    Raises `InputError` for a command that cannot be read, and `ConfigError` for values that no run takes."""
+    typed = read_command(command, SCRIPTS[script])
+    if devices and typed.world_size == 1:
+        typed.world_size = devices
+    if script == "fairseq":
+        taken = fairseq.fairseq(typed, devices)
+    elif script == "tpu_pretrain":
+        taken = tpu_pretrain.tpu_pretrain(typed, devices)
+    else:
+        taken = run_mlm.run_mlm(typed) if script == "run_mlm" else run_glue.run_glue(typed)
+    build = build_config if taken.verb == "pretrain" else build_finetune_config
+    build(nested(taken.values), "the imported command")
+    return taken, taken.yaml(typed.original)

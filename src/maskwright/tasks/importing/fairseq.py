@@ -1,0 +1,226 @@
+"""fairseq's `masked_lm` training, and the flags that its branch for TPUs had."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from maskwright.core.errors import InputError
+from maskwright.tasks.importing.taken import Row, Taken
+from maskwright.tasks.importing.typed import Typed
+
+SCRIPTS = ("fairseq-train", "train.py", "fairseq_cli/train.py", "fairseq-hydra-train")
+SIZES = {"roberta_base": "base", "roberta_large": "large", "roberta": "base", "xlm": "base"}
+BREAK_MODES = {"complete": "full_sentences", "none": "full_sentences", "complete_doc": "documents", "eos": "documents"}
+TOKENIZER = "models/roberta-base"
+NUM_CORES = 8
+"""What the branch for TPUs takes without --num_cores."""
+NUMBERS = {
+    "weight_decay": ("optimizer.weight_decay", float, 0.0),
+    "adam_eps": ("optimizer.eps", float, 1e-8),
+    "warmup_updates": ("schedule.warmup_steps", int, 0),
+    "dropout": ("model.hidden_dropout", float, 0.1),
+    "attention_dropout": ("model.attention_dropout", float, 0.1),
+    "mask_prob": ("masking.rate", float, 0.15),
+    "tokens_per_sample": ("data.seq_len", int, 512),
+    "log_interval": ("logging.every_steps", int, 100),
+    "seed": ("seed", int, 1),
+}
+NOT_NEEDED = {
+    "task criterion": "there is one task, masked tokens, and its loss is cross entropy",
+    "num_workers": "batches are cut from memory-mapped files, without loader workers",
+    "no_epoch_checkpoints no_save_optimizer_state": "checkpoints are of steps, and whole",
+    "log_format log_steps metrics_debug suppress_loss_report": "the run directory has log.txt and metrics.jsonl",
+    "skip_invalid_size_inputs_valid_test max_source_positions max_positions max_target_positions": (
+        "texts are cut into rows of data.seq_len, so none is too long"
+    ),
+    "ddp_backend distributed_init_method distributed_port distributed_rank device_id": (
+        "the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
+    ),
+    "restore_file reset_optimizer reset_lr_scheduler reset_dataloader reset_meters": (
+        "the same command continues the run exactly; `pretrain --from RUN` begins another from its weights"
+    ),
+    "optimizer": "adam is optimizer.kind: adamw",
+    "num_cores tpu use_gpu bf16_adam memory_efficient_fp16 fp16_init_scale": "engine.* decides",
+    "shorten_method shorten_data_split_list": "documents are cut into rows, never shortened",
+    "validate_interval": "it counts epochs; evaluation.every_steps counts steps",
+    "user_dir": "code of the user's own is not run",
+}
+
+
+def fairseq(typed: Typed, devices: int | None) -> Taken:
+    taken = Taken(typed)
+    taken.run = taken.text("save_dir") or taken.run
+    taken.note("save_dir", f"--run {taken.run}", "mapped")
+    _data(taken)
+    _model(taken)
+    taken.keys(NUMBERS)
+    _masking(taken)
+    _optimizer(taken)
+    _batch(taken, devices)
+    _rest(taken)
+    taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
+    taken.close(NOT_NEEDED)
+    return taken
+
+
+def _data(taken: Taken) -> None:
+    """fairseq's folders hold binarised text, which is converted once, a store for each of them."""
+    given = (taken.typed.words or ["DATA"])[0]
+    places = [place for place in given.split(":") if place]
+    what = "a store for each folder, by data convert, with the tokenizer that its ids are to be looked up in"
+    taken.rows.append(Row("DATA", given, "mapped", what))
+    taken.before.append(f"hf download FacebookAI/roberta-base --local-dir {TOKENIZER}")
+    stores = ["data/store"] if len(places) == 1 else [f"data/store-{number}" for number in range(len(places))]
+    for place, folder in zip(places, stores, strict=True):
+        words = ["maskwright", "data", "convert", place, "--tokenizer", TOKENIZER, "--to", folder]
+        taken.before.append(shlex.join(words))
+    if len(stores) == 1:
+        taken.values["data.store"] = stores[0]
+    else:
+        taken.values["data.mixture"] = {f"shard{number}": store for number, store in enumerate(stores)}
+    alpha = taken.number("multilang_sampling_alpha", 1.0)
+    if "multilang_sampling_alpha" in taken.typed.flags and len(stores) > 1:
+        taken.set("multilang_sampling_alpha", {"data.mixture_alpha": alpha})
+    else:
+        taken.note("multilang_sampling_alpha", "make a store of each language: data.mixture_alpha weighs them")
+
+
+def _model(taken: Taken) -> None:
+    name = taken.text("arch") or "roberta_base"
+    if name in SIZES:
+        taken.set("arch", {"model.architecture": "roberta", "model.size": SIZES[name]})
+    else:
+        taken.values |= {"model.architecture": "roberta", "model.size": "base"}
+        taken.note("arch", "is not known; model.size: base takes its place")
+    for flag, key in (
+        ("encoder_layers", "num_hidden_layers"),
+        ("encoder_embed_dim", "hidden_size"),
+        ("encoder_ffn_embed_dim", "intermediate_size"),
+        ("encoder_attention_heads", "num_attention_heads"),
+    ):
+        if flag in taken.typed.flags:
+            taken.set(flag, {f"model.{key}": taken.whole(flag, 0)})
+    taken.note("activation_fn", "gelu", "not needed" if taken.text("activation_fn") == "gelu" else "left out")
+    taken.note("pooler_dropout", "a pooler belongs to fine-tuning", "not needed")
+    for name in ("activation_dropout", "encoder_layerdrop"):
+        fate_of_zero = "not needed" if not taken.number(name, 0.0) else "left out"
+        taken.note(name, "there is no such dropout", fate_of_zero)  # type: ignore[arg-type]
+
+
+def _masking(taken: Taken) -> None:
+    unmasked, drawn = taken.number("leave_unmasked_prob", 0.1), taken.number("random_token_prob", 0.1)
+    shares = {"masking.mask_share": round(1.0 - unmasked - drawn, 6), "masking.random_share": drawn}
+    taken.set("leave_unmasked_prob", shares, "the rest is left unchanged")
+    taken.note("random_token_prob", "masking.random_share", "mapped")
+    if taken.has("mask_whole_words"):
+        taken.set("mask_whole_words", {"masking.kind": "whole_word"})
+        taken.note("bpe", "whole words are the tokenizer's own", "not needed")
+    taken.note("freq_weighted_replacement", "random tokens are drawn evenly")
+    mode = taken.text("sample_break_mode") or "none"
+    note = "rows of full sentences; convert or prepare the text with its sentences" if mode == "complete" else ""
+    taken.set("sample_break_mode", {"data.packing": BREAK_MODES.get(mode, "documents")}, note)
+
+
+def _optimizer(taken: Taken) -> None:
+    betas = [float(number) for number in re.findall(r"[\d.]+", taken.text("adam_betas") or "(0.9, 0.999)")]
+    if len(betas) != 2:
+        fix = "write it as '(0.9, 0.98)'"
+        raise InputError(f"{taken.text('adam_betas')} is not a pair of numbers", where="--adam-betas", fix=fix)
+    taken.set("adam_betas", {"optimizer.beta1": betas[0], "optimizer.beta2": betas[1]})
+    clip = taken.number("clip_norm", 0.0)
+    taken.set("clip_norm", {"optimizer.max_grad_norm": clip or None}, "" if clip else "nothing is clipped")
+    if "optimizer" in taken.typed.flags and taken.text("optimizer") not in ("adam", "adamw"):
+        taken.note("optimizer", "AdamW takes its place: it may need another learning rate")
+    peak = taken.number("lr", 2.5e-4)
+    taken.set("lr", {"optimizer.learning_rate": peak})
+    steps = taken.whole("max_update", 0) or taken.whole("total_num_update", 0)
+    total = taken.whole("total_num_update", 0)
+    if steps:
+        note = f"the schedule ends there too, where fairseq's ends at {total:,}" if total not in (0, steps) else ""
+        taken.set("max_update" if taken.whole("max_update", 0) else "total_num_update", {"schedule.steps": steps}, note)
+        taken.note("max_epoch", "--max-update decides", "not needed")
+    else:
+        taken.set("max_epoch", {"schedule.epochs": taken.number("max_epoch", 1.0)})
+    if "total_num_update" in taken.unnamed:
+        taken.note("total_num_update", "schedule.steps", "mapped")
+    _schedule(taken, peak)
+
+
+def _schedule(taken: Taken, peak: float) -> None:
+    kind, power = taken.text("lr_scheduler") or "fixed", taken.number("power", 1.0)
+    end = taken.number("end_learning_rate", 0.0) / peak
+    known: dict[str, dict[str, Any]] = {
+        "polynomial_decay": {"schedule.kind": "linear"}
+        if power == 1.0
+        else {"schedule.kind": "polynomial", "schedule.power": power},
+        "inverse_sqrt": {"schedule.kind": "inverse_sqrt"},
+        "cosine": {"schedule.kind": "cosine"},
+        "fixed": {"schedule.kind": "constant"},
+    }
+    values = known.get(kind)
+    if values is None:
+        taken.values["schedule.kind"] = "linear"
+        taken.note("lr_scheduler", "there is none of its kind; schedule.kind: linear takes its place")
+    else:
+        taken.set("lr_scheduler", values | ({"schedule.final_lr_share": end} if end else {}))
+    for name in ("power", "end_learning_rate"):
+        taken.note(name, "see --lr-scheduler", "mapped")
+
+
+def _batch(taken: Taken, devices: int | None) -> None:
+    length = taken.whole("tokens_per_sample", 512)
+    if shape := taken.text("input_shapes"):
+        rows, _, tokens = shape.split()[0].partition("x")
+        if not rows.isdigit() or not tokens.isdigit():
+            raise InputError(f"{shape} is not ROWSxTOKENS", where="--input_shapes", fix="write it as 2x512")
+        note = f"{len(shape.split()) - 1} more shapes are left out" if " " in shape else ""
+        taken.set("input_shapes", {"batch.micro_batch_rows": int(rows)}, note)
+        taken.note("max_sentences", "--input_shapes decides", "not needed")
+    else:
+        given = [name for name in ("max_sentences", "batch_size", "max_tokens") if name in taken.typed.flags]
+        name = given[0] if given else "max_tokens"
+        rows_given = taken.whole("max_tokens", 8 * length) // length if name == "max_tokens" else taken.whole(name, 0)
+        taken.set(name, {"batch.micro_batch_rows": max(1, rows_given)})
+        taken.note("max_tokens", "--max-sentences decides", "not needed")
+    for name in ("max_sentences_valid", "batch_size_valid", "max_tokens_valid"):
+        taken.note(name, "evaluation takes the rows that fit", "not needed")
+    cores = devices or taken.whole("distributed_world_size", 0)
+    whose = "--devices" if devices else "--distributed-world-size"
+    if not cores:
+        cores, whose = (
+            taken.whole("num_cores", NUM_CORES) if taken.typed.flags.keys() & TPU else 1,
+            "this command alone",
+        )
+    frequency = int(float((taken.text("update_freq") or "1").split(",")[0]))
+    rows_a_step = taken.values["batch.micro_batch_rows"] * frequency * cores
+    note = f"{frequency} x {cores} devices, by {whose}: {rows_a_step:,} rows of {length} tokens in an update"
+    taken.set("update_freq", {"batch.virtual_workers": frequency * cores}, note)
+    taken.note("distributed_world_size", "batch.virtual_workers", "mapped")
+    if cores > 1 and taken.typed.flags.keys() & TPU:
+        taken.values["engine.kind"] = "jax"
+        taken.row(
+            "num_cores", "mapped" if "num_cores" in taken.typed.flags else "default", "engine.kind: jax, for TPUs"
+        )
+
+
+TPU = {"input_shapes", "num_cores", "tpu"}
+
+
+def _rest(taken: Taken) -> None:
+    for name in ("fp16", "bf16"):
+        if taken.has(name):
+            taken.set(name, {"engine.dtype": name})
+    if "save_interval_updates" in taken.typed.flags:
+        every = taken.whole("save_interval_updates", 0)
+        taken.set("save_interval_updates", {"checkpoint.save_every_steps": every} if every else {})
+    if "keep_interval_updates" in taken.typed.flags:
+        taken.set("keep_interval_updates", {"checkpoint.keep": max(1, taken.whole("keep_interval_updates", 2))})
+    if "validate_interval_updates" in taken.typed.flags:
+        every = taken.whole("validate_interval_updates", 1000)
+        taken.set("validate_interval_updates", {"evaluation.every_steps": every})
+    if "tensorboard_logdir" in taken.typed.flags:
+        taken.note("tensorboard_logdir", "logging.tensorboard: true, in the run directory", "mapped")
+    if "patience" in taken.typed.flags:
+        taken.set("patience", {"evaluation.patience": max(1, taken.whole("patience", 1))})

@@ -1,0 +1,142 @@
+"""`run_glue.py` of transformers' examples: a task of GLUE, or the user's own CSV or JSON files."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shlex
+from typing import Any
+
+from maskwright.core import recipes
+from maskwright.core.settings import parse_yaml
+from maskwright.tasks.importing.run_mlm import fetched
+from maskwright.tasks.importing.taken import Taken
+from maskwright.tasks.importing.trainer import NOT_NEEDED, from_json, training
+from maskwright.tasks.importing.typed import Typed
+
+SCRIPTS = ("run_glue.py", "run_glue_no_trainer.py", "run_classification.py")
+METRICS = {"accuracy": "accuracy", "f1": "f1_macro", "matthews_correlation": "matthews_corrcoef", "pearson": "pearson"}
+COLUMNS = ("data.text", "data.text_pair", "data.label")
+LOOKED_AT = 200
+"""Lines of the training file that show whether its labels are numbers with a fraction."""
+
+
+def run_glue(typed: Typed) -> Taken:
+    taken = Taken(typed, verb="finetune")
+    from_json(taken)
+    taken.run = taken.text("output_dir") or taken.run
+    taken.note("output_dir", f"--run {taken.run}", "mapped")
+    if task := taken.text("task_name"):
+        _task(taken, task.lower())
+    else:
+        _files(taken)
+    place = taken.text("model_name_or_path") or "model"
+    folder = fetched(taken, place, taken.text("model_revision"))
+    taken.set("model_name_or_path", {"model.init_from": folder})
+    taken.note("model_revision", "the line that fetches the folder has it", "mapped")
+    taken.note("trust_remote_code", "code that comes with a model is never run")
+    for name in ("config_name", "tokenizer_name"):
+        taken.note(name, "the folder of --model_name_or_path has them", "not needed")
+    taken.note("ignore_mismatched_sizes", "the head always begins from random weights", "not needed")
+    taken.set("max_seq_length", {"data.max_seq_len": taken.whole("max_seq_length", 128)})
+    _batch(taken)
+    for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
+        said = "data.fraction takes a share of the training examples" if "train" in name else "give a shorter file"
+        taken.note(name, said)
+    taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
+    training(taken)
+    if "label_smoothing_factor" in typed.flags:
+        smoothing = taken.number("label_smoothing_factor", 0.0)
+        taken.set("label_smoothing_factor", {"optimizer.label_smoothing": smoothing})
+    _best(taken)
+    taken.close(NOT_NEEDED)
+    return taken
+
+
+def _task(taken: Taken, task: str) -> None:
+    recipe = f"glue-{task}"
+    if recipe not in recipes.names("finetune"):
+        taken.note("task_name", "is no task of GLUE that has files; give data.train and its columns")
+        taken.values["data.train"] = "train.csv"
+        return
+    content: Any = parse_yaml(recipes.read(recipe), recipe)
+    values = {
+        f"{section}.{key}": value
+        for section in ("task", "data", "evaluation")
+        for key, value in content.get(section, {}).items()
+    }
+    taken.values |= values
+    where = os.path.dirname(values["data.train"])
+    taken.note("task_name", f"the files and columns of the recipe {recipe}: GLUE's own, in {where}/", "mapped")
+
+
+def _files(taken: Taken) -> None:
+    for name, key in (("train_file", "data.train"), ("validation_file", "data.validation"), ("test_file", "data.test")):
+        if file := taken.text(name):
+            taken.set(name, {key: file})
+    train = taken.values.get("data.train")
+    if train is None and "dataset_name" in taken.typed.flags:
+        name = str(taken.text("dataset_name"))
+        folder = f"data/{name.rpartition('/')[2]}"
+        taken.before.append(f"hf download {shlex.quote(name)} --repo-type dataset --local-dir {shlex.quote(folder)}")
+        taken.values["data.train"] = f"{folder}/train-*.parquet"
+        taken.note("dataset_name", "data.train: its Parquet files; look where the folder has them", "mapped")
+        taken.note("dataset_config_name", "the folder of those files", "mapped")
+    names, regression = _columns(train) if train else ([], False)
+    label = taken.text("label_column_name") or "label"
+    texts = [name for name in names if name != label]
+    both = [name for name in ("sentence1", "sentence2") if name in texts]
+    pair = both if len(both) == 2 else texts[:2] or ["sentence1"]
+    if given := taken.text("text_column_names"):  # of run_classification.py, which joins them to one text
+        pair = [given]
+    taken.values |= {"data.text": given.split(",") if given else pair[0], "data.label": label}
+    if len(pair) == 2:
+        taken.values["data.text_pair"] = pair[1]
+    if regression or taken.has("do_regression"):
+        taken.values["task.kind"] = "regression"
+    note = "as the script chooses them from the file's first line" if names else "look whether they are the file's"
+    said = ", ".join(f"{key}: {taken.values[key]}" for key in COLUMNS if key in taken.values)
+    taken.row("train_file", "mapped", f"{said} ({note})")
+    for name in ("text_column_names", "label_column_name", "do_regression"):
+        taken.note(name, "see --train_file", "mapped")
+
+
+def _columns(file: str) -> tuple[list[str], bool]:
+    """(names of a CSV file's columns, whether its labels are numbers with a fraction); ([], False) for other files."""
+    if not file.endswith(".csv") or not os.path.isfile(file):
+        return [], False
+    with open(file, encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        names = list(reader.fieldnames or [])
+        labels = [row.get("label") or "" for row, _ in zip(reader, range(LOOKED_AT), strict=False)]
+    return names, bool(labels) and all(_fraction(label) for label in labels)
+
+
+def _fraction(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return "." in label
+
+
+def _batch(taken: Taken) -> None:
+    rows, steps = taken.whole("per_device_train_batch_size", 8), taken.whole("gradient_accumulation_steps", 1)
+    processes = taken.typed.world_size
+    note = f"{rows} x {steps} accumulated x {processes} processes"
+    taken.set("per_device_train_batch_size", {"batch.examples": rows * steps * processes}, note)
+    taken.note("gradient_accumulation_steps", "see --per_device_train_batch_size", "mapped")
+    if processes > 1:
+        taken.values["batch.virtual_workers"] = processes
+
+
+def _best(taken: Taken) -> None:
+    taken.note("load_best_model_at_end", "the best checkpoint by evaluation.metric is kept and exported", "mapped")
+    metric = (taken.text("metric_for_best_model") or "").removeprefix("eval_")
+    if metric in METRICS:
+        taken.set("metric_for_best_model", {"evaluation.metric": METRICS[metric]})
+    else:
+        taken.note("metric_for_best_model", "evaluation.metric takes accuracy, f1_macro and others; not the loss")
+    taken.note("greater_is_better", "follows from the metric", "not needed")
+    if "early_stopping_patience" in taken.typed.flags:
+        taken.set("early_stopping_patience", {"evaluation.patience": taken.whole("early_stopping_patience", 1)})

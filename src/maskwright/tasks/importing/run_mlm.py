@@ -1,0 +1,183 @@
+"""`run_mlm.py` of transformers' examples: pretraining from its text files or from a data set of the Hub."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Any
+
+import yaml
+
+from maskwright.core.errors import ModelError
+from maskwright.model.hf.config import read_hf_config
+from maskwright.model.hf.families import FAMILIES
+from maskwright.tasks.importing.taken import Taken
+from maskwright.tasks.importing.trainer import NOT_NEEDED, from_json, training
+from maskwright.tasks.importing.typed import Typed
+
+SCRIPTS = ("run_mlm.py", "run_mlm_no_trainer.py")
+SHAPE = {
+    "hidden_size": "model.hidden_size",
+    "num_hidden_layers": "model.num_hidden_layers",
+    "num_attention_heads": "model.num_attention_heads",
+    "intermediate_size": "model.intermediate_size",
+    "hidden_dropout_prob": "model.hidden_dropout",
+    "attention_probs_dropout_prob": "model.attention_dropout",
+}
+STORE, TOKENIZER = "data/store", "tokenizer"
+BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+OTHER_BASES = {
+    "modernbert": {"num_hidden_layers": 22, "intermediate_size": 1152},
+    "distilbert": {"num_hidden_layers": 6},
+}
+OFFSET = ("roberta", "xlm-roberta", "camembert")
+POSITION_OFFSET = 2
+"""RoBERTa's first two positions belong to no token, so 514 positions are rows of 512."""
+
+
+def run_mlm(typed: Typed) -> Taken:
+    taken = Taken(typed)
+    from_json(taken)
+    taken.run = taken.text("output_dir") or taken.run
+    taken.note("output_dir", f"--run {taken.run}", "mapped")
+    taken.values["data.store"] = STORE
+    model = _model(taken)
+    _rows(taken, model)
+    _batch(taken)
+    taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
+    training(taken)
+    for name in ("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "early_stopping_patience"):
+        taken.note(name, "with evaluation.patience, the best checkpoint by held-out loss is kept and exported")
+    taken.close(NOT_NEEDED)
+    return taken
+
+
+# ---- the model -----------------------------------------------------------------------------------------------------
+
+
+def _model(taken: Taken) -> str:
+    """Its architecture, as far as the flags tell. Notes where its folder is and whether it has to be fetched."""
+    place = taken.text("model_name_or_path")
+    architecture = taken.text("model_type") or _guess(place or taken.text("config_name") or "")
+    tokenizer = taken.text("tokenizer_name")
+    taken.note("trust_remote_code", "code that comes with a model is never run")
+    if place:
+        folder = fetched(taken, place, taken.text("model_revision"))
+        taken.set("model_name_or_path", {"model.init_from": folder})
+        taken.note("model_revision", "the line that fetches the folder has it", "mapped")
+        for name in ("model_type", "config_name", "config_overrides"):
+            taken.note(name, "the folder of --model_name_or_path decides", "not needed")
+    else:
+        folder = fetched(taken, tokenizer) if tokenizer else TOKENIZER
+        _shape(taken, architecture)
+    if tokenizer and place:
+        fetched(taken, tokenizer)
+    _prepare(taken, (tokenizer and _local(tokenizer)) or folder)
+    if "model.hidden_dropout" not in taken.values:
+        dropout = 0.0 if architecture == "modernbert" else 0.1
+        taken.values |= {"model.hidden_dropout": dropout, "model.attention_dropout": dropout}
+    return architecture
+
+
+def _guess(place: str) -> str:
+    """`modernbert` where the name or the folder's config.json says so; the others have one dropout and one offset."""
+    try:
+        return read_hf_config(place, head=False).architecture if os.path.isdir(place) else _by_name(place)
+    except ModelError:  # the run says what is wrong with it
+        return _by_name(place)
+
+
+def _by_name(place: str) -> str:
+    return "modernbert" if any(part in place.lower() for part in ("modernbert", "ettin", "mmbert")) else "roberta"
+
+
+def _local(place: str) -> str:
+    """Where a model of the Hub is put; a folder that is there stays where it is."""
+    return place if os.path.isdir(place) or place.startswith((".", "/")) else f"models/{place.rpartition('/')[2]}"
+
+
+def fetched(taken: Taken, place: str, revision: str | None = None) -> str:
+    """The folder of a model, with the line before all others that fetches it if it is a name of the Hub."""
+    folder = _local(place)
+    if folder != place:
+        line = f"hf download {shlex.quote(place)} --local-dir {shlex.quote(folder)}"
+        line += f" --revision {shlex.quote(revision)}" if revision and revision != "main" else ""
+        if line not in taken.before:
+            taken.before.append(line)
+    return folder
+
+
+def _shape(taken: Taken, architecture: str) -> None:
+    """A model from scratch: the shape that the family's class has in transformers, with the overrides."""
+    known = architecture if architecture in FAMILIES else "roberta"
+    values: dict[str, Any] = {SHAPE[name]: value for name, value in (BASE | OTHER_BASES.get(known, {})).items()}
+    if known == "modernbert":
+        values["model.global_attn_every_n_layers"] = 3
+    overrides = dict(part.partition("=")[::2] for part in (taken.text("config_overrides") or "").split(",") if part)
+    for name in [name for name in SHAPE if name in overrides]:
+        values[SHAPE[name]] = yaml.safe_load(overrides.pop(name))
+    if positions := int(overrides.pop("max_position_embeddings", 0)):
+        values["model.max_seq_len"] = positions - (POSITION_OFFSET if known in OFFSET else 0)
+    overrides.pop("vocab_size", None)  # that of the tokenizer, as in the script
+    taken.values |= {"model.architecture": known, **values}
+    if known == architecture:
+        taken.note("model_type", f"model.architecture: {known}", "mapped")
+    else:
+        taken.note("model_type", f"there is no {architecture} here; model.architecture: roberta takes its place")
+    left = f"; left out: {', '.join(f'{name}={value}' for name, value in overrides.items())}" if overrides else ""
+    taken.note("config_overrides", f"model.*{left}", "mapped")
+    taken.note("config_name", "give its shape as model.hidden_size, model.num_hidden_layers and their neighbours")
+
+
+# ---- the text ------------------------------------------------------------------------------------------------------
+
+
+def _prepare(taken: Taken, tokenizer: str) -> None:
+    """The lines that fetch the text and make the store."""
+    words = ["maskwright", "data", "prepare"]
+    taken.note("tokenizer_name", f"data prepare --tokenizer {tokenizer}", "mapped")
+    if name := taken.text("dataset_name"):
+        folder = f"data/{name.rpartition('/')[2]}"
+        taken.before.append(f"hf download {shlex.quote(name)} --repo-type dataset --local-dir {shlex.quote(folder)}")
+        part = taken.text("dataset_config_name")
+        words.append(f"{folder}/{part + '/' if part else ''}train-*.parquet")
+        taken.note("dataset_name", "data prepare reads its Parquet files; look where the folder has them", "mapped")
+        taken.note("dataset_config_name", "the folder of those files", "mapped")
+    elif file := taken.text("train_file"):
+        words.append(file)
+        taken.note("train_file", "data prepare reads it once, and keeps one of equal texts", "mapped")
+    else:
+        words.append("corpus.txt")
+        taken.row("train_file", "left out", "the command names no text; corpus.txt stands for it")
+    words += ["--tokenizer", tokenizer, "--to", STORE]
+    if taken.has("line_by_line"):
+        words += ["--layout", "lines"]
+        taken.note("line_by_line", "data prepare --layout lines: each line is a document", "mapped")
+    if file := taken.text("validation_file"):
+        words += ["--valid-files", file]
+        taken.note("validation_file", f"data prepare --valid-files {file}", "mapped")
+        taken.note("validation_split_percentage", "--validation_file decides", "not needed")
+    else:
+        share = taken.number("validation_split_percentage", 5) / 100
+        words += ["--valid-fraction", f"{share:g}"]
+        fate = "mapped" if "validation_split_percentage" in taken.typed.flags else "default"
+        taken.row("validation_split_percentage", fate, f"data prepare --valid-fraction {share:g}")  # type: ignore[arg-type]
+    taken.before.append(shlex.join(words))
+    taken.note("max_train_samples", "prepare a part of the text instead")
+
+
+def _rows(taken: Taken, architecture: str) -> None:
+    given = taken.whole("max_seq_length", 0)
+    note = "" if given else "the tokenizer's own limit, and at most 1,024"
+    length = given or (1024 if architecture == "modernbert" else 512)
+    taken.set("max_seq_length", {"data.seq_len": length}, note)
+    taken.set("mlm_probability", {"masking.rate": taken.number("mlm_probability", 0.15)})
+    if "max_eval_samples" in taken.typed.flags:
+        taken.set("max_eval_samples", {"evaluation.max_rows": taken.whole("max_eval_samples", 512)})
+
+
+def _batch(taken: Taken) -> None:
+    taken.set("per_device_train_batch_size", {"batch.micro_batch_rows": taken.whole("per_device_train_batch_size", 8)})
+    steps, processes = taken.whole("gradient_accumulation_steps", 1), taken.typed.world_size
+    note = f"{steps} accumulated x {processes} processes"
+    taken.set("gradient_accumulation_steps", {"batch.virtual_workers": steps * processes}, note)

@@ -1,0 +1,63 @@
+"""`python -m pretrain` of allenai/tpu_pretrain, on its folder of pregenerated epochs."""
+
+from __future__ import annotations
+
+import shlex
+
+from maskwright.tasks.importing.run_mlm import fetched
+from maskwright.tasks.importing.taken import Taken
+from maskwright.tasks.importing.typed import Typed
+
+SCRIPTS = ("pretrain", "pretrain.py")
+NUM_CORES = 8
+"""Of the v2-8 and v3-8 that it was written for."""
+NUMBERS = {
+    "learning_rate": ("optimizer.learning_rate", float, 3e-5),
+    "adam_epsilon": ("optimizer.eps", float, 1e-8),
+    "epochs": ("schedule.epochs", float, 3.0),
+    "seed": ("seed", int, 42),
+}
+NOT_NEEDED = {
+    "reduce_memory": "the examples are read as they lie on the disk",
+    "tpu_report": "engine.json, and `pretrain --profile-steps`",
+    "log_file": "the run directory has log.txt",
+    "track_learning_rate": "metrics.jsonl has the learning rate",
+    "local_rank": "a run finds its processes by itself",
+}
+
+
+def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
+    taken = Taken(typed)
+    taken.run = taken.text("output_dir") or taken.run
+    taken.note("output_dir", f"--run {taken.run}", "mapped")
+    folder = taken.text("pregenerated_data") or "training_data"
+    taken.set("pregenerated_data", {"data.store": folder, "data.format": "pregenerated"})
+    taken.values["data.seq_len"] = 512
+    taken.row("max_seq_len", "default", "data.seq_len: 512; set it to what the examples were made with")
+    taken.set("bert_model", {"model.init_from": fetched(taken, taken.text("bert_model") or "roberta-base")})
+    taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
+    taken.keys(NUMBERS)
+    betas = [float(number) for number in (taken.text("betas") or "0.9 0.98").split()]
+    taken.set("betas", {"optimizer.beta1": betas[0], "optimizer.beta2": betas[-1]})
+    taken.values |= {"optimizer.weight_decay": 0.01, "optimizer.max_grad_norm": 1.0, "schedule.kind": "linear"}
+    if share := taken.number("warmup_proportion", 0.0):
+        what = f"set schedule.warmup_steps to {share:g} of the steps that `maskwright pretrain … --dry-run` prints"
+        taken.row("warmup_proportion", "left out", what)
+        taken.note("warmup_steps", "--warmup_proportion decides", "not needed")
+    else:
+        taken.set("warmup_steps", {"schedule.warmup_steps": taken.whole("warmup_steps", 0)})
+    _batch(taken, devices)
+    taken.values["engine.dtype"] = "fp32"
+    taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
+    taken.close(NOT_NEEDED)
+    return taken
+
+
+def _batch(taken: Taken, devices: int | None) -> None:
+    """Its --train_batch_size is that of one core, though its help says otherwise."""
+    cores = 1 if taken.has("one_tpu") else devices or NUM_CORES
+    taken.note("one_tpu", "one device", "mapped")
+    taken.set("train_batch_size", {"batch.micro_batch_rows": taken.whole("train_batch_size", 32)}, "of one core")
+    steps = max(1, taken.whole("gradient_accumulation_steps", 1))
+    note = f"{steps} accumulated x {cores} cores"
+    taken.set("gradient_accumulation_steps", {"batch.virtual_workers": steps * cores}, note)

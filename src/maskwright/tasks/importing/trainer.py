@@ -1,0 +1,219 @@
+"""The arguments of transformers' Trainer (5.x) that matter, for run_mlm.py and run_glue.py alike."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+from maskwright.core.errors import InputError
+from maskwright.core.storage import read_json
+from maskwright.tasks.importing.taken import Taken, shown
+
+SCHEDULES = {
+    "linear": "linear",
+    "cosine": "cosine",
+    "polynomial": "polynomial",
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "inverse_sqrt": "inverse_sqrt",
+    "warmup_stable_decay": "wsd",
+}
+NUMBERS = {
+    "learning_rate": ("optimizer.learning_rate", float, 5e-5),
+    "adam_beta1": ("optimizer.beta1", float, 0.9),
+    "adam_beta2": ("optimizer.beta2", float, 0.999),
+    "adam_epsilon": ("optimizer.eps", float, 1e-8),
+    "weight_decay": ("optimizer.weight_decay", float, 0.0),
+    "seed": ("seed", int, 42),
+}
+NOT_NEEDED = {
+    "do_train do_eval do_predict": "a run trains, and judges itself by what is held out",
+    "overwrite_output_dir": "a run directory is never overwritten: the same command continues it",
+    "resume_from_checkpoint ignore_data_skip": "the same command with the same --run continues the run exactly",
+    "dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers "
+    "preprocessing_num_workers": "batches are cut from memory-mapped files, without loader workers",
+    "pad_to_max_length group_by_length length_column_name train_sampling_strategy": (
+        "texts are packed into rows, so there is next to no padding"
+    ),
+    "dataloader_drop_last": "rows wander from one epoch into the next, so none is dropped",
+    "overwrite_cache cache_dir use_fast_tokenizer streaming keep_in_memory": "the text is encoded once, into a store",
+    "per_device_eval_batch_size eval_accumulation_steps": "evaluation takes the rows that fit",
+    "prediction_loss_only include_for_metrics remove_unused_columns label_names": "nothing here needs it",
+    "disable_tqdm log_level log_level_replica logging_first_step logging_strategy logging_dir run_name "
+    "logging_nan_inf_filter": "the run directory has log.txt, metrics.jsonl and events/",
+    "ddp_backend ddp_find_unused_parameters ddp_bucket_cap_mb ddp_timeout local_rank": (
+        "the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
+    ),
+    "save_safetensors save_only_model save_on_each_node": "a checkpoint is whole, and never a pickle",
+    "data_seed full_determinism use_cpu_offload": "one seed decides everything, and a run gives the same bits again",
+    "token hub_token hub_private_repo hub_strategy hub_always_push": "`hf auth login` keeps the token",
+    "bf16_full_eval fp16_full_eval fp16_backend fp16_opt_level half_precision_backend tf32": (
+        "engine.dtype decides for training and evaluation"
+    ),
+    "auto_find_batch_size": "a run that runs out of memory says which batch.micro_batch_rows would fit",
+    "dtype": "weights are kept in fp32, and engine.dtype is that of the products",
+}
+
+
+def training(taken: Taken) -> None:
+    """Takes over all of the Trainer's arguments but the sizes of its batches."""
+    taken.keys(NUMBERS)
+    clip = taken.number("max_grad_norm", 1.0)
+    taken.set("max_grad_norm", {"optimizer.max_grad_norm": clip or None})
+    _optimizer(taken)
+    steps = _length(taken)
+    _schedule(taken, steps)
+    _precision(taken)
+    _saving(taken)
+    _elsewhere(taken)
+
+
+def _optimizer(taken: Taken) -> None:
+    name = taken.text("optim") or "adamw_torch_fused"
+    if "adamw" in name and "8bit" not in name and "4bit" not in name:
+        taken.note("optim", "optimizer.kind: adamw", "mapped")
+    else:
+        taken.note("optim", "AdamW takes its place, in fp32: it may need another learning rate")
+    taken.note("adafactor", "AdamW takes its place, in fp32: it may need another learning rate")
+
+
+def _length(taken: Taken) -> int | None:
+    """The number of steps, where it is known without the data."""
+    steps = taken.whole("max_steps", -1)
+    if steps > 0:
+        taken.set("max_steps", {"schedule.steps": steps})
+        taken.note("num_train_epochs", "--max_steps decides", "not needed")
+        return steps
+    taken.note("max_steps", "--num_train_epochs decides", "not needed")
+    taken.set("num_train_epochs", {"schedule.epochs": taken.number("num_train_epochs", 3.0)})
+    return None
+
+
+def _schedule(taken: Taken, steps: int | None) -> None:
+    kind = taken.text("lr_scheduler_type") or "linear"
+    more = _keywords(taken)
+    if kind in SCHEDULES:
+        taken.set("lr_scheduler_type", {"schedule.kind": SCHEDULES[kind]})
+    elif kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and "min_lr_rate" in more:
+        taken.set("lr_scheduler_type", {"schedule.kind": "cosine", "schedule.final_lr_share": more["min_lr_rate"]})
+    else:
+        taken.values["schedule.kind"] = "linear"
+        taken.note("lr_scheduler_type", "there is none of its kind; schedule.kind: linear takes its place")
+    if kind == "polynomial":
+        # transformers ends at 1e-7 whatever the peak is.
+        end = float(more.get("lr_end", 1e-7)) / taken.number("learning_rate", 5e-5)
+        taken.values |= {"schedule.power": float(more.get("power", 1.0)), "schedule.final_lr_share": end}
+    if kind == "warmup_stable_decay" and "num_decay_steps" in more:
+        taken.values["schedule.decay_steps"] = int(more["num_decay_steps"])
+    taken.note("lr_scheduler_kwargs", "see --lr_scheduler_type", "mapped")
+    if kind == "constant":  # the one that has no warm-up, whatever the flags say
+        taken.values["schedule.warmup_steps"] = 0
+        for name in ("warmup_steps", "warmup_ratio"):
+            taken.note(name, "transformers' constant schedule has no warm-up", "not needed")
+        return
+    _warmup(taken, steps)
+
+
+def _keywords(taken: Taken) -> dict[str, float]:
+    text = taken.text("lr_scheduler_kwargs")
+    try:
+        found = json.loads(text) if text else {}
+        return dict(found)
+    except (ValueError, TypeError):
+        fix = """write JSON in quotes: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}'"""
+        raise InputError(f"{text} is not JSON", where="--lr_scheduler_kwargs", fix=fix) from None
+
+
+def _warmup(taken: Taken, steps: int | None) -> None:
+    name = (
+        "warmup_ratio" if taken.number("warmup_ratio", 0.0) and not taken.number("warmup_steps", 0) else "warmup_steps"
+    )
+    amount = taken.number(name, 0.0)
+    taken.note("warmup_ratio" if name == "warmup_steps" else "warmup_steps", f"--{name} decides", "not needed")
+    if name == "warmup_steps" and (amount >= 1 or not amount):
+        taken.set(name, {"schedule.warmup_steps": int(amount)})
+    elif taken.verb == "finetune":
+        taken.set(name, {"schedule.warmup_share": amount})
+    elif steps:
+        taken.set(name, {"schedule.warmup_steps": math.ceil(amount * steps)}, f"{amount:g} of {steps:,} steps")
+    else:
+        what = f"set schedule.warmup_steps to {amount:g} of the steps that `maskwright pretrain … --dry-run` prints"
+        taken.row(name, "left out", what)
+
+
+def _precision(taken: Taken) -> None:
+    for name in ("bf16", "fp16"):
+        if taken.has(name):
+            taken.set(name, {"engine.dtype": name})
+    if "engine.dtype" not in taken.values:
+        taken.set("bf16", {"engine.dtype": "fp32"}, "auto takes bf16 where the hardware has it, and is faster")
+    if taken.has("use_cpu") or taken.has("no_cuda"):
+        taken.set("use_cpu" if taken.has("use_cpu") else "no_cuda", {"engine.device": "cpu"})
+    for name in ("torch_compile", "gradient_checkpointing"):
+        if taken.has(name):
+            key = "engine.compile" if name == "torch_compile" else "engine.activation_checkpointing"
+            taken.set(name, {key: "on"})
+    for name in ("torch_compile_backend", "torch_compile_mode", "gradient_checkpointing_kwargs"):
+        taken.note(name, "engine.* has one way of doing it", "not needed")
+    for name in ("fsdp", "deepspeed"):
+        if taken.has(name):
+            taken.set(name, {"engine.sharding": "fsdp"}, "on GPUs; weights, gradients and moments are sharded")
+    taken.note("fsdp_config", "engine.sharding: fsdp has no settings of its own", "not needed")
+
+
+def _saving(taken: Taken) -> None:
+    taken.set("logging_steps", {"logging.every_steps": max(1, taken.whole("logging_steps", 500))})
+    strategy = taken.text("save_strategy") or "steps"
+    if strategy == "steps":
+        every = taken.whole("save_steps", 500)
+        taken.set("save_steps", {"checkpoint.save_every_steps": every}, "and every ten minutes besides")
+        taken.note("save_strategy", "checkpoint.save_every_steps", "mapped")
+    else:
+        taken.note("save_strategy", "checkpoint.save_every_seconds: 600, and at the end", "mapped")
+        taken.note("save_steps", f"--save_strategy {strategy} decides", "not needed")
+    if "save_total_limit" in taken.typed.flags:
+        taken.set("save_total_limit", {"checkpoint.keep": max(1, taken.whole("save_total_limit", 2))})
+    name = "eval_strategy" if "eval_strategy" in taken.typed.flags else "evaluation_strategy"
+    judged = taken.text(name) or "no"
+    if judged == "steps":
+        every = taken.whole("eval_steps", taken.whole("logging_steps", 500))
+        taken.set("eval_steps", {"evaluation.every_steps": every})
+        taken.note(name, "evaluation.every_steps", "mapped")
+        return
+    if judged == "epoch":
+        said = (
+            "once an epoch is what a fine-tuning run does" if taken.verb == "finetune" else "set evaluation.every_steps"
+        )
+        taken.note(name, said, "mapped" if taken.verb == "finetune" else "left out")
+    else:
+        taken.note(name, "a run is judged at its start and its end all the same", "not needed")
+    taken.note("eval_steps", f"--{name} is {judged}", "not needed")
+
+
+def _elsewhere(taken: Taken) -> None:
+    wanted = (taken.text("report_to") or "none").split()
+    tensorboard = "tensorboard" in wanted or "all" in wanted
+    others = [name for name in wanted if name not in ("tensorboard", "all", "none")]
+    taken.values["logging.tensorboard"] = tensorboard
+    said = f"logging.tensorboard: {shown(tensorboard)}"
+    if others:
+        taken.note("report_to", f"{said}; for {' and '.join(others)} there is RUN/metrics.jsonl", "left out")
+    else:
+        taken.note("report_to", said, "mapped")
+    if taken.has("push_to_hub"):
+        name = taken.text("hub_model_id") or "OWNER/NAME"
+        taken.note("push_to_hub", "`export --push`, after the proof", "mapped")
+        taken.after = [f"{command} --push {name}" if " export " in command else command for command in taken.after]
+    taken.note("hub_model_id", "export --push OWNER/NAME", "mapped")
+
+
+def from_json(taken: Taken) -> None:
+    """Adds the flags of the JSON file that may stand in place of them all."""
+    for word in [*taken.typed.words]:
+        if word.endswith(".json") and os.path.isfile(word):
+            content = read_json(word)
+            for name, value in content.items() if isinstance(content, dict) else ():
+                values = value if isinstance(value, list) else [value]
+                taken.typed.flags[name] = [json.dumps(one) if isinstance(one, dict) else str(one) for one in values]
+            taken.unnamed = set(taken.typed.flags)

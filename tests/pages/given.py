@@ -1,0 +1,140 @@
+"""What a test puts into the empty directory before it executes a page: in place of the reader's own files, and of what
+the page downloads.
+
+The first sentences of each docstring have to stand on the page, so that a reader knows what its outputs were made with.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import zstandard
+from fairseq_files import write_fairseq
+from fake_hub import TOKEN, fake_hub
+from original_epochs import spoil
+from pages import made_up
+from pages.markdown import read_page
+from pages.shell import Shell
+from pages.walk import FINISHED, walk
+
+from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import load_tokenizer, train_tokenizer
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+Given = Callable[[Shell], Iterator[None]]
+
+
+def nothing(shell: Shell) -> Iterator[None]:
+    """"""
+    yield
+
+
+def notes(shell: Shell) -> Iterator[None]:
+    """In place of your text, the test has 1,200 made-up notes about six subjects in `corpus/`."""
+    folder = shell.folder / "corpus"
+    folder.mkdir()
+    for number in range(4):
+        Path(folder, f"notes-{number}.txt").write_text("\n\n".join(made_up.notes(300, number)) + "\n", encoding="utf-8")
+    yield
+
+
+def shard(shell: Shell) -> Iterator[None]:
+    """In place of your disk, the test has a small shard in fairseq's format in `shared_pd/shard0`, and a small tokenizer
+    in `models/roberta-base`."""
+    tokenizer, text = shell.folder / "models" / "roberta-base", shell.root / "notes.txt"
+    text.write_text("\n\n".join(made_up.notes(400, 5)) + "\n", encoding="utf-8")
+    sources = Sources([str(text)], layout="sentences")
+    train_tokenizer(sources, str(tokenizer), vocab_size=600)
+    encoder = load_tokenizer(str(tokenizer), special_tokens_are_text=True)
+    documents = [
+        [np.array(encoder.encode(line, add_special_tokens=False).ids) for line in document.parts]
+        for document in sources
+    ]
+    write_fairseq(shell.folder / "shared_pd" / "shard0", documents, str(tokenizer))
+    yield
+
+
+def own_text(shell: Shell) -> Iterator[None]:
+    """The test has typed the commands of [your own text](own-text.md) before."""
+    shutil.copytree(walked_own_text(shell), shell.folder, dirs_exist_ok=True)
+    yield
+
+
+def walked_own_text(shell: Shell) -> Path:
+    """Where the walk through that page has left its files."""
+    if "own-text.md" not in FINISHED:
+        other = Shell(Path(tempfile.mkdtemp(dir=shell.root)), shell.environment)
+        try:
+            next(notes(other))
+            walk(read_page(DOCS / "own-text.md"), other, {})
+        finally:
+            other.close()
+    return FINISHED["own-text.md"]
+
+
+def sentences(shell: Shell) -> Iterator[None]:
+    """In place of your examples, the test has 320 made-up sentences about the same six subjects."""
+    rows = made_up.labelled(320, seed=9)
+    for name, part in (("subjects.csv", rows[:120]), ("subjects-test.csv", rows[120:])):
+        with open(shell.folder / name, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([("text", "subject"), *part])
+    yield
+
+
+def letters(shell: Shell) -> Iterator[None]:
+    """In place of your text, the test has 600 made-up letters in `letters/`."""
+    folder = shell.folder / "letters"
+    folder.mkdir()
+    text = "\n\n".join(made_up.notes(600, seed=1, subjects=made_up.LETTERS))
+    Path(folder, "letters.txt").write_text(text + "\n", encoding="utf-8")
+    yield
+
+
+def hub(shell: Shell) -> Iterator[None]:
+    """In place of the Hugging Face Hub, it has a small one of its own, and in place of ModernBERT-base the two layers
+    of [your own text](own-text.md)."""
+    with fake_hub() as made:
+        made.add("answerdotai/ModernBERT-base", walked_own_text(shell) / "model")
+        shell.environment |= {"HF_ENDPOINT": made.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
+        yield
+
+
+def original(shell: Shell) -> Iterator[None]:
+    """In place of your folder, the test has a small one with the faults of the original script, `data-original`."""
+    options = PregenerateOptions(epochs_to_generate=2, max_seq_len=64, max_predictions_per_seq=10)
+    ours, source = shell.root / "ours", Sources([str(shell.folder / "corpus")], layout="sentences")
+    pregenerate(source, str(shell.folder / "tokenizer"), str(ours), options)
+    spoil(ours, shell.folder / "data-original", 300, max_seq_len=64)
+    yield
+
+
+def readme(shell: Shell) -> Iterator[None]:
+    """In place of your files, of `recipes/small.yaml` and of `recipes/continue-modernbert.yaml`, it has very small
+    ones."""
+    for name in ("corpus", "recipes"):
+        (shell.folder / name).mkdir()
+    for number in range(2):
+        text = "\n\n".join(made_up.notes(200, number)) + "\n"
+        Path(shell.folder, "corpus", f"notes-{number}.txt.zst").write_bytes(zstandard.compress(text.encode()))
+    next(sentences(shell))
+    (shell.folder / "subjects-test.csv").rename(shell.folder / "new.csv")
+    for name, text in made_up.SMALL_RECIPES.items():
+        (shell.folder / name).write_text(text, encoding="utf-8")
+    yield
+
+
+def readme_hub(shell: Shell) -> Iterator[None]:
+    """"""
+    yield from hub(shell)
+
+
+GIVEN: dict[str, Given] = {
+    one.__name__: one
+    for one in (nothing, notes, own_text, sentences, letters, hub, original, readme, readme_hub, shard)
+}

@@ -1,0 +1,53 @@
+"""Pages, executed as they are printed. `pytest tests/pages --write` renews the outputs that they show."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from pages.given import GIVEN
+from pages.markdown import Page, read_page, visible, with_outputs
+from pages.shell import Shell, commands
+from pages.walk import walk
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [read_page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+EXECUTED = [
+    pytest.param(page, id=page.path.name, marks=[pytest.mark.long] if page.long else [])
+    for page in PAGES
+    if page.given is not None
+]
+
+
+@pytest.mark.parametrize("page", EXECUTED)
+def test_a_page_ends_as_it_says(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    # `warm` compares these with what a process asks for.
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    made: dict[tuple[int, int], list[str]] = {}
+    with ExitStack() as stack:
+        paths = [stack.enter_context(commands()), os.path.dirname(sys.executable), os.environ["PATH"]]
+        shell = Shell(tmp_path, os.environ | {"PATH": os.pathsep.join(paths)})
+        stack.callback(shell.close)
+        for name in page.given or []:
+            sentence = (GIVEN[name].__doc__ or "").split("\n\n")[0]
+            assert visible(sentence) in visible(page.text), f"the page has to say: {sentence}"
+            stack.enter_context(contextmanager(GIVEN[name])(shell))
+        wrong = walk(page, shell, made)
+    if request.config.getoption("--write"):
+        page.path.write_text(with_outputs(page, made), encoding="utf-8")
+    elif wrong:
+        pytest.fail("\n\n".join([f"{page.path.name} is not what happens", *wrong]), pytrace=False)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.given is not None and page.path.name != "README.md"])
+def test_a_walk_says_for_whom_it_is_and_what_it_takes(page: Page) -> None:
+    head = page.text.split("\n## ")[0]
+    assert [line.split("|")[1].strip() for line in head.splitlines() if line.startswith("| ")][1:] == HEAD
+
+
+HEAD = ["For", "Needs", "Takes", "Costs"]

@@ -1,0 +1,194 @@
+"""Commands of other trainers, as people type them, and the runs that they become."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from maskwright.core.config import build_config, read_config
+from maskwright.core.errors import InputError
+from maskwright.core.finetuning import read_finetune_config
+from maskwright.core.schedule import rate_at
+from maskwright.tasks.importing import Script, imported
+from maskwright.tasks.importing.taken import Taken, table
+
+RUNME = r"""#!/bin/bash
+arch=roberta_large
+export TOTAL=1500000
+DATABIN=/mnt/common/shared_pd/shard0:
+# python train.py this line is a comment
+python -m torch_xla.distributed.xla_dist --tpu=lab --env XLA_USE_BF16=1 -- python /code/fairseq/train.py \
+  $DATABIN --task multilingual_masked_lm --arch $arch --optimizer adam --adam-betas '(0.9, 0.98)' --adam-eps 1e-6 \
+  --clip-norm 1.0 --lr-scheduler polynomial_decay --lr 0.0004 --warmup-updates 15000 --total-num-update ${TOTAL} \
+  --max-update $TOTAL --dropout 0.1 --weight-decay 0.01 --input_shapes 2x512 --update-freq 512 \
+  --sample-break-mode complete --tokens-per-sample 512 --multilang-sampling-alpha 0.7 --save-interval-updates 3000 \
+  --save-dir /mnt/checkpoints --num_cores 8 --suppress_loss_report 2>&1 | tee log.txt &
+"""
+
+
+def taken(script: Script, command: str, devices: int | None = None) -> tuple[Taken, dict[str, Any]]:
+    found, text = imported(script, command, devices)
+    return found, yaml.safe_load(text)
+
+
+def fates(found: Taken) -> dict[str, str]:
+    return {row.flag: row.fate for row in found.rows}
+
+
+def test_run_mlm_becomes_the_run_that_its_command_is(tmp_path: Path) -> None:
+    found, values = taken(
+        "run_mlm",
+        "CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 --nnodes=2 examples/run_mlm.py "
+        "--model_name_or_path FacebookAI/roberta-base --model_revision abc --train_file 'my corpus.txt' "
+        "--line_by_line --per_device_train_batch_size=16 --gradient_accumulation_steps 4 --max_steps 1000 "
+        "--warmup_ratio 0.06 --bf16 True --weight_decay 0.01 --adam_beta2 0.98 --save_total_limit 3 "
+        "--eval_strategy steps --eval_steps 50 --report_to wandb tensorboard --output_dir out --mystery 3",
+    )
+    assert values["batch"] == {"micro_batch_rows": 16, "virtual_workers": 16}
+    assert values["schedule"] == {"steps": 1000, "kind": "linear", "warmup_steps": 60}
+    assert values["optimizer"] == {
+        "learning_rate": 5e-5,
+        "beta1": 0.9,
+        "beta2": 0.98,
+        "eps": 1e-8,
+        "weight_decay": 0.01,
+        "max_grad_norm": 1.0,
+    }
+    assert values["model"]["init_from"] == "models/roberta-base" and values["model"]["hidden_dropout"] == 0.1
+    assert values["engine"] == {"dtype": "bf16"} and values["evaluation"] == {"every_steps": 50}
+    assert values["checkpoint"] == {"save_every_steps": 500, "keep": 3} and values["logging"]["tensorboard"] is True
+    assert found.commands("run.yaml") == [
+        "hf download FacebookAI/roberta-base --local-dir models/roberta-base --revision abc",
+        "maskwright data prepare 'my corpus.txt' --tokenizer models/roberta-base --to data/store --layout lines "
+        "--valid-fraction 0.05",
+        "maskwright pretrain run.yaml --run out",
+        "maskwright export out --to out-hf",
+    ]
+    assert fates(found)["--mystery"] == "unknown" and fates(found)["--report_to"] == "left out"
+    assert "nothing here goes by this name" in table(found.rows)
+    (tmp_path / "run.yaml").write_text(imported("run_mlm", "python run_mlm.py --train_file a.txt")[1])
+    assert read_config(str(tmp_path / "run.yaml")).schedule.epochs == 3.0  # the YAML is one that a run takes
+
+
+def test_a_model_from_scratch_has_the_shape_of_its_overrides() -> None:
+    _, values = taken(
+        "run_mlm",
+        "python run_mlm.py --model_type bert --tokenizer_name google-bert/bert-base-cased --train_file a.txt "
+        "--config_overrides hidden_size=128,num_hidden_layers=2,num_attention_heads=2,foo=1 --fp16 --max_grad_norm 0",
+    )
+    assert values["model"]["architecture"] == "bert"
+    shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    assert [values["model"][name] for name in shape] == [128, 2, 2, 3072]
+    assert values["engine"]["dtype"] == "fp16" and values["optimizer"]["max_grad_norm"] is None
+    _, values = taken("run_mlm", "python run_mlm.py --model_type modernbert --train_file a.txt")
+    assert values["model"]["num_hidden_layers"] == 22 and values["model"]["hidden_dropout"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        ("", "linear"),
+        ("--lr_scheduler_type cosine", "cosine"),
+        ("--lr_scheduler_type polynomial --lr_scheduler_kwargs '{\"power\": 2.0}'", "polynomial"),
+        ("--lr_scheduler_type constant_with_warmup", "constant"),
+    ],
+)
+def test_learning_rates_are_those_of_transformers(flags: str, kind: str) -> None:
+    """After the warm-up, whose first update has a rate above 0 here."""
+    import torch
+    from transformers import get_scheduler
+
+    command = f"python run_mlm.py --train_file a.txt --max_steps 1000 --warmup_steps 100 {flags}"
+    found, values = taken("run_mlm", command)
+    schedule = build_config(values, "test").schedule
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-5)
+    name = found.text("lr_scheduler_type") or "linear"
+    more = json.loads(found.text("lr_scheduler_kwargs") or "{}")
+    theirs = get_scheduler(name, optimizer, 100, 1000, scheduler_specific_kwargs=more).lr_lambdas[0]
+    assert values["schedule"]["kind"] == kind
+    for step in (100, 500, 999):
+        ours = rate_at(schedule, 1000, 100, 5e-5, step)
+        assert ours == pytest.approx(5e-5 * theirs(step), rel=1e-6)
+
+
+def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> None:
+    (tmp_path / "runme.sh").write_text(RUNME)
+    found, values = taken("fairseq", str(tmp_path / "runme.sh"), 32)
+    assert values["batch"] == {"micro_batch_rows": 2, "virtual_workers": 16_384}
+    assert "32,768 rows of 512 tokens in an update" in table(found.rows)
+    assert values["schedule"] == {"warmup_steps": 15_000, "steps": 1_500_000, "kind": "linear"}
+    assert values["model"]["size"] == "large" and values["data"]["packing"] == "full_sentences"
+    assert values["engine"]["kind"] == "jax" and values["checkpoint"]["save_every_steps"] == 3000
+    assert found.run == "/mnt/checkpoints" and "unknown" not in fates(found).values()
+    assert "maskwright data convert /mnt/common/shared_pd/shard0 --tokenizer" in found.commands("x")[1]
+    _, values = taken("fairseq", "fairseq-train a:b --max-tokens 4096 --max-update 10 --multilang-sampling-alpha 0.7")
+    assert values["data"]["mixture"] == {"shard0": "data/store-0", "shard1": "data/store-1"}
+    assert values["data"]["mixture_alpha"] == 0.7 and values["batch"]["micro_batch_rows"] == 8
+
+
+def test_run_glue_becomes_a_fine_tuning(tmp_path: Path) -> None:
+    train = tmp_path / "train.csv"
+    train.write_text("id,sentence1,sentence2,label\n1,a,b,0\n2,c,d,1\n")
+    found, values = taken(
+        "run_glue",
+        f"accelerate launch --num_processes 2 run_glue.py --model_name_or_path {tmp_path} --train_file {train} "
+        "--per_device_train_batch_size 16 --warmup_ratio 0.1 --metric_for_best_model eval_accuracy "
+        "--load_best_model_at_end --output_dir out",
+    )
+    assert values["batch"] == {"examples": 32, "virtual_workers": 2}
+    assert [values["data"][name] for name in ("text", "text_pair", "label")] == ["sentence1", "sentence2", "label"]
+    assert values["schedule"]["warmup_share"] == 0.1 and values["evaluation"]["metric"] == "accuracy"
+    assert found.commands("f.yaml")[0] == "maskwright finetune f.yaml --run out"
+    _, text = imported("run_glue", "python run_glue.py --task_name stsb --model_name_or_path bert-base-cased")
+    (tmp_path / "f.yaml").write_text(text)
+    config = read_finetune_config(str(tmp_path / "f.yaml"))
+    assert config.task.kind == "regression" and config.data.train == "glue/STS-B/train.tsv"
+
+
+def test_the_seeds_trainer_of_pregenerated_epochs() -> None:
+    found, values = taken(
+        "tpu_pretrain",
+        "python -m pretrain --pregenerated_data d --bert_model roberta-base --train_batch_size 24 --output_dir o_bert "
+        "--warmup_steps 100 --reduce_memory",
+    )
+    assert values["data"] == {"store": "d", "format": "pregenerated", "seq_len": 512}
+    assert values["batch"] == {"micro_batch_rows": 24, "virtual_workers": 8}
+    assert values["schedule"]["epochs"] == 3.0 and fates(found)["--reduce_memory"] == "not needed"
+
+
+@pytest.mark.parametrize(
+    ("script", "command", "message"),
+    [
+        ("run_mlm", "python run_clm.py", "has no run_mlm.py"),
+        ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, which is not set"),
+        ("run_mlm", "python run_mlm.py --train_file 'a", "cannot be read"),
+        ("run_mlm", "python run_mlm.py --learning_rate fast", "fast is not a number"),
+        ("run_mlm", "python run_mlm.py --lr_scheduler_kwargs {a", "is not JSON"),
+        ("fairseq", "fairseq-train d --adam-betas 0.9", "not a pair"),
+        ("fairseq", "fairseq-train d --input_shapes 512", "is not ROWSxTOKENS"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(script: Script, command: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        imported(script, command)
+
+
+def test_every_flag_of_the_page_is_known() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "from-run-mlm.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `--")]
+    flags = [flag for row in rows for flag in re.findall(r"--\w+", row)]
+    odd = {"--optim": "adamw_torch", "--lr_scheduler_kwargs": "{}", "--task_name": "rte", "--config_overrides": "a=1"}
+    odd |= dict.fromkeys(("--mlm_probability", "--adam_beta1", "--adam_beta2", "--label_smoothing_factor"), "0.1")
+    odd |= {"--max_seq_length": "64", "--warmup_ratio": "0.1"}
+    assert len(flags) > 70
+    starts: list[tuple[Script, str]] = [("run_mlm", "run_mlm.py"), ("run_glue", "run_glue.py")]
+    for flag in flags:
+        data = "--dataset_name a/b" if flag.startswith("--dataset") else "--train_file text.csv"
+        typed = f"{data} {flag} {odd.get(flag, '1')}"
+        said = [taken(script, f"python {start} {typed}")[0] for script, start in starts]
+        assert {fates(one).get(flag) for one in said} - {"unknown", "default", None}, flag
