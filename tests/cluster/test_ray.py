@@ -3,6 +3,7 @@ whatever happens to its parts."""
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
@@ -383,7 +384,7 @@ def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluste
     (shared / "text").mkdir()
     for number in range(FILES):
         text = "\n\n".join("\n".join(lines) for lines in documents(20, number))
-        (shared / "text" / f"{number:02}.txt").write_text(text + "\n", encoding="utf-8")
+        (shared / "text" / f"{number:02}.txt.gz").write_bytes(gzip.compress(text.encode() + b"\n"))  # a part each
     tokenizer = TokenStore(cluster.store).tokenizer_folder
     words = ("data", "prepare", str(shared / "text"), "--tokenizer", tokenizer, "--filter", "slowly:keep")
     words += ("--layout", "sentences", "--shard-tokens", "9000", "--valid-fraction", "0.1", "--to")
