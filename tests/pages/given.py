@@ -45,8 +45,8 @@ def notes(shell: Shell) -> Iterator[None]:
 
 
 def shard(shell: Shell) -> Iterator[None]:
-    """In place of your disk, the test has a small shard in fairseq's format in `shared_pd/shard0`, and a small tokenizer
-    in `models/roberta-base`."""
+    """In place of your disk, the test has a small shard in fairseq's format in `shared_pd/shard0`, and a small
+    tokenizer in `models/roberta-base`."""
     tokenizer, text = shell.folder / "models" / "roberta-base", shell.root / "notes.txt"
     text.write_text("\n\n".join(made_up.notes(400, 5)) + "\n", encoding="utf-8")
     sources = Sources([str(text)], layout="sentences")
