@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import resource
 import secrets
 import shutil
@@ -19,7 +20,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -77,8 +78,9 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
             signal.signal(number, handler)
     tasks = None
     try:
-        tasks = Tasks(worker_memory_bytes)
-        yield tasks
+        with redirect_stdout(sys.stderr):  # what became of workers is printed by Ray, and is no result
+            tasks = Tasks(worker_memory_bytes)
+            yield tasks
     finally:
         if tasks is not None:
             tasks.take_board_away()
@@ -110,9 +112,7 @@ class _Answer:
 
 def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board: str | None) -> _Answer:
     """A part, by a worker of Ray. On `board` lies a file for each part that is being computed."""
-    import ray
-
-    began, node = time.monotonic(), ray.util.get_node_ip_address()
+    began, node = time.monotonic(), platform.node()
     only_warnings()
     # A task reserves one CPU; the threads of the tokenizers would take all.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
@@ -246,7 +246,7 @@ class Tasks:
         for node in nodes:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             answers.append(task.options(num_cpus=0, max_retries=2, scheduling_strategy=there).remote(*words))
-        names = [str(node["NodeManagerAddress"]) for node in nodes]
+        names = [str(node["NodeManagerHostname"]) for node in nodes]
         try:
             return list(zip(names, ray.get(answers, timeout=PROBE_SECONDS), strict=True))
         except ray.exceptions.RayError as error:
@@ -374,7 +374,7 @@ class _Watch:
             if number in self._begun and now - self._begun[number] > max(SLOW * usual, SLOW_SECONDS):
                 self._slow.add(number)
                 taken, where = human_seconds(now - self._begun[number]), self._where(number)
-                say(f"{self.title}: part {number} has been running for {taken} on {where}; the median is {usual:.3g} s")
+                say(f"{self.title}: part {number} has been running for {taken} on {where}; the median is {usual:.2f} s")
         if self._begun:
             self._heard_at = now
         elif now - self._heard_at > WAIT_SECONDS:
