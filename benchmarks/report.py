@@ -145,6 +145,7 @@ python benchmarks/scaling_model.py                            # a projection for
 python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER   # also ag-news-mini, banking77-base
 python benchmarks/finetune.py ag-news-mini --memory-gib 2 …   # the largest batch that fits
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
+python benchmarks/genome.py 4000000 > genome.fa                # no measurement: the text of recipes/dna.yaml
 ```
 
 Ratios compare medians over the rounds; for the time to a loss they are those of the worst seed. Only real tokens count,
