@@ -1,6 +1,6 @@
 """A made-up genome as FASTA, with something to learn in it: `python benchmarks/genome.py 4000000 > genome.fa`.
 
-A third is copies of 24 repeats of 300 letters, 5 % of whose letters were changed, on either strand. A fifth is genes:
+A third is copies of 12 repeats of 300 letters, 2 % of whose letters were changed, on either strand. A fifth is genes:
 codons between ATG and a stop, used as unevenly as real ones, behind a TATA box. The rest is drawn letter by letter
 from frequencies that depend on the three letters before. So nobody knows the rest better than those frequencies tell,
 and the share of right guesses has a ceiling far below 1, as in a real genome. Contigs have 20,000 letters.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 
-CONTIG, REPEATS, REPEAT, CHANGED = 20_000, 24, 300, 0.05
+CONTIG, REPEATS, REPEAT, CHANGED = 20_000, 12, 300, 0.02
 STRAND = str.maketrans("ACGT", "TGCA")
 
 

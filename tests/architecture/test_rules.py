@@ -66,7 +66,7 @@ HEAVY = {
     "fastwarc": {"text/records.py"},
     "pyarrow": {
         "text/compression.py",
-        "text/sources.py",
+        "text/records.py",
         "labels/tables.py",
         "labels/write.py",
         "data/foreign/columns.py",

@@ -161,6 +161,43 @@ def test_dry_run_prints_the_request_that_the_document_accepts(lab: Path, capsys:
     assert shown["serviceAccount"] == f"projects/lab-proj/serviceAccounts/{who}"
 
 
+def test_image_without_an_environment(
+    cloud: Cloud, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By docker here, then by Cloud Build; a repository that is not there is named with the command that makes it."""
+    docker, log = tmp_path / "bin" / "docker", tmp_path / "log"
+    docker.write_text(f'#!/bin/sh\necho "$@" >>{log}\nexit $CODE\n')
+    docker.chmod(0o755)
+    words = ["image", "build", "maskwright:gpu", "--accelerator", "gpu", "--source", str(source)]
+    for code in (0, 1):
+        monkeypatch.setenv("CODE", str(code))
+        assert run(words) == code
+    line = f"build -f {source}/deploy/Dockerfile --build-arg ACCELERATOR=gpu --build-arg LIBTPU=no"
+    line += f" --build-arg RUN_AS=maskwright -t maskwright:gpu {source}"
+    assert log.read_text().splitlines() == [line] * 2 and "docker ended with 1" in capsys.readouterr().err
+    docker.unlink()
+    monkeypatch.setenv("PATH", str(docker.parent))
+    assert run(words) == 2
+    assert (
+        "docker: is not installed, or not on the path. Fix: install it, or let Cloud Build" in capsys.readouterr().err
+    )
+
+    cloud.put("gs://mine/started", "")
+    words = ["image", "build", TAG, "--source", str(source), "--staging", "gs://mine/images", "--poll-seconds", "0.01"]
+    scripted(cloud, GOOD)
+    assert run(words) == 0
+    assert capsys.readouterr().out.startswith(f"{TAG} sha256:")
+    (call,) = cloud.calls("cloudbuild.projects.locations.builds.create")
+    assert call["body"]["source"]["storageSource"]["object"].startswith("images/")
+    assert call["body"]["logsBucket"] == "gs://mine/images"
+    assert run([*words, "--dry-run"]) == 0 and json.loads(capsys.readouterr().out)["images"] == [TAG]
+    del cloud.resources[REPOSITORY]
+    assert run(words) == 2
+    assert "gcloud artifacts repositories create lab1 --repository-format=docker" in capsys.readouterr().err
+    assert run(["image", "build", "mine:1", *words[3:]]) == 2
+    assert "'mine:1' is no image of Artifact Registry with a tag" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("parts", "kind"),
     [
@@ -189,7 +226,12 @@ def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed() -> None:
     copied = {word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]}
     assert copied <= {*image.FILES, *image.FOLDERS}
     declared = {line.split()[1].partition("=")[0] for line in lines if line.startswith("ARG")}
-    request = image.build_request(build_environment(LAB, "lab.yaml"), "s", "tpu", libtpu=True, service_account=None)
+    request = image.build_request(
+        image.order_of(build_environment(LAB, "lab.yaml")),
+        "s",
+        image.arguments_of("tpu", libtpu=True, run_as="root"),
+        service_account=None,
+    )
     passed = {word.partition("=")[0] for word in request["steps"][0]["args"] if "=" in word}
     assert passed == {"ACCELERATOR", "LIBTPU", "RUN_AS"} and passed < declared
     assert "ARG RUN_AS=maskwright" in lines and "USER ${RUN_AS}" in lines

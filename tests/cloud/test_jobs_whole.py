@@ -29,6 +29,7 @@ name: lab1
 project: lab-proj
 zone: us-east5-b
 group: {machine_type: n2-standard-4, size: 2, provisioning_model: SPOT, fallbacks: [{zone: us-east5-a}]}
+host: {container: mine}
 """
 RUN = "gs://lab-proj-lab1-runs/runs/one"
 

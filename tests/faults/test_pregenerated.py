@@ -21,6 +21,7 @@ from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.masking import Masker
 from maskwright.data.pregenerated import generate, store
 from maskwright.data.pregenerated.examples import KEYS, map_arrays
+from maskwright.data.pregenerated.findings import Findings
 from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
 from maskwright.data.pregenerated.loader import PregeneratedLoader
 from maskwright.data.pregenerated.repair import repair
@@ -261,6 +262,16 @@ def test_training_takes_masks_from_the_files_in_an_order_of_its_own(ours: Path, 
     assert loader.mean_epoch_rows(3.0) == (2 * len(files[0]) + len(files[1])) / 3
     whole = -(-(2 * len(files[0]) + len(files[1])) // 12)
     assert 3.0 <= loader.epoch(whole) < 3.2 and loader.epoch(whole - 1) < 3.0
+
+
+def test_findings_count_one_properly() -> None:
+    one = Findings(examples=1, predictions=2, special_predictions=1, foreign_text=1, unframed=2, unknown_tokens=1)
+    assert one.wrong("<mask>") == [
+        "1 other token is not in the vocabulary: another tokenizer made the examples",
+        "1 prediction is of a special token",
+        "1 of 1 example (100.0%) ends in text of another document without a separator",
+        "2 examples are not between the tokenizer's first and last special token",
+    ]
 
 
 def test_a_run_resumes_exactly_is_judged_and_exported(

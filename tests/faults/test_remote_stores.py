@@ -16,11 +16,13 @@ import pytest
 from conftest import small_config
 from fake_gcs import FakeGcs, fake_gcs
 
+from maskwright.cli.main import run as command
 from maskwright.core import folder as folders
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
 from maskwright.data.loader import Loader
 from maskwright.data.opening import recorded_stores
+from maskwright.data.prepare import report
 from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
@@ -47,12 +49,26 @@ def files(folder: Path | str) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_store_goes_to_a_bucket_and_trains_from_there(store: TokenStore, cache: Path, tmp_path: Path) -> None:
+def test_a_store_goes_to_a_bucket_and_trains_from_there(
+    store: TokenStore,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     remote.push(store.location, "memory://bucket/store")
     remote.push(store.location, "memory://bucket/store")  # nothing is left to do
     remote.pull("memory://bucket/store", str(tmp_path / "back"))
     listed = {record["name"] for shard in store.shards for record in shard["files"].values()}
     back = files(tmp_path / "back")
+    fetched = []
+    with monkeypatch.context() as patch:
+        patch.setattr(remote, "_fetch", lambda *words: fetched.append(words))
+        assert command(["data", "inspect", "memory://bucket/store"]) == 0
+    shown, own = capsys.readouterr().out, report(store.location, store.manifest)
+    assert shown.strip().partition(": ")[2] == own.partition(": ")[2] and not fetched and not cache.exists()
+    assert command(["data", "inspect", "memory://bucket/none"]) == 2
+    assert "is not a token store: it has no manifest.json" in capsys.readouterr().err
     damaged = next(path for path in (tmp_path / "back").iterdir() if ".tokens." in path.name)
     damaged.write_bytes(back[damaged.name][:-1] + b"?")
     remote.pull("memory://bucket/store", str(tmp_path / "back"))

@@ -12,7 +12,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import zstandard
+from fairseq_files import write_fairseq
 from fake_hub import TOKEN, fake_hub
 from original_epochs import spoil
 from pages import made_up
@@ -22,6 +24,7 @@ from pages.walk import FINISHED, walk
 
 from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
 from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import load_tokenizer, train_tokenizer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 Given = Callable[[Shell], Iterator[None]]
@@ -38,6 +41,22 @@ def notes(shell: Shell) -> Iterator[None]:
     folder.mkdir()
     for number in range(4):
         Path(folder, f"notes-{number}.txt").write_text("\n\n".join(made_up.notes(300, number)) + "\n", encoding="utf-8")
+    yield
+
+
+def shard(shell: Shell) -> Iterator[None]:
+    """In place of your disk, the test has a small shard in fairseq's format in `shared_pd/shard0`, and a small
+    tokenizer in `models/roberta-base`."""
+    tokenizer, text = shell.folder / "models" / "roberta-base", shell.root / "notes.txt"
+    text.write_text("\n\n".join(made_up.notes(400, 5)) + "\n", encoding="utf-8")
+    sources = Sources([str(text)], layout="sentences")
+    train_tokenizer(sources, str(tokenizer), vocab_size=600)
+    encoder = load_tokenizer(str(tokenizer), special_tokens_are_text=True)
+    documents = [
+        [np.array(encoder.encode(line, add_special_tokens=False).ids) for line in document.parts]
+        for document in sources
+    ]
+    write_fairseq(shell.folder / "shared_pd" / "shard0", documents, str(tokenizer))
     yield
 
 
@@ -96,8 +115,7 @@ def original(shell: Shell) -> Iterator[None]:
 
 
 def readme(shell: Shell) -> Iterator[None]:
-    """In place of your files, of `recipes/small.yaml` and of `recipes/continue-modernbert.yaml`, it has very small
-    ones."""
+    """In place of your files, of both recipes and of the Hugging Face Hub, it has very small ones."""
     for name in ("corpus", "recipes"):
         (shell.folder / name).mkdir()
     for number in range(2):
@@ -107,14 +125,9 @@ def readme(shell: Shell) -> Iterator[None]:
     (shell.folder / "subjects-test.csv").rename(shell.folder / "new.csv")
     for name, text in made_up.SMALL_RECIPES.items():
         (shell.folder / name).write_text(text, encoding="utf-8")
-    yield
-
-
-def readme_hub(shell: Shell) -> Iterator[None]:
-    """"""
     yield from hub(shell)
 
 
 GIVEN: dict[str, Given] = {
-    one.__name__: one for one in (nothing, notes, own_text, sentences, letters, hub, original, readme, readme_hub)
+    one.__name__: one for one in (nothing, notes, own_text, sentences, letters, hub, original, readme, shard)
 }

@@ -57,7 +57,7 @@ class Block:
 
     @property
     def seconds(self) -> float:
-        return float(self.settings.get("seconds", 120))
+        return float(self.settings.get("seconds", 300))
 
     def commands(self) -> list[Command]:
         """Of a console block."""

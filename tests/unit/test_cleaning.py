@@ -297,8 +297,8 @@ def test_prepare_cleans_and_counts(messy: Path, tokenizer: str, tmp_path: Path) 
     assert (counts["read"], counts["kept"], counts["duplicates"]) == (46, 40, 1)
     assert "changed" not in counts  # the only document with an address is a near duplicate
     assert ready.manifest["options"]["cleaning"]["near_duplicates"] == 0.7
-    assert "cleaning left out 2 documents (near duplicates)" in report(ready)
-    assert "cleaning left out 1 document (language: de 1)" in report(ready)
+    assert "cleaning left out 2 documents (near duplicates)" in report(ready.location, ready.manifest)
+    assert "cleaning left out 1 document (language: de 1)" in report(ready.location, ready.manifest)
     assert not (tmp_path / "store" / "cleaning").exists()
     assert prepare(Sources([str(messy)]), tokenizer, ready.location, OPTIONS, cleaning=cleaning).fingerprint
     with pytest.raises(InputError, match="other text or options"):
@@ -546,9 +546,9 @@ def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -
         "lines that c4 leaves out": 8,
     }
     assert ready.manifest["counts"]["changed"] == {"email": 1, "ip": 1, "lines that c4 leaves out": 8}
-    assert "cleaning left out 8 lines by C4's rules" in report(ready)
+    assert "cleaning left out 8 lines by C4's rules" in report(ready.location, ready.manifest)
     shown = f"{path}:4: mer357. Ask ann@firm.example at 8.8.8.8 -> mer357. Ask email@example.com at 8.8.8.8"
-    assert "cleaning masked 1 email address\ncleaning masked 1 IP address\n" in report(ready)
+    assert "cleaning masked 1 email address\ncleaning masked 1 IP address\n" in report(ready.location, ready.manifest)
     assert result.changed["lines that c4 leaves out"].examples[:2] == [f"{path}:1: Menu 0", f"{path}:2: Menu 1"]
     terminal, page = audit_report(result), Page(audit_page.html(result)).text
     for one in (f"{path}:1: Menu 0", f"{path}:5: Menu 4"):

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fairseq_files
 import numpy as np
 import pyarrow as arrow
 import pytest
+from fairseq_files import write_index
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from pyarrow import ipc, parquet
@@ -36,7 +38,7 @@ from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
 from maskwright.data.parts.files import convert_in_parts
 from maskwright.data.store import Split, TokenStore
-from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 Documents = list[NDArray[np.int64]]
 ALL = ConvertOptions(valid_fraction=0.0)
@@ -100,39 +102,13 @@ def write_mds(folder: Path, documents: Documents, encoding: str = "ndarray:uint1
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
 
 
-def write_index(path: Path, sequences: Documents, members: list[int] | None, dtype: str = "<u2") -> None:
-    """`.bin` and `.idx`: of Megatron with `members`, the sequences of each document; else of fairseq."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sizes = np.array([len(one) for one in sequences])
-    path.with_suffix(".bin").write_bytes(np.concatenate(sequences).astype(dtype).tobytes())
-    index = b"MMIDIDX\0\0" + struct.pack("<QBQ", 1, 8, len(sizes))
-    if members is not None:
-        index += struct.pack("<Q", len(members) + 1)
-    index += sizes.astype("<i4").tobytes() + ((np.cumsum(sizes) - sizes) * 2).astype("<i8").tobytes()
-    if members is not None:
-        index += np.cumsum([0, *members]).astype("<i8").tobytes()
-    path.with_suffix(".idx").write_bytes(index)
-
-
 def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
     cut = [[part for part in np.split(one, [len(one) // 3, len(one) // 2]) if len(part)] for one in documents]
     return [part for parts in cut for part in parts], [len(parts) for parts in cut]
 
 
 def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: int | None = None) -> None:
-    """A dictionary in another order than the tokenizer's, a line a sentence, an empty line between documents."""
-    names = {index: name for name, index in token_ids(tokenizer).items()}
-    special = read_vocabulary(tokenizer).special
-    order = [index for index in sorted(names, reverse=True) if index not in special]
-    folder.mkdir(parents=True)
-    lines = [f"{'absent' if index == lacking else names[index]} 7" for index in order]
-    (folder / "dict.txt").write_text("\n".join([*lines, "madeupword0000 0"]) + "\n", encoding="utf-8")
-    theirs = {index: 4 + number for number, index in enumerate(order)}
-    sequences: Documents = []
-    for one in documents:
-        parts, _ = in_sentences([one])
-        sequences += [np.array([*(theirs[int(index)] for index in part), 2]) for part in parts] + [np.array([2])]
-    write_index(folder / "train.idx", sequences, None)
+    fairseq_files.write_fairseq(folder, [in_sentences([one])[0] for one in documents], tokenizer, lacking)
 
 
 def write_arrow(
@@ -740,6 +716,29 @@ def far(folder: Path) -> None:
     put(path, 34 + 4 * count + 8 * (count - 1), struct.pack("<q", 1 << 40))
 
 
+FAR = struct.pack("<q", 1 << 40)
+
+
+def sequences_in(index: Path) -> int:
+    return int(struct.unpack_from("<Q", index.read_bytes(), 18)[0])
+
+
+def grown_shape(path: Path) -> None:
+    """MDS: the first sample's array is said to be longer than the sample."""
+    content = path.read_bytes()
+    (begin,) = struct.unpack_from("<I", content, 4)
+    text, _ = struct.unpack_from("<II", content, begin)
+    put(path, begin + 8 + text + 1, struct.pack("<H", 60_000))
+
+
+def far_list(folder: Path) -> None:
+    """Arrow: a list that ends outside the values of its batch."""
+    path = folder / "shards" / "news" / "a.arrow"
+    with arrow.memory_map(str(path)) as source:
+        offsets = ipc.open_file(source).get_batch(0).column(0).offsets.to_numpy()[:4].astype("<i4").tobytes()
+    put(path, path.read_bytes().index(offsets) + 8, struct.pack("<i", 1 << 28))
+
+
 BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mds cut": ("mds", lambda folder: truncate(folder / "mds" / "shard.00001.mds"), r"shard.00001.mds.*bytes"),
     "mds zstd": (
@@ -792,6 +791,29 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         "b.arrow.*is an Arrow stream without its end",
     ),
     "stream cut": ("arrow", lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90), "no whole Arrow IPC"),
+    "fairseq far": (
+        "fairseq",
+        lambda folder: put(folder / "bin" / "train.idx", 26 + 4 * sequences_in(folder / "bin" / "train.idx"), FAR),
+        r"train.idx: sequence 0 is said to be ids 549,755,813,888",
+    ),
+    "megatron documents": (
+        "megatron",
+        lambda folder: put(folder / "text_document.idx", (folder / "text_document.idx").stat().st_size - 8, FAR),
+        "text_document.idx.*documents",
+    ),
+    "megatron negative": (
+        "megatron",
+        lambda folder: put(folder / "text_document.idx", 34, struct.pack("<i", -5)),
+        "text_document.idx: sequence 0",
+    ),
+    "datatrove far": ("datatrove", lambda folder: put(folder / "a.ds.index", 16, FAR), "a.ds.index"),
+    "mds shape": (
+        "mds",
+        lambda folder: grown_shape(folder / "mds" / "shard.00000.mds"),
+        "another length than its shape",
+    ),
+    "arrow lists": ("arrow", far_list, "news/a.arrow.* lies? outside|news/a.arrow.*no whole Arrow"),
+    "parquet page": ("parquet", lambda folder: put(folder / "ids.parquet", 200, b"\xff" * 400), "ids.parquet"),
 }
 
 
@@ -808,6 +830,23 @@ def test_a_broken_store_is_one_line_and_leaves_nothing(
     options = {"options": ALL, **keys}
     with pytest.raises((StoreError, InputError), match=said):
         raise_as_line(lambda: convert([str(place)], tokenizer, str(tmp_path / "store"), **options))
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_an_id_beyond_the_vocabulary_is_one_line_and_leaves_nothing(
+    name: str, documents: Documents, tokenizer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    beyond = [one.copy() for one in documents]
+    beyond[60][1] = 60_000 if name in ("olmo", "nanogpt", "llm.c", "mds", "mds-zstd") else 400
+    keys = MADE[name](tmp_path / "in", documents if name == "fairseq" else beyond, tokenizer)
+    if name == "fairseq":
+        put(tmp_path / "in" / "bin" / "train.bin", 20, struct.pack("<H", 60_000))
+    entries = list((tmp_path / "in").iterdir())
+    place = entries[0] if len(entries) == 1 else tmp_path / "in"
+    with pytest.raises((StoreError, InputError), match=r"holds id (400|60000), (the tokenizer|dict.txt) ends at 399"):
+        raise_as_line(lambda: convert([str(place)], tokenizer, str(tmp_path / "store"), **{"options": ALL, **keys}))
     assert not (tmp_path / "store").exists()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,8 +10,19 @@ from maskwright.cli.cluster import On, WorkerMemory, refuse, runner_on
 from maskwright.cli.options import AsJson, To, data_app, print_result
 from maskwright.core.errors import InputError
 
+if TYPE_CHECKING:
+    from maskwright.data.convert import Conversion
+    from maskwright.data.store import TokenStore
+
 Format = Literal["arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "tfrecord"]
 
+Special = Annotated[
+    Literal["refuse", "strip", "remove"],
+    typer.Option(
+        help="Special tokens in the documents: stop, leave out those around each document, or leave out all. They are "
+        "counted."
+    ),
+]
 Written = Literal["arrow", "datasets", "parquet", "megatron"]
 
 
@@ -49,13 +60,7 @@ def data_convert(
         str | None,
         typer.Option(metavar="TOKEN", help="Token between documents, or its id, in formats without their ends."),
     ] = None,
-    special_tokens: Annotated[
-        Literal["refuse", "strip", "remove"],
-        typer.Option(
-            help="Special tokens in the documents: stop, leave out those around each document, or leave out all. They "
-            "are counted."
-        ),
-    ] = "refuse",
+    special_tokens: Special = "refuse",
     encoder: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="GPT-2's encoder.json, for a fairseq dictionary of numbers."),
@@ -75,7 +80,6 @@ def data_convert(
 ) -> None:
     """Turn the token ids of another tool into a token store, or a store into theirs."""
     from maskwright.data.convert import Conversion, ConvertOptions
-    from maskwright.data.parts.files import convert_in_parts
     from maskwright.data.prepare import report
     from maskwright.tasks.hub import local
 
@@ -92,12 +96,17 @@ def data_convert(
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
     folder = local(tokenizer, weights=False)
     conversion = Conversion(src, folder, to, options, from_, column, dtype, document_end, encoder)
+    ready = _convert(conversion, on, worker_memory)
+    print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
+
+
+def _convert(conversion: Conversion, on: str | None, worker_memory: float | None) -> TokenStore:
+    from maskwright.data.parts.files import convert_in_parts
+
     if on is None:
-        ready = conversion.run()
-    else:
-        with runner_on(on, worker_memory) as runner:
-            ready = convert_in_parts(conversion, runner)
-    print_result(report(ready), ready.manifest, as_json)
+        return conversion.run()
+    with runner_on(on, worker_memory) as runner:
+        return convert_in_parts(conversion, runner)
 
 
 def _write_out(src: list[str], to: str, to_format: Written, as_json: bool) -> None:

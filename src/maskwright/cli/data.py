@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -58,6 +58,16 @@ def text_audit(
     decontaminate_words: DecontaminateWords = 13,
     mask_pii: MaskPii = None,
     workers: Workers = None,
+    on: On = None,
+    worker_memory: WorkerMemory = None,
+    parts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Folder for what is found of each part, which all machines see. The same command goes on from there. "
+            "Only with --on.",
+        ),
+    ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="FILE.html", help="Write a page with plots and examples as well.")
     ] = None,
@@ -68,21 +78,33 @@ def text_audit(
     from maskwright.tasks.audit_page import write_page
     from maskwright.tasks.hub import local
     from maskwright.text.audit import audit, report
+    from maskwright.text.parts.audit import audit_in_parts
 
+    refuse(on, workers, worker_memory)
+    if on is None and parts is not None:
+        raise InputError("goes with --on", where="--parts", fix="leave it out")
     cleaning = cleaning_options(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
     if to and not to.endswith(".html"):
         raise InputError(f"--to {to} does not end in .html", fix="give a name such as audit.html")
-    result = audit(
-        src,
-        layout=layout,
-        text_column=text_column,
-        tokenizer=tokenizer and local(tokenizer, weights=False),
-        cleaning=cleaning,
-        workers=workers or usable_cores(),
-        letters=letters,
-    )
+    tokenizer = tokenizer and local(tokenizer, weights=False)
+    reading: Any = {
+        "layout": layout,
+        "text_column": text_column,
+        "letters": letters,
+        "tokenizer": tokenizer,
+        "cleaning": cleaning,
+    }
+    if on is None:
+        result = audit(src, **reading, workers=workers or usable_cores())
+    else:
+        if parts is None:
+            raise InputError(
+                "--on needs --parts", where="--on", fix="give a folder that all machines see, such as parts"
+            )
+        with runner_on(on, worker_memory) as runner:
+            result = audit_in_parts(src, runner, parts, **reading)
     if to:
         write_page(to, result)
     print_result(report(result), asdict(result), as_json)
@@ -257,7 +279,7 @@ def data_prepare(
 ) -> None:
     """Encode documents into a token store. The same command continues after a stop."""
     from maskwright.data.parts.driver import prepare_in_parts
-    from maskwright.data.prepare import PrepareOptions, Request, prepare, report
+    from maskwright.data.prepare import PrepareOptions, Request, prepare_here, report
     from maskwright.tasks.hub import local
 
     refuse(on, workers, worker_memory)
@@ -273,25 +295,28 @@ def data_prepare(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
     tokenizer = local(tokenizer, weights=False)
+    request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning)
     if on is None:
-        workers = workers or usable_cores()
-        ready = prepare(sources, tokenizer, to, options, encoder, held_out=held_out, cleaning=cleaning, workers=workers)
+        ready = prepare_here(request, workers or usable_cores())
     else:
-        cleaning = cleaning if cleaning and cleaning.any else None
         with runner_on(on, worker_memory) as runner:
-            request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning)
             ready = prepare_in_parts(request, runner)
-    print_result(report(ready), ready.manifest, as_json)
+    print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 
 @data_app.command("inspect")
-def data_inspect(store: Store, as_json: AsJson = False) -> None:
-    """Show what a token store holds and where it came from."""
+def data_inspect(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Token store folder, or the URL of one in a bucket.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a token store holds and where it came from. In a bucket, only its manifest is read."""
+    from maskwright.core.storage import is_url
     from maskwright.data.prepare import report
+    from maskwright.data.remote import remote_manifest
     from maskwright.data.store import TokenStore
 
-    ready = TokenStore(store)
-    print_result(report(ready), ready.manifest, as_json)
+    manifest = remote_manifest(store) if is_url(store) else TokenStore(store).manifest
+    print_result(report(store, manifest), manifest, as_json)
 
 
 @data_app.command("verify")

@@ -279,51 +279,6 @@ def smoke(
     task.smoke(planned, image=image)
 
 
-@env.command("image")
-def image(
-    location: EnvironmentFile,
-    accelerator: Annotated[
-        Literal["cpu", "gpu", "tpu"] | None,
-        typer.Option(help="What the hosts compute on; the YAML says when not given."),
-    ] = None,
-    libtpu: Annotated[
-        bool, typer.Option("--libtpu", help="Put libtpu into the image, for a private repository only (docs/tpu.md).")
-    ] = False,
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="Build nothing if the tag exists already.")] = False,
-    source: Annotated[
-        str, typer.Option("--source", metavar="PATH", help="Checkout of the repository to build from.")
-    ] = ".",
-    service_account: ServiceAccount = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    poll_seconds: PollSeconds = 10.0,
-    as_json: AsJson = False,
-) -> None:
-    """Build the image that hosts run, by Cloud Build, into the environment's repository."""
-    from maskwright.cloud.environment import read_environment
-    from maskwright.cloud.provision import image as module
-
-    if dry_run:
-        environment = read_environment(location)
-        chosen = accelerator or module.accelerator_of(environment)
-        request = module.build_request(
-            environment, "SOURCE.tar.gz", chosen, libtpu=libtpu, service_account=service_account
-        )
-        return print_result("", request, True)
-    built = module.build(
-        location,
-        folder=source,
-        accelerator=accelerator,
-        libtpu=libtpu,
-        if_missing=if_missing,
-        service_account=service_account,
-        confirm=asking(yes),
-        poll_seconds=poll_seconds,
-    )
-    report = f"{built.name} {built.digest}".rstrip()
-    print_result(report, {"image": built.name, "digest": built.digest, "built": built.built}, as_json)
-
-
 @env.command("prices")
 def prices(
     environment: Annotated[

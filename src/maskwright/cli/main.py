@@ -25,6 +25,7 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     drills,
     env,
     env_build,
+    image,
     imports,
     models,
     monitor,

@@ -31,7 +31,8 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven
-from maskwright.text.sources import Sources, fingerprint
+from maskwright.text.fingerprint import fingerprint
+from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
 
 ENCODE_CHARACTERS = 4_000_000
@@ -93,6 +94,8 @@ class Request:
 
     def __post_init__(self) -> None:
         storage.require_local(self.folder)
+        if self.cleaning and not self.cleaning.any:
+            object.__setattr__(self, "cleaning", None)
 
     @property
     def all_sources(self) -> list[Sources]:
@@ -199,8 +202,11 @@ def prepare(
     Raises `InputError` (exit 2) on bad text, a foreign folder, or an unfinished store of other input; after an error in
     the input, nothing of this call is left in the folder.
     """
-    cleaning = cleaning if cleaning and cleaning.any else None
     request = Request(sources, tokenizer, folder, options or PrepareOptions(), encoder, held_out, cleaning)
+    return prepare_here(request, workers)
+
+
+def prepare_here(request: Request, workers: int = 1) -> store.TokenStore:
     return _Preparation(request, workers).run()
 
 
@@ -360,13 +366,12 @@ CHANGES = {
 """What cleaning did to documents that it kept."""
 
 
-def report(ready: store.TokenStore) -> str:
+def report(location: str, manifest: dict[str, Any]) -> str:
     """Describes a store for a person."""
-    manifest = ready.manifest
-    counts = manifest["counts"]
+    counts, words = manifest["counts"], manifest["tokenizer"]
     lines = [
-        f"{ready.location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {ready.fingerprint[:16]}",
-        f"tokenizer: {manifest['tokenizer']['vocab_size']:,} tokens, fingerprint {ready.vocabulary.fingerprint[:16]}",
+        f"{location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {manifest['fingerprint'][:16]}",
+        f"tokenizer: {words['vocab_size']:,} tokens, fingerprint {words['fingerprint'][:16]}",
         f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
         + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
@@ -378,6 +383,7 @@ def report(ready: store.TokenStore) -> str:
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")
-    size = sum(file["bytes"] for shard in ready.shards for file in shard["files"].values())
-    lines.append(f"shards: {len(ready.shards)}, {size:,} bytes")
+    shards = manifest["shards"]
+    size = sum(file["bytes"] for shard in shards for file in shard["files"].values())
+    lines.append(f"shards: {len(shards)}, {size:,} bytes")
     return "\n".join(lines)

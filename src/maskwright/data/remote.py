@@ -87,6 +87,12 @@ def pull(location: str, to: str) -> None:
     _bring(there, manifest, to)
 
 
+def remote_manifest(location: str) -> dict[str, Any]:
+    """The manifest of the store at the URL `location`, checked. Nothing else of the store is read. Raises `StoreError`
+    where there is none."""
+    return _manifest(Folder(location, reach=True, tries=TRIES))
+
+
 def local_folder(location: str) -> str:
     """The folder of this machine's cache that holds the store at the URL `location`; it is brought there first.
     Several processes that ask at once wait for the one that brings it. Raises what `pull` raises, and `StoreError` if

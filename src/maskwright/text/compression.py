@@ -8,6 +8,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
 
 from maskwright.core import storage
@@ -26,8 +27,31 @@ def file_size(location: str) -> int:
     return os.path.getsize(location)
 
 
+@dataclass(frozen=True)
+class Span:
+    """Bytes of an uncompressed file, from the beginning of a line on."""
+
+    begin: int
+    end: int
+    first_line: int
+    """The number of its first line in the file, from 1 on."""
+
+
+class _Spanned:
+    def __init__(self, raw: BinaryIO, span: Span) -> None:
+        raw.seek(span.begin)
+        self._raw, self._left = raw, span.end - span.begin
+
+    def read(self, size: int) -> bytes:
+        content = self._raw.read(min(size, self._left))
+        self._left -= len(content)
+        return content
+
+
 @contextmanager
-def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None = None) -> Iterator[BinaryIO]:
+def open_text(
+    name: str, on_position: Callable[[Callable[[], int]], None] | None = None, span: Span | None = None
+) -> Iterator[BinaryIO]:
     """Decompressed bytes of a file; `on_position` gets what tells how far the file itself has been read."""
     with storage.open_binary(name) as raw:
         if on_position:
@@ -39,7 +63,7 @@ def open_text(name: str, on_position: Callable[[Callable[[], int]], None] | None
 
             yield cast(BinaryIO, CompressedInputStream(raw, "zstd"))
         else:
-            yield raw
+            yield cast(BinaryIO, _Spanned(raw, span)) if span else raw
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal
 
@@ -87,8 +87,32 @@ MOST_UNPACKED = 200
 """Times its size that a compressed Parquet file may unpack to. Parquet is compressed itself."""
 
 
+def parquet_rows(
+    name: str, columns: list[str] | None, watch: Callable[[Callable[[], int]], None]
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Numbered rows, from 1, of Arrow's scalars in `columns`; of all where none are named. `watch` gets what tells how
+    many of the file's bytes were read, roughly."""
+    import pyarrow
+
+    with _open_parquet(name) as table:
+        names = table.schema_arrow.names
+        for missing in set(columns or ()) - set(names):
+            what = f"has no column '{missing}' (columns: {', '.join(names)})"
+            raise SourceError(what, where=name, fix="name it with --text-column")
+        number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
+        watch(lambda: size * number // rows)
+        try:
+            for batch in table.iter_batches(batch_size=1024, columns=columns):
+                for scalars in zip(*batch.columns, strict=True):
+                    number += 1
+                    yield number, scalars
+        except (pyarrow.ArrowException, OSError) as error:
+            fix = "copy it again from its origin"
+            raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+
+
 @contextmanager
-def open_parquet(name: str) -> Iterator[Any]:
+def _open_parquet(name: str) -> Iterator[Any]:
     """A `pyarrow.parquet.ParquetFile`. It needs random access, so a compressed file is unpacked to a nameless temporary
     one first. Raises `SourceError` for what is none."""
     import pyarrow

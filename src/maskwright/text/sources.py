@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal
 
 from maskwright.core import storage
-from maskwright.core.console import progress
 from maskwright.core.errors import SourceError
-from maskwright.core.secrets import redact
 from maskwright.text.compression import (
     COMPRESSIONS,
+    Span,
     blocks,
     changed_while_read,
     file_size,
@@ -36,7 +35,7 @@ from maskwright.text.records import (
     Letters,
     fasta,
     fastq,
-    open_parquet,
+    parquet_rows,
     sequences,
     web_texts,
 )
@@ -47,6 +46,8 @@ TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv", *WARC_ENDINGS, *SEQUENCE_ENDINGS)
 LONGEST_LINE_BYTES = 1 << 29
 """More than the longest human chromosome. Memory holds a line, and what is made of it, at once."""
+SPLITTABLE = (".jsonl", ".ndjson", *TEXT_ENDINGS)
+"""Files whose documents end where a line ends, so that one can be read from the middle on."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -95,6 +96,8 @@ class Sources:
         self.guess: Guess | None = self._look() if layout == "auto" else None
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = 0
+        self.span: Span | None = None
+        """Of the only file, if it is not read in full: see `SPLITTABLE`."""
 
     def _watch(self, position: Callable[[], int]) -> None:
         self._position = position
@@ -150,7 +153,7 @@ class Sources:
         if kind == ".parquet":
             yield from self._parquet(name)
             return
-        with open_text(name, self._watch) as stream:
+        with open_text(name, self._watch, self.span) as stream:
             if kind in (".jsonl", ".ndjson"):
                 yield from self._json_lines(name, stream)
             elif kind in WARC_ENDINGS:
@@ -184,7 +187,7 @@ class Sources:
     def _line_blocks(self, name: str, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
         """The number of the first line, and lines without their line feeds: a block at a time, ten times as fast as
         line by line."""
-        number, offset = 1, 0
+        number, offset = (self.span.first_line, self.span.begin) if self.span else (1, 0)
         rest: list[bytes] = []  # of a line that is longer than a block
         passing = False  # the rest of a line that is too long
         for block in guarded(name, blocks(stream), line=lambda: number):  # noqa: B023 - meant
@@ -365,23 +368,8 @@ class Sources:
 
     def parquet_rows(self, name: str, columns: list[str] | None = None) -> Iterator[tuple[int, list[Any]]]:
         """Numbered rows, from 1, of the values in `columns`; of all where none are named."""
-        import pyarrow
-
-        with open_parquet(name) as table:
-            names = table.schema_arrow.names
-            for missing in set(columns or ()) - set(names):
-                what = f"has no column '{missing}' (columns: {', '.join(names)})"
-                raise SourceError(what, where=name, fix="name it with --text-column")
-            number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
-            self._position = lambda: size * number // rows
-            try:
-                for batch in table.iter_batches(batch_size=1024, columns=columns):
-                    for scalars in zip(*batch.columns, strict=True):
-                        number += 1
-                        yield number, [self._parquet_value(one, f"{name}:{number}") for one in scalars]
-            except (pyarrow.ArrowException, OSError) as error:
-                fix = "copy it again from its origin"
-                raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+        for number, scalars in parquet_rows(name, columns, self._watch):
+            yield number, [self._parquet_value(one, f"{name}:{number}") for one in scalars]
 
     def _parquet_value(self, scalar: Any, where: str) -> Any:
         """A value as Python's; a string column may hold bytes that are not UTF-8."""
@@ -389,21 +377,3 @@ class Sources:
             return scalar.as_py()
         except UnicodeDecodeError as error:
             return self._decode(bytes(error.object), where, 0) or ""
-
-
-def fingerprint(sources: Sources) -> list[dict[str, Any]]:
-    """What a store's manifest says of each file."""
-    records: list[dict[str, Any]] = []
-    with progress("hash", sum(sources.sizes), "bytes") as bar:
-        for name, size in zip(sources.files, sources.sizes, strict=True):
-            records.append(file_record(name, size))
-            bar.advance(size)
-    return records
-
-
-def file_record(name: str, size: int) -> dict[str, Any]:
-    """Name, size and sha256; of a URL its version key, and its name without secrets."""
-    if storage.is_url(name):
-        filesystem, path = storage.filesystem(name)
-        return {"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))}
-    return {"location": name, "bytes": size, "sha256": storage.sha256_of_file(name)}

@@ -80,8 +80,12 @@ def row_of(action: str, tpu: str, mig: str, disk: str) -> Row:
     for row in ROWS:
         if row.fits(action, flags):
             return row
-    asked = " ".join(f"{name}={text}" for name, text in zip(("_TPU", "_MIG", "_DISK"), flags, strict=True) if text)
     say(table())
+    if action == "default":
+        what = "says nothing of what to do: this cloudbuild.yaml makes and changes an environment"
+        fix = "take one of the rows above. An image alone: `maskwright image build` (docs/containers.md)"
+        raise InputError(what, where="_BUILD_ACTION", fix=fix)
+    asked = " ".join(f"{name}={text}" for name, text in zip(("_TPU", "_MIG", "_DISK"), flags, strict=True) if text)
     what = f"_BUILD_ACTION={action[:20]} {asked}".rstrip() + " is in no row of the table"
     raise InputError(what, where="build", fix="take one of the rows above")
 

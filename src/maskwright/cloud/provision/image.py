@@ -1,7 +1,7 @@
-"""The image that hosts run. Cloud Build builds it in the user's project, for the environment's own repository.
+"""The image that containers run: for hosts of an environment, whose repository it goes to, or for any other place.
 
-The source goes to the state bucket, which hosts cannot write to, since all of them run what is built from it. Build
-logs are in the same place.
+Docker builds it here, or Cloud Build in the user's project. For an environment the source goes to the state bucket,
+which hosts cannot write to, since all of them run what is built from it. Build logs are in the same place.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import tarfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +44,57 @@ class Image:
     name: str
     digest: str
     built: bool
+
+
+@dataclass(frozen=True)
+class Order:
+    """An image to build in a repository of Artifact Registry."""
+
+    image: str
+    """Its name with a tag: REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG"""
+    region: str
+    project: str
+    repository: str
+    folder: str
+    """Folder gs://… for the source and the log."""
+
+    @property
+    def path(self) -> str:
+        """The repository as the API names it."""
+        return f"projects/{self.project}/locations/{self.region}/repositories/{self.repository}"
+
+
+def order_of(environment: Environment) -> Order:
+    folder = f"gs://{environment.state}/{environment.prefix}/image"
+    return Order(environment.container, environment.region, environment.project, environment.name, folder)
+
+
+def order(image: str, folder: str) -> Order:
+    """Raises `InputError` where the image is for no repository of Artifact Registry."""
+    name = re.fullmatch(r"([a-z0-9-]+)-docker\.pkg\.dev/([a-z0-9:.-]+)/([a-z0-9-]+)/[a-z0-9/._-]+:[\w.-]+", image)
+    if name is None:
+        fix = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/maskwright:TAG"
+        raise InputError(f"{image[:120]!r} is no image of Artifact Registry with a tag", where="IMAGE", fix=fix)
+    if not folder.startswith("gs://"):
+        raise InputError(f"{folder[:80]!r} is not a bucket", where="--staging", fix="--staging gs://bucket/folder")
+    return Order(image, name[1], name[2], name[3], folder.rstrip("/"))
+
+
+def docker_words(image: str, folder: str, arguments: Mapping[str, str]) -> list[str]:
+    given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+    return [
+        "build",
+        "-f",
+        os.path.join(folder, DOCKERFILE) if folder != "." else DOCKERFILE,
+        *given,
+        "-t",
+        image,
+        folder,
+    ]
+
+
+def arguments_of(accelerator: Accelerator, *, libtpu: bool, run_as: str) -> dict[str, str]:
+    return {"ACCELERATOR": accelerator, "LIBTPU": "yes" if libtpu else "no", "RUN_AS": run_as}
 
 
 def accelerator_of(environment: Environment) -> Accelerator:
@@ -82,27 +135,25 @@ def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def build_request(
-    environment: Environment, source: str, accelerator: Accelerator, *, libtpu: bool, service_account: str | None
+    order: Order, source: str, arguments: Mapping[str, str], *, service_account: str | None
 ) -> dict[str, Any]:
-    """The body of cloudbuild's builds.create. `source` is the name of the archive in the state bucket."""
-    image = environment.container
-    arguments = {"ACCELERATOR": accelerator, "LIBTPU": "yes" if libtpu else "no", "RUN_AS": "root"}
-    words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+    """The body of cloudbuild's builds.create. `source` is the name of the archive in the order's folder."""
+    bucket, _, folder = order.folder.removeprefix("gs://").partition("/")
     request: dict[str, Any] = {
-        "source": {"storageSource": {"bucket": environment.state, "object": source}},
-        "steps": [{"id": "image", "name": DOCKER, "args": ["build", "-f", DOCKERFILE, *words, "-t", image, "."]}],
-        "images": [image],
+        "source": {"storageSource": {"bucket": bucket, "object": f"{folder}/{source}".lstrip("/")}},
+        "steps": [{"id": "image", "name": DOCKER, "args": docker_words(order.image, ".", arguments)}],
+        "images": [order.image],
         "timeout": f"{BUILD_SECONDS}s",
-        "logsBucket": f"gs://{environment.state}/{_folder(environment)}",
+        "logsBucket": order.folder,
         "options": {"logging": "GCS_ONLY", "machineType": "E2_HIGHCPU_8", "diskSizeGb": "100"},
-        "tags": [f"maskwright-{environment.name}"],
+        "tags": [f"maskwright-{order.repository}"],
     }
     if service_account is not None:
-        request["serviceAccount"] = f"projects/{environment.project}/serviceAccounts/{service_account}"
+        request["serviceAccount"] = f"projects/{order.project}/serviceAccounts/{service_account}"
     return request
 
 
-def build(
+def build_for(
     location: str,
     *,
     folder: str,
@@ -113,56 +164,66 @@ def build(
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
 ) -> Image:
-    """Builds and waits. Where there is no repository yet, it first makes what every environment has (network, buckets,
-    the repository). Raises `CloudError` for a build that fails, after the end of its log was shown."""
+    """For the hosts of an environment. Where there is no repository yet, it first makes what every environment has
+    (network, buckets, the repository)."""
     desk = Desk(location)
     environment, google = desk.environment, desk.google
     registry = f"{environment.region}-docker.pkg.dev/{environment.project}/{environment.name}/"
     if not environment.container.startswith(registry):
         say(f"{location}: host.container names an image of its own, so there is nothing to build")
         return Image(environment.container, "", False)
-    if if_missing and (digest := find(google, environment)) is not None:
+    wanted = order_of(environment)
+    if if_missing and (digest := find(google, wanted)) is not None:
         say(f"{environment.container} is there: {digest}")
         return Image(environment.container, digest, False)
     content = pack(folder)
-    if google.find("artifactregistry", _repository(environment)) is None:
+    if google.find("artifactregistry", wanted.path) is None:
         say("first the repository, with the network and the buckets")
         with desk.terraform.ready():
             apply(desk, only(desk.wanted, desk.asked_for(disk=False), ()), confirm, delete_data=False)
-    source = f"{_folder(environment)}/{hashlib.sha256(content).hexdigest()}.tar.gz"
-    Folder(f"gs://{environment.state}").put(source, content)
-    chosen = accelerator or accelerator_of(environment)
-    body = build_request(environment, source, chosen, libtpu=libtpu, service_account=service_account)
-    place = f"projects/{environment.project}/locations/{environment.region}"
+    arguments = arguments_of(accelerator or accelerator_of(environment), libtpu=libtpu, run_as="root")
+    return build(google, wanted, content, arguments, service_account=service_account, poll_seconds=poll_seconds)
+
+
+def build(
+    google: Google,
+    order: Order,
+    content: bytes,
+    arguments: Mapping[str, str],
+    *,
+    service_account: str | None,
+    poll_seconds: float = POLL_SECONDS,
+) -> Image:
+    """Builds `content` (see `pack`) by Cloud Build, and waits. Raises `CloudError` for a build that fails, after the
+    end of its log was shown."""
+    if google.find("artifactregistry", order.path) is None:
+        fix = f"gcloud artifacts repositories create {order.repository} --repository-format=docker"
+        fix += f" --location={order.region} --project={order.project}"
+        raise InputError(f"there is no repository {order.repository}", where=order.image, fix=fix)
+    source = f"{hashlib.sha256(content).hexdigest()}.tar.gz"
+    Folder(order.folder).put(source, content)
+    body = build_request(order, source, arguments, service_account=service_account)
+    place = f"projects/{order.project}/locations/{order.region}"
     operation = google.call("cloudbuild", "POST", f"{place}/builds", body)
     made = operation["metadata"]["build"]
-    say(f"building {environment.container} for {chosen}: {made.get('logUrl', made['id'])}")
+    say(f"building {order.image} for {arguments['ACCELERATOR']}: {made.get('logUrl', made['id'])}")
     done = _wait(google, f"{place}/builds/{made['id']}", poll_seconds)
     if done["status"] != GOOD:
-        raise _failed(environment, done)
+        raise _failed(order, done)
     digest = next((one["digest"] for one in (done.get("results") or {}).get("images", []) if "digest" in one), "")
-    return Image(environment.container, digest, True)
+    return Image(order.image, digest, True)
 
 
-def find(google: Google, environment: Environment) -> str | None:
+def find(google: Google, order: Order) -> str | None:
     """Digest of the image under its tag; None when it, or its repository, is not there."""
-    path = _repository(environment)
-    if google.find("artifactregistry", path) is None:
+    if google.find("artifactregistry", order.path) is None:
         return None
-    name, _, tag = environment.container.rpartition(":")
-    for image in google.pages("artifactregistry", f"{path}/dockerImages", "dockerImages"):
+    name, _, tag = order.image.rpartition(":")
+    for image in google.pages("artifactregistry", f"{order.path}/dockerImages", "dockerImages"):
         uri, _, digest = str(image.get("uri", "")).partition("@")
         if uri == name and tag in image.get("tags", []):
             return digest
     return None
-
-
-def _repository(environment: Environment) -> str:
-    return f"projects/{environment.project}/locations/{environment.region}/repositories/{environment.name}"
-
-
-def _folder(environment: Environment) -> str:
-    return f"{environment.prefix}/image"
 
 
 def _wait(google: Google, path: str, poll_seconds: float) -> dict[str, Any]:
@@ -177,12 +238,12 @@ def _wait(google: Google, path: str, poll_seconds: float) -> dict[str, Any]:
         time.sleep(poll_seconds)
 
 
-def _failed(environment: Environment, done: dict[str, Any]) -> CloudError:
+def _failed(order: Order, done: dict[str, Any]) -> CloudError:
     """Shows the end of the log first, which has the reason."""
-    log = Folder(f"gs://{environment.state}/{_folder(environment)}").get(f"log-{done['id']}.txt")
+    log = Folder(order.folder).get(f"log-{done['id']}.txt")
     for line in (log or b"").decode(errors="replace").splitlines()[-LOG_LINES:]:
         say(redact(line))
     detail = (done.get("failureInfo") or {}).get("detail") or done.get("statusDetail") or ""
     what = f"the build ended with {done['status']}{': ' if detail else ''}{detail}"
     fix = "its log is above, or in the console" if log else f"its log: {done.get('logUrl', 'in the console')}"
-    return CloudError(what, reason="other", where=environment.container, fix=fix)
+    return CloudError(what, reason="other", where=order.image, fix=fix)

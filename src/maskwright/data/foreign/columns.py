@@ -63,6 +63,7 @@ def record_batches(path: str, column: str | None) -> Iterator[Part]:
             if not is_file and not has_end(data):
                 fix = f"{COPY_AGAIN}, or write it again if its writer was never closed"
                 raise StoreError("is an Arrow stream without its end: it was cut", where=path, fix=fix)
+            whole.validate()  # lengths are the file's own word, and to_numpy would read beyond its buffers
             if whole.null_count:
                 raise StoreError(f"holds {whole.null_count:,} nulls", where=path, fix=NO_NULLS)
             if not _is_list(whole.type):
@@ -161,6 +162,8 @@ def _lists(column: Any, where: str) -> tuple[Ids, Int64]:
         values, offsets = column.flatten(), np.arange(len(column) + 1, dtype=np.int64) * column.type.list_size
     else:
         values, offsets = column.values, column.offsets.to_numpy().astype(np.int64)
+        if len(offsets) and not (offsets[0] >= 0 and (np.diff(offsets) >= 0).all() and offsets[-1] <= len(values)):
+            raise StoreError("holds a list that lies outside its values", where=where, fix=COPY_AGAIN)
         values = values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])) if len(offsets) else values
     nulls = column.null_count + values.null_count
     if nulls:

@@ -106,10 +106,11 @@ def _blocks(shards: list[_Shard], wanted: str | None, number: int) -> Iterator[B
     fixed = shard.sizes[shard.column]
     stop = start + (own[shard.column] if fixed is None else fixed)
     _require(bool(((start <= stop) & (stop <= end)).all()), shard, "a column reaches beyond its sample")
-    start, kind = _past_header(shard, data, start, stop, wanted)
+    start, kind, said = _past_header(shard, data, start, stop, wanted)
     width = np.dtype(kind).itemsize
     _require(bool(((stop >= start) & ((stop - start) % width == 0)).all()), shard, f"an array is no whole {kind}")
     sizes = (stop - start) // width
+    _require(said is None or bool((said == sizes).all()), shard, "an array has another length than its shape says")
     done, view, first = np.cumsum(sizes), memoryview(data), 0  # type: ignore[arg-type]
     while first < len(sizes):
         before = int(done[first - 1]) if first else 0
@@ -162,15 +163,17 @@ def _samples(shard: _Shard, data: Bytes) -> tuple[Int64, Int64]:
     return places[:-1], places[1:]
 
 
-def _past_header(shard: _Shard, data: Bytes, start: Int64, stop: Int64, wanted: str | None) -> tuple[Int64, str]:
-    """(where each array's values begin, their type)."""
+def _past_header(
+    shard: _Shard, data: Bytes, start: Int64, stop: Int64, wanted: str | None
+) -> tuple[Int64, str, Int64 | None]:
+    """(where each array's values begin, their type, how many its shape says that there are)."""
     name, _, rest = shard.encoding.partition(":")
     kind, _, shape = rest.partition(":")
     if name == "bytes":
         if wanted is None:
             fix = "say their type: --dtype int64 for what llm-foundry writes"
             raise InputError("holds ids as plain bytes", where=shard.path, fix=fix)
-        return start, wanted
+        return start, wanted, None
     if name != "ndarray" or (kind and kind not in INTEGERS):
         fix = "name the column of the ids: --column"
         raise InputError(f"has a column of {shard.encoding}, and not of ids", where=shard.path, fix=fix)
@@ -179,11 +182,21 @@ def _past_header(shard: _Shard, data: Bytes, start: Int64, stop: Int64, wanted: 
         codes = np.unique(data[start])
         _require(len(codes) == 1 and int(codes[0]) in TYPES, shard, "its arrays are not of one type of integers")
         kind, start = TYPES[int(codes[0])], start + 1
-    if not shape:
-        _require(bool((start < stop).all()), shard, "an array ends before its shape")
-        axes, width = np.divmod(data[start], 4)
-        start = start + 1 + axes.astype(np.int64) * (1 << width.astype(np.int64))
-    return start, kind
+    if shape:
+        return start, kind, None
+    _require(bool((start < stop).all()), shard, "an array ends before its shape")
+    axes, code = np.divmod(data[start].astype(np.int64), 4)
+    width, at = 1 << code, start + 1
+    start = at + axes * width
+    _require(bool((start <= stop).all()), shard, "an array ends inside its shape")
+    said = np.ones(len(start), np.int64)
+    for axis in range(int(axes.max(initial=0))):
+        long = np.zeros(len(start), np.int64)
+        for byte in range(int(width.max())):
+            here = (axes > axis) & (byte < width)
+            long[here] |= data[(at + axis * width + byte)[here]].astype(np.int64) << (8 * byte)
+        said = np.where(axes > axis, said * long, said)
+    return start, kind, said
 
 
 def _u32(data: Bytes, at: Int64) -> Int64:

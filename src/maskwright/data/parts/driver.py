@@ -1,5 +1,6 @@
 """`data prepare` in parts: what the driver alone does between the phases, and the order of the phases.
 
+    cut      large files    where documents end, so that a file is several parts
     judge    each part      why each document goes, and its keys; the files' checksums
     find     ranges of keys exact and near duplicates, over all parts
     encode   each part      ids of the documents that stay
@@ -34,7 +35,7 @@ from maskwright.text.cleaning.survey import DUPLICATE, STAYS, TOO_LONG, TOO_SHOR
 from maskwright.text.document import Fault
 from maskwright.text.encoder import EncoderName, open_encoder, proven
 from maskwright.text.parts.columns import Columns, Note
-from maskwright.text.parts.cut import Part, cut, digest_of
+from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute
 from maskwright.text.parts.repeats import Resolved
@@ -59,7 +60,6 @@ class _Driver:
         self.folder = os.path.abspath(request.folder)
         self.work = os.path.join(self.folder, PARTS)
         self.parts = cut(request.all_sources, request.held_out)
-        self.sizes = [part.bytes for part in self.parts]
         self.cleaning = request.cleaning or CleaningOptions()
         self.place = os.getcwd()
         _ = request.file_number  # refuses a file on both sides
@@ -69,6 +69,7 @@ class _Driver:
             return self._finished()
         files = [name for one in self.request.all_sources for name in one.files]
         with held(self.request.folder, self.runner, files):
+            self.parts = split(self.runner, self.work, self.parts)
             judged = self._judge()
             resolved = resolve(self.runner, self.work, judged, self.parts, self.cleaning, self.request.limits)
             encoded, encoder = self._encode(judged, resolved)
@@ -78,7 +79,7 @@ class _Driver:
 
     def _finished(self) -> store.TokenStore:
         """The store that is there. Raises `InputError` if it is of other text or options."""
-        found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(file_records, self.parts, "hash", self.sizes))
+        found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(file_records, self.parts, "hash", self._sizes()))
         origin = self._origin([found[number] for number in range(len(self.parts))])
         ready = self.request.writer(origin).finished()
         assert ready is not None
@@ -90,6 +91,9 @@ class _Driver:
         ordered = sorted(zip(self.parts, records, strict=True), key=lambda pair: pair[0].held_out)
         return [record for _, own in ordered for record in own]
 
+    def _sizes(self) -> list[int]:
+        return [part.bytes for part in self.parts]
+
     # ---- the phases ------------------------------------------------------------------------------------------
 
     def _judge(self) -> Sequence[tuple[str, Note]]:
@@ -99,7 +103,7 @@ class _Driver:
         if done := sum(map(os.path.exists, paths)):
             say(f"continuing with {done:,} of {len(paths):,} parts judged")
         work = Judge(self.place, self.cleaning, digest_of(record), limits)
-        notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "judge", self.sizes)
+        notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "judge", self._sizes())
         for part, note in zip(self.parts, notes, strict=True):
             sources = self.request.held_out if part.held_out else self.request.sources
             assert sources is not None
@@ -137,7 +141,7 @@ class _Driver:
             request.with_sentences,
         )
         numbered = [(part, request.file_number[part.files[0]]) for part in self.parts]
-        notes = compute(self.runner, work, [*zip(numbered, paths, strict=True)], "encode", self.sizes)
+        notes = compute(self.runner, work, [*zip(numbered, paths, strict=True)], "encode", self._sizes())
         return [*zip(paths, notes, strict=True)], encoder
 
     def _proven(self, resolved: Resolved) -> EncoderName:

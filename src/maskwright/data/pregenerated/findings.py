@@ -52,21 +52,22 @@ class Findings:
     def wrong(self, mask_token: str, *, whole_words: bool = True) -> list[str]:
         """A sentence for each thing that is wrong; parts of words are where whole words were asked for, or may have
         been."""
-        share = f"{self.foreign_masks:,} of {self.predictions:,} predictions "
-        share += f"({_part(self.foreign_masks, self.predictions)})"
         told = {
-            "foreign_masks": f"{share} show a mask that the vocabulary does not have: they train on the unknown token "
-            f"instead of {mask_token}",
-            "unknown_tokens": f"{self.unknown_tokens:,} other tokens are not in the vocabulary: another tokenizer made "
-            "them",
-            "split_words": f"{self.split_words:,} of {self.long_words:,} words of several tokens that a mask touches "
-            f"({_part(self.split_words, self.long_words)}) are only partly masked, so there is no whole-word masking",
-            "special_replacements": f"{self.special_replacements:,} predictions show a special token at random",
-            "special_predictions": f"{self.special_predictions:,} predictions are of special tokens",
-            "foreign_text": f"{self.foreign_text:,} of {self.examples:,} examples "
-            f"({_part(self.foreign_text, self.examples)}) end in text of another document without a separator",
-            "empty_next": f"{self.empty_next:,} of {self.examples:,} examples have nothing in their second segment",
-            "unframed": f"{self.unframed:,} examples are not between the tokenizer's first and last special token",
+            "foreign_masks": f"{_of(self.foreign_masks, self.predictions, 'prediction*', 'shows', 'show')} a mask that "
+            f"the vocabulary does not have: training reads the unknown token instead of {mask_token}",
+            "unknown_tokens": f"{_some(self.unknown_tokens, 'other token*', 'is', 'are')} not in the vocabulary: "
+            "another tokenizer made the examples",
+            "split_words": f"{_of(self.split_words, self.long_words, TOUCHED, 'is', 'are')} only partly masked, so "
+            "there is no whole-word masking",
+            "special_replacements": f"{_some(self.special_replacements, 'prediction*', 'shows', 'show')} a special "
+            "token at random",
+            "special_predictions": f"{_some(self.special_predictions, 'prediction*', 'is', 'are')} of a special token",
+            "foreign_text": f"{_of(self.foreign_text, self.examples, 'example*', 'ends', 'end')} in text of another "
+            "document without a separator",
+            "empty_next": f"{_of(self.empty_next, self.examples, 'example*', 'has', 'have')} nothing in the second "
+            "segment",
+            "unframed": f"{_some(self.unframed, 'example*', 'is', 'are')} not between the tokenizer's first and last "
+            "special token",
         }
         return [
             sentence
@@ -76,10 +77,17 @@ class Findings:
 
 
 NAMES = tuple(field.name for field in fields(Findings))
+TOUCHED = "word* of several tokens that a mask touches"
 
 
-def _part(count: int, of: int) -> str:
-    return f"{count / max(of, 1):.1%}"
+def _some(count: int, what: str, one: str, several: str) -> str:
+    return f"{count:,} {what.replace('*', 's'[: count != 1])} {one if count == 1 else several}"
+
+
+def _of(count: int, total: int, what: str, one: str, several: str) -> str:
+    """`what`: with a * for its plural's s."""
+    things = what.replace("*", "s"[: total != 1])
+    return f"{count:,} of {total:,} {things} ({count / max(total, 1):.1%}) {one if count == 1 else several}"
 
 
 def originals(some: Examples) -> NDArray[np.int32]:

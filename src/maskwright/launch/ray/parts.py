@@ -42,6 +42,8 @@ SLOW, SLOW_SECONDS = 3.0, 10.0
 """A part is slow when it has taken so many times the median, and at least so long."""
 STORE_BYTES = 100_000_000
 """Memory for objects of a cluster of our own: what parts send is small."""
+BOARD = ".ray-"
+"""A folder in the one that all machines see, where each part that is being computed has a file."""
 GOES_ON = "the same command goes on with the parts that are left"
 
 
@@ -73,9 +75,13 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
     finally:
         for number, handler in handlers.items():  # `init` has put its own there
             signal.signal(number, handler)
+    tasks = None
     try:
-        yield Tasks(worker_memory_bytes)
+        tasks = Tasks(worker_memory_bytes)
+        yield tasks
     finally:
+        if tasks is not None:
+            tasks.take_board_away()
         ray.shutdown()
 
 
@@ -190,11 +196,12 @@ class Tasks:
                 raise MaskwrightError(f"{what}, and this machine has {__version__}", where="Ray", fix=fix)
 
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
+        self.take_board_away()
         folder, token = os.path.abspath(folder), secrets.token_hex(8)
         for name in os.listdir(folder):
-            if name.startswith(".ray-"):  # of a driver that was killed
+            if name.startswith(BOARD):  # of a driver that was killed
                 shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        self._board = os.path.join(folder, f".ray-{token}")
+        self._board = os.path.join(folder, f"{BOARD}{token}")
         storage.make_folder(self._board)
         with storage.atomic_writer(sign := os.path.join(self._board, "token")) as file:
             file.write(token.encode())
@@ -218,6 +225,10 @@ class Tasks:
         for node, path in self._ask(self._nodes(), unseen, os.getcwd(), sign, token, local):
             if path is not None:
                 raise _unseen(node, folder if path == sign else path)
+
+    def take_board_away(self) -> None:
+        if self._board is not None:
+            shutil.rmtree(self._board, ignore_errors=True)
 
     def _ask(self, nodes: list[dict[str, Any]], what: Callable[..., Any], *words: Any) -> list[tuple[str, Any]]:
         """(machine, its answer) of each. `what` stands inside a function, so that Ray sends its code: the machine may

@@ -25,7 +25,7 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.layout import Layout
 from maskwright.text.parts.audited import AS_READ, add_examples, add_part
 from maskwright.text.parts.columns import Columns, Note, written
-from maskwright.text.parts.cut import Part, cut, digest_of
+from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, fault_note, remove_others
 from maskwright.text.parts.repeats import Resolved, repeated_in
@@ -72,12 +72,12 @@ class _Audit:
         self.again = Sources(
             patterns, layout=self.sources.layout, text_column=text_column, on_bad_input="skip", letters=letters
         )
-        self.parts = cut([self.sources])
-        self.sizes = [part.bytes for part in self.parts]
         self.scripts = Counter[str]()
 
     def run(self, tokenizer: str | None) -> Audit:
         self.runner.require_seen(self.folder, self.sources.files)
+        self.parts = split(self.runner, self.folder, cut([self.sources]))
+        self.sizes = [part.bytes for part in self.parts]
         judged = self._judge()
         paths = tuple(path for path, _ in judged)
         for _, note in judged:

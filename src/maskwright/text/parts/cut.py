@@ -1,17 +1,24 @@
-"""The parts of a text: runs of whole files, in the order of reading, with all that a worker needs to read one."""
+"""The parts of a text, in the order of reading, with all that a worker needs to read one: runs of whole files, and
+stretches of a large plain file, cut where a document ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
 
 from maskwright.core import storage
-from maskwright.text.compression import changed_while_read, stamp_of
+from maskwright.core.runner import Runner
+from maskwright.text.compression import COMPRESSIONS, Span, changed_while_read, stamp_of
 from maskwright.text.document import Fault
+from maskwright.text.fingerprint import file_record
 from maskwright.text.layout import Layout
+from maskwright.text.parts.columns import Note, written
+from maskwright.text.parts.phase import compute, remove_others
 from maskwright.text.records import Letters
-from maskwright.text.sources import OnBadInput, Sources, file_record
+from maskwright.text.sources import SPLITTABLE, TEXT_ENDINGS, OnBadInput, Sources, file_kind
 
 PARTS_AT_LEAST = 2_048
 """Into so many parts a large text is cut: some for each worker, so that a slow one is not waited for long."""
@@ -35,10 +42,12 @@ class Part:
     text_column: str
     on_bad_input: OnBadInput
     letters: Letters
+    span: Span | None = None
+    """What of its only file is read, if not all."""
 
     @property
     def bytes(self) -> int:
-        return sum(self.sizes)
+        return self.span.end - self.span.begin if self.span else sum(self.sizes)
 
     def open(self, on_fault: Callable[[Fault], None] | None = None) -> Sources:
         """Its documents. Raises `SourceError` where a file is not what it was when the text was cut."""
@@ -50,6 +59,7 @@ class Part:
             on_fault=on_fault,
             letters=self.letters,
         )
+        sources.span = self.span
         self.require_unchanged()
         return sources
 
@@ -59,30 +69,118 @@ class Part:
                 raise changed_while_read(name)
 
     def records(self) -> list[dict[str, Any]]:
-        """Of each file, for the store's manifest."""
+        """Of each file that begins in it, for the store's manifest."""
+        if self.span and self.span.begin:
+            return []
         return [file_record(name, size) for name, size in zip(self.files, self.sizes, strict=True)]
 
     def identity(self) -> list[Any]:
         """What decides its documents, as far as that can be told without reading them."""
         files = zip(self.files, self.sizes, self.stamps, strict=True)
         versions = [[name, size, stamp or file_record(name, size)["version"]] for name, size, stamp in files]
-        return [versions, self.held_out, self.layout, self.text_column, self.on_bad_input, self.letters]
+        span = [self.span.begin, self.span.end, self.span.first_line] if self.span else None
+        return [versions, span, self.held_out, self.layout, self.text_column, self.on_bad_input, self.letters]
+
+    @property
+    def splittable(self) -> bool:
+        """Whether it is a file whose documents end where lines end, and which can be read from the middle on."""
+        if len(self.files) > 1 or storage.is_url(self.files[0]) or self.files[0].lower().endswith(COMPRESSIONS):
+            return False
+        kind = file_kind(self.files[0])
+        return kind in SPLITTABLE and (self.layout != "file" or kind not in TEXT_ENDINGS)
 
 
 def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list[Part]:
     """The parts of all files, in the order of reading. They depend on the files' sizes alone."""
-    total = sum(sum(one.sizes) for one in all_sources)
-    least, most = PART_BYTES
-    wanted = min(max(total // PARTS_AT_LEAST, least), most)
+    wanted = _wanted_bytes(sum(sum(one.sizes) for one in all_sources))
     parts: list[Part] = []
     for sources in all_sources:
         begin = size = 0
         for end, bytes_ in enumerate(sources.sizes, 1):
+            if size and bytes_ > wanted:  # a large file is a part of its own
+                parts.append(_part(sources, begin, end - 1, len(parts), held_out=sources is held_out))
+                begin, size = end - 1, 0
             size += bytes_
             if size >= wanted or end == len(sources.files):
                 parts.append(_part(sources, begin, end, len(parts), held_out=sources is held_out))
                 begin, size = end, 0
     return parts
+
+
+def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
+    """The same with large files cut further, where that can be done: in stretches of whole documents. `folder`: where
+    the parts' files lie."""
+    wanted, place = _wanted_bytes(sum(part.bytes for part in parts)), os.getcwd()
+    tasks: list[tuple[Part, str]] = []
+    for part in parts:
+        count = part.bytes // wanted if part.splittable else 1
+        for number in range(count if count > 1 else 0):
+            span = Span(part.bytes * number // count, part.bytes * (number + 1) // count, 1)
+            stretch = replace(part, span=span)
+            tasks.append((stretch, os.path.join(folder, f"cut-{len(tasks):06}-{digest_of(stretch.identity())}")))
+    remove_others(folder, "cut-", [path for _, path in tasks])
+    notes = compute(runner, Borders(place), tasks, "cut", [part.bytes for part, _ in tasks])
+    found: dict[int, list[Note]] = {}
+    for (part, _), note in zip(tasks, notes, strict=True):
+        found.setdefault(part.number, []).append(note)
+    cut_parts = [
+        one for part in parts for one in (_stretches(part, found[part.number]) if part.number in found else [part])
+    ]
+    return [replace(part, number=number) for number, part in enumerate(cut_parts)]
+
+
+def _wanted_bytes(total: int) -> int:
+    least, most = PART_BYTES
+    return min(max(total // PARTS_AT_LEAST, least), most)
+
+
+def _stretches(part: Part, notes: Sequence[Note]) -> Iterator[Part]:
+    line = 1
+    for note in notes:
+        if note["begin"] < note["end"]:
+            yield replace(part, span=Span(note["begin"], note["end"], line))
+        line += note["lines"]
+
+
+@dataclass(frozen=True)
+class Borders:
+    """Moves both ends of a stretch to where a document ends, and counts its lines."""
+
+    place: str
+    """The working directory in which files were named."""
+
+    def __call__(self, task: tuple[Part, str]) -> Note:
+        part, path = task
+        assert part.span
+        between = part.layout == "sentences" and file_kind(part.files[0]) in TEXT_ENDINGS
+        with chdir(self.place), storage.open_binary(part.files[0]) as file, written(path) as writer:
+            begin, end = (_border(file, at, after_blank_line=between) for at in (part.span.begin, part.span.end))
+            file.seek(begin)
+            left, lines = end - begin, 0
+            while left and (block := file.read(min(left, storage.READ_BYTES))):
+                left, lines = left - len(block), lines + block.count(b"\n")
+            writer.note = {"begin": begin, "end": end, "lines": lines}
+        return writer.note
+
+
+def _border(file: BinaryIO, at: int, *, after_blank_line: bool) -> int:
+    """The first place from `at` on where a line begins, and before it a blank one where that is asked for; or the
+    file's end. It depends on the file and `at` alone, so a stretch ends where the next one begins."""
+    if at == 0:
+        return 0
+    file.seek(at - 1)
+    _pass_line(file)
+    while after_blank_line and _pass_line(file):
+        pass
+    return file.tell()
+
+
+def _pass_line(file: BinaryIO) -> bool:
+    """Whether it was a line with more than white space."""
+    blank, ended = True, False
+    while not ended and (piece := file.readline(storage.READ_BYTES)):
+        blank, ended = blank and not piece.strip(), piece.endswith(b"\n")
+    return not blank
 
 
 def _part(sources: Sources, begin: int, end: int, number: int, *, held_out: bool) -> Part:

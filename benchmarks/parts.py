@@ -1,0 +1,128 @@
+"""`data prepare` in parts on one core: CPU seconds of each phase, and of the driver alone.
+
+    python benchmarks/parts.py --text books.txt --tokenizer data/tokenizer --megabytes 500
+
+The text is made larger as in `data.py`, cut into pages of about 2 kB, and laid into files. Each phase's share is what
+its parts take in this process; what is left is the driver's. The store is compared with that of `prepare`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from common import write_result
+from data import larger
+
+PAGE_BYTES = 2_000
+
+
+@dataclass
+class Timed:
+    """Computes parts one after the other, and counts the CPU seconds of each phase."""
+
+    seconds: Counter[str] = field(default_factory=Counter)
+    parts: Counter[str] = field(default_factory=Counter)
+
+    def require_seen(self, folder: str, files: Sequence[str]) -> None:
+        pass
+
+    def run(
+        self, work: Callable[[Any], Any], parts: Sequence[Any], title: str, sizes: Sequence[int]
+    ) -> Generator[tuple[int, Any]]:
+        for number, part in enumerate(parts):
+            begin = time.process_time()
+            result = work(part)
+            self.seconds[title] += time.process_time() - begin
+            self.parts[title] += 1
+            yield number, result
+
+
+def pages(text: str, folder: str, files: int) -> int:
+    """Lays `text` into files of pages with blank lines between them. Returns how many pages there are."""
+    size, count, page = os.path.getsize(text) // files + 1, 0, 0
+    with open(text, "rb") as lines:
+        for number in range(files):
+            written = 0
+            with open(f"{folder}/{number:05}.txt", "wb") as out:
+                while written < size and (line := lines.readline()):
+                    if line.strip():
+                        written, page = written + out.write(line), page + len(line)
+                    if page >= PAGE_BYTES:
+                        written, page, count = written + out.write(b"\n"), 0, count + 1
+    return count
+
+
+def measure(folder: str, tokenizer: str, store: str, options: dict[str, Any]) -> dict[str, Any]:
+    from maskwright.data.parts.driver import prepare_in_parts
+    from maskwright.data.prepare import PrepareOptions, Request, prepare
+    from maskwright.text.cleaning.steps import CleaningOptions
+    from maskwright.text.sources import Sources
+
+    cleaning = CleaningOptions(**options) if options else None
+
+    def request(place: str) -> Request:
+        sources = Sources([folder], layout="sentences")
+        return Request(sources, tokenizer, place, PrepareOptions(shard_tokens=16_000_000), "auto", None, cleaning)
+
+    runner, begin = Timed(), time.process_time()
+    made = prepare_in_parts(request(f"{store}/parts"), runner)
+    whole = time.process_time() - begin
+    one, begin = request(f"{store}/one"), time.process_time()
+    twin = prepare(one.sources, tokenizer, one.folder, one.options, cleaning=cleaning)
+    alone = time.process_time() - begin
+    assert made.fingerprint == twin.fingerprint and made.manifest == twin.manifest
+    size = sum(record["bytes"] for shard in made.shards for record in shard["files"].values())
+    shutil.rmtree(store)
+    return {
+        "cpu_seconds": dict(runner.seconds),
+        "parts": dict(runner.parts),
+        "driver_cpu_seconds": whole - sum(runner.seconds.values()),
+        "one_machine_cpu_seconds": alone,
+        "store_bytes": size,
+        "documents": made.manifest["counts"]["read"],
+        "tokens": sum(split["tokens"] for split in made.manifest["splits"].values()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--text", required=True, help="one plain text file, a sentence a line, blank lines between")
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--files", type=int, default=64)
+    parser.add_argument("--part-megabytes", type=int, default=32)
+    arguments = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    from maskwright.text.parts import cut
+
+    cut.PART_BYTES = (arguments.part_megabytes * 1_000_000,) * 2
+    with tempfile.TemporaryDirectory() as work:
+        os.mkdir(f"{work}/text")
+        larger(arguments.text, arguments.megabytes, f"{work}/large.txt")
+        count = pages(f"{work}/large.txt", f"{work}/text", arguments.files)
+        os.unlink(f"{work}/large.txt")
+        found = {
+            name: measure(f"{work}/text", arguments.tokenizer, f"{work}/{name}", options)
+            for name, options in {"exact": {}, "exact_and_near": {"near_duplicates": 0.8}}.items()
+        }
+    rates = {
+        f"{name}_{phase.replace(' ', '_')}_megabytes_per_cpu_second": arguments.megabytes / seconds
+        for name, one in found.items()
+        for phase, seconds in one["cpu_seconds"].items()
+    }
+    print(json.dumps(rates | {"pages": count}, indent=1))
+    write_result("parts", rates, megabytes=arguments.megabytes, pages=count, **found)
+
+
+if __name__ == "__main__":
+    main()

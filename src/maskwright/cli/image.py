@@ -1,0 +1,120 @@
+"""The image that containers run: `image build` for any place, `env image` for the hosts of an environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from maskwright.cli.env import DryRun, EnvironmentFile, PollSeconds, ServiceAccount, Yes, asking, env
+from maskwright.cli.options import AsJson, app, plain, print_result
+
+if TYPE_CHECKING:
+    from maskwright.cloud.provision.image import Image
+
+image = typer.Typer(help="Build the container image.", **plain)
+app.add_typer(image, name="image")
+
+Libtpu = Annotated[
+    bool, typer.Option("--libtpu", help="Put libtpu into the image, for a private repository only (docs/tpu.md).")
+]
+Source = Annotated[str, typer.Option("--source", metavar="PATH", help="Checkout of the repository to build from.")]
+
+
+@env.command("image")
+def of_environment(
+    location: EnvironmentFile,
+    accelerator: Annotated[
+        Literal["cpu", "gpu", "tpu"] | None,
+        typer.Option(help="What the hosts compute on; the YAML says when not given."),
+    ] = None,
+    libtpu: Libtpu = False,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Build nothing if the tag exists already.")] = False,
+    source: Source = ".",
+    service_account: ServiceAccount = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    poll_seconds: PollSeconds = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Build the image that hosts run, by Cloud Build, into the environment's repository."""
+    from maskwright.cloud.environment import read_environment
+    from maskwright.cloud.provision import image as module
+
+    if dry_run:
+        environment = read_environment(location)
+        chosen = accelerator or module.accelerator_of(environment)
+        arguments = module.arguments_of(chosen, libtpu=libtpu, run_as="root")
+        order = module.order_of(environment)
+        return print_result(
+            "", module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account), True
+        )
+    built = module.build_for(
+        location,
+        folder=source,
+        accelerator=accelerator,
+        libtpu=libtpu,
+        if_missing=if_missing,
+        service_account=service_account,
+        confirm=asking(yes),
+        poll_seconds=poll_seconds,
+    )
+    _print(built, as_json)
+
+
+@image.command("build")
+def build(
+    name: Annotated[str, typer.Argument(metavar="IMAGE", help="Name of the image with its tag, as in maskwright:cpu.")],
+    accelerator: Annotated[Literal["cpu", "gpu", "tpu"], typer.Option(help="What the containers compute on.")] = "cpu",
+    staging: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Folder in a bucket, gs://…, for the source. Cloud Build then builds IMAGE, instead of docker here.",
+        ),
+    ] = None,
+    run_as: Annotated[
+        Literal["maskwright", "root"],
+        typer.Option(help="User of the process: maskwright (uid 10001), or root where devices and volumes are root's."),
+    ] = "maskwright",
+    libtpu: Libtpu = False,
+    source: Source = ".",
+    service_account: ServiceAccount = None,
+    dry_run: DryRun = False,
+    poll_seconds: PollSeconds = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Build the image with docker here, or by Cloud Build; no environment is needed."""
+    import os
+    import shlex
+    import subprocess
+
+    from maskwright.cloud.google.rest import Google
+    from maskwright.cloud.provision import image as module
+    from maskwright.core.errors import InputError, MaskwrightError
+
+    arguments, content = module.arguments_of(accelerator, libtpu=libtpu, run_as=run_as), module.pack(source)
+    if staging is not None:
+        order = module.order(name, staging)
+        if dry_run:
+            request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
+            return print_result("", request, True)
+        google = Google(order.project)
+        how = {"service_account": service_account, "poll_seconds": poll_seconds}
+        return _print(module.build(google, order, content, arguments, **how), as_json)
+    words = ["docker", *module.docker_words(name, source, arguments)]
+    if dry_run:
+        return print(shlex.join(words))
+    try:
+        done = subprocess.run(words, env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False)
+    except FileNotFoundError:
+        fix = "install it, or let Cloud Build do it: --staging gs://bucket/folder"
+        raise InputError("is not installed, or not on the path", where="docker", fix=fix) from None
+    if done.returncode:
+        raise MaskwrightError(f"docker ended with {done.returncode}", where=name, fix="its lines above say why")
+    _print(module.Image(name, "", True), as_json)
+
+
+def _print(built: Image, as_json: bool) -> None:
+    report = f"{built.name} {built.digest}".rstrip()
+    print_result(report, {"image": built.name, "digest": built.digest, "built": built.built}, as_json)
