@@ -245,6 +245,7 @@ def test_archives_are_unpacked_safely(tmp_path: Path) -> None:
         archive(tmp_path / "root.tgz", {"/root": b"2"}): "would leave the folder",
         archive(tmp_path / "link.tgz", {"link": (tarfile.SYMTYPE, "/etc/passwd")}): "is a link or a device",
         archive(tmp_path / "hard.tgz", {"a": b"1", "hard": (tarfile.LNKTYPE, "a")}): "is a link or a device",
+        archive(tmp_path / "both.tgz", {"a": b"1", "a/b": b"2"}): "has a file and a folder of one name",
         str(cut): "is no whole archive",
     }
     for location, why in cases.items():

@@ -739,6 +739,12 @@ def far_list(folder: Path) -> None:
     put(path, path.read_bytes().index(offsets) + 8, struct.pack("<i", 1 << 28))
 
 
+def bad_name(folder: Path) -> None:
+    """Arrow: the name of the column is not UTF-8."""
+    path = folder / "shards" / "news" / "b.arrow"
+    put(path, path.read_bytes().index(b"tokens"), b"\x86")
+
+
 BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mds cut": ("mds", lambda folder: truncate(folder / "mds" / "shard.00001.mds"), r"shard.00001.mds.*bytes"),
     "mds zstd": (
@@ -770,6 +776,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "datatrove index": ("datatrove", lambda folder: (folder / "a.ds.index").unlink(), "a.ds.index.*is missing"),
     "datatrove cut": ("datatrove", lambda folder: truncate(folder / "a.ds"), "its index ends at"),
     "olmo odd": ("olmo", lambda folder: truncate(folder / "part-0-00000.npy"), "no whole number of 2 bytes"),
+    "npy header": ("npy", lambda folder: put(folder / "ids.npy", 10, b"{(["), "is no whole .npy file"),
     "llm.c cut": ("llm.c", lambda folder: truncate(folder / "train.bin", 2), "its header says"),
     "llm.c version": ("llm.c", lambda folder: put(folder / "train.bin", 4, b"\x09"), "version 9"),
     "parquet cut": ("parquet", lambda folder: truncate(folder / "ids.parquet"), "is no whole Parquet file"),
@@ -810,9 +817,10 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mds shape": (
         "mds",
         lambda folder: grown_shape(folder / "mds" / "shard.00000.mds"),
-        "another length than its shape",
+        "another length than",
     ),
     "arrow lists": ("arrow", far_list, "news/a.arrow.* lies? outside|news/a.arrow.*no whole Arrow"),
+    "arrow names": ("arrow", bad_name, "news/b.arrow.*no whole Arrow IPC"),
     "parquet page": ("parquet", lambda folder: put(folder / "ids.parquet", 200, b"\xff" * 400), "ids.parquet"),
 }
 

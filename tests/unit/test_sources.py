@@ -141,7 +141,7 @@ def test_quotes_in_tsv_are_characters(tmp_path: Path) -> None:
 
 def test_rows_of_another_width_are_faults(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text('text\tn\n"two\nlines"\t2\nfine\t3\n')
-    assert fails(tmp_path / "a.tsv").startswith("FILE:2: has 1 columns, the first row has 2. Fix: ")
+    assert fails(tmp_path / "a.tsv").startswith("FILE:2: has 1 column, the first row has 2. Fix: ")
     assert read(tmp_path / "a.tsv", on_bad_input="skip") == [('lines"', 3), ("fine", 4)]
 
 
@@ -274,6 +274,8 @@ def test_faulty_records_name_their_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1,2\n")
     assert "has no column 'text' (columns: a, b)" in fails(path)
+    path.write_text("text,text\n1,2\n")
+    assert "FILE:1: has several columns 'text'" in fails(path)
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1 nonsense")
     assert fails(path).startswith("FILE: is not Parquet")
@@ -283,6 +285,10 @@ def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("hello".encode("utf-16"))
     assert "is UTF-16" in fails(path)
+    path.write_bytes("hello".encode("utf-32"))
+    assert "is UTF-32. Fix: convert it: iconv -f utf32" in fails(path)
+    path.write_bytes(b"name" + bytes(3000))
+    assert "is binary, not text" in fails(path)
     path.write_bytes(b"\x7fELF\0\xff\n" * 3)
     assert fails(path, on_bad_input="replace") == "FILE: is binary, not text. Fix: leave the file out"
     path.write_bytes(b"")

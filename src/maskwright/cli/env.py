@@ -120,8 +120,14 @@ def up(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
 ) -> None:
     """Make what the YAML asks for, or change what is there into it."""
+    from maskwright.cloud.environment import read_environment
+    from maskwright.cloud.prices import estimate, read_prices
     from maskwright.cloud.provision import commands
+    from maskwright.core.console import say
 
+    cost = estimate(read_environment(location), read_prices())
+    for line in (f"about {cost.hourly:,.2f} USD an hour while all of it is up (`env prices`)", *cost.unpriced.values()):
+        say(line)
     commands.up(
         location,
         parts=parts(only),

@@ -40,9 +40,9 @@ class Source(Section):
     """What `store` is, as `data.format`. Pregenerated examples cannot be mixed: they bring their masks."""
     arrow: Arrow = Arrow()
     """As `data.arrow`, for this source."""
-    weight: Annotated[float, Field(gt=0.0)] | None = None
+    weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     """Share of the rows, relative to the weights of the others."""
-    max_epochs: Annotated[float, Field(gt=0.0)] | None = None
+    max_epochs: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     """How often the source may be read. The others share its weight afterwards."""
 
     @field_validator("format", mode="before")

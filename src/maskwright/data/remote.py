@@ -286,6 +286,9 @@ def _unpack(location: str, to: str) -> None:
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         what = f"is no whole archive: {' '.join(str(error).split())}"
         raise InputError(what, where=location, fix="copy it again from its origin") from None
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        fix = "make an archive of plain files in folders"
+        raise InputError("has a file and a folder of one name", where=location, fix=fix) from None
     except OSError as error:
         what = f"cannot be unpacked: {error.strerror or error}"
         raise MaskwrightError(what, where=to, fix="check the disk, the permissions and the network") from None

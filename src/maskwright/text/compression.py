@@ -114,9 +114,13 @@ def stamp_of(name: str) -> tuple[int, int] | None:
 
 
 def refuse_utf16(name: str, raw: bytes) -> None:
+    if raw.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        raise SourceError("is UTF-32", where=f"{name}:1:1", fix="convert it: iconv -f utf32 -t utf8")
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise SourceError("is UTF-16", where=f"{name}:1:1", fix="convert it: iconv -f utf16 -t utf8")
     head = raw[:1000]
+    if head.count(0) > 0.7 * len(head):
+        raise SourceError("is binary, not text", where=name, fix="leave the file out")
     for parity, order in ((1, "le"), (0, "be")):  # without its mark: every other byte of most letters is 0
         if len(head) > 9 and head[parity::2].count(0) > 0.4 * len(head):
             fix = f"convert it: iconv -f utf-16{order} -t utf8"

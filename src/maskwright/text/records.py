@@ -94,8 +94,7 @@ def parquet_rows(
     many of the file's bytes were read, roughly."""
     import pyarrow
 
-    with _open_parquet(name) as table:
-        names = table.schema_arrow.names
+    with _open_parquet(name) as (table, names):
         for missing in set(columns or ()) - set(names):
             what = f"has no column '{missing}' (columns: {', '.join(names)})"
             raise SourceError(what, where=name, fix="name it with --text-column")
@@ -108,13 +107,17 @@ def parquet_rows(
                     yield number, scalars
         except (pyarrow.ArrowException, OSError) as error:
             fix = "copy it again from its origin"
-            raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+            raise SourceError(f"is damaged: {_short(error)}", where=f"{name}:{number + 1}", fix=fix) from None
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 @contextmanager
-def _open_parquet(name: str) -> Iterator[Any]:
-    """A `pyarrow.parquet.ParquetFile`. It needs random access, so a compressed file is unpacked to a nameless temporary
-    one first. Raises `SourceError` for what is none."""
+def _open_parquet(name: str) -> Iterator[tuple[Any, list[str]]]:
+    """A `pyarrow.parquet.ParquetFile` and the names of its columns. It needs random access, so a compressed file is
+    unpacked to a nameless temporary one first. Raises `SourceError` for what is none."""
     import pyarrow
     import pyarrow.parquet
 
@@ -129,6 +132,9 @@ def _open_parquet(name: str) -> Iterator[Any]:
         unpacked.seek(0)
         try:
             table = pyarrow.parquet.ParquetFile(unpacked if packed else stream)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise SourceError(f"is not Parquet: {error}", where=name, fix="copy it again from its origin") from None
-        yield table
+            names = table.schema_arrow.names
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise SourceError(
+                f"is not Parquet: {_short(error)}", where=name, fix="copy it again from its origin"
+            ) from None
+        yield table, names

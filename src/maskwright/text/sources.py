@@ -270,7 +270,8 @@ class Sources:
                 yield Document((text,), False, name, number)
         elif text is not None:
             kind = type(text).__name__
-            self._fault("record", f"{name}:{number}", f"'{self.text_column}' is {kind}, not text", "see --text-column")
+            fix = "name the text with --text-column, or --on-bad-input skip"
+            self._fault("record", f"{name}:{number}", f"'{self.text_column}' is {kind}, not text", fix)
 
     def _whole_characters(self, text: str, where: str) -> str:
         """JSON can spell half a surrogate pair (`\\ud800`), which no UTF-8 text can hold."""
@@ -322,7 +323,7 @@ class Sources:
                     self._fault(
                         "record",
                         f"{name}:{line}",
-                        f"has {len(row)} columns, the first row has {width}",
+                        f"has {len(row)} column{'s'[: len(row) != 1]}, the first row has {width}",
                         "repair the row; in .tsv a quote is an ordinary character, in .csv it is not",
                     )
                 elif column is None:
@@ -356,6 +357,9 @@ class Sources:
                     yield Document((part,), False, name, number)
 
     def _column(self, header: list[str], name: str) -> int:
+        if header.count(self.text_column) > 1:
+            fix = "give the column's 0-based number, and leave out the header line"
+            raise SourceError(f"has several columns '{self.text_column}'", where=f"{name}:1", fix=fix)
         if self.text_column not in header:
             what = f"has no column '{self.text_column}' (columns: {', '.join(header)})"
             fix = "name it with --text-column, or give its 0-based number where there is no header line"

@@ -73,7 +73,7 @@ def record_batches(path: str, column: str | None) -> Iterator[Part]:
                 ids, sizes = _lists(chunk, f"{path}, record batch {number}")
                 before = (np.cumsum(sizes) - sizes) * ids.itemsize
                 yield ids, sizes, ids.__array_interface__["data"][0] - begin + before
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         what = f"is no whole Arrow IPC file or stream: {_short(error)}"
         raise StoreError(what, where=path, fix=COPY_AGAIN) from None
 
@@ -124,7 +124,7 @@ def parquet_batches(path: str, column: str | None) -> Iterator[Part]:
             for number, batch in enumerate(file.iter_batches(columns=[name])):
                 ids, sizes = _lists(batch.column(0), f"{path}, batch {number}")
                 yield ids, sizes, np.full(len(sizes), -1, np.int64)
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise StoreError(f"is no whole Parquet file: {_short(error)}", where=path, fix=COPY_AGAIN) from None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
+from tokenize import TokenError  # which numpy's reader of headers lets out
 
 import numpy as np
 
@@ -89,8 +90,8 @@ def _read_flat(path: str, options: Options, vocab_size: int) -> Ids:
 def _read_npy(path: str) -> Ids:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise StoreError(f"is no whole .npy file: {error}", where=path, fix=COPY_AGAIN) from None
+    except (ValueError, OSError, EOFError, TokenError, SyntaxError) as error:
+        raise StoreError(f"is no whole .npy file: {' '.join(str(error).split())}", where=path, fix=COPY_AGAIN) from None
     if values.dtype.name not in INTEGERS or values.ndim not in (1, 2) or not values.size:
         what = f"is an array {list(values.shape)} of {values.dtype}, and not of ids, or of rows of ids"
         raise StoreError(what, where=path, fix="save the ids as an integer array")

@@ -64,7 +64,7 @@ def write_blocks(
 ) -> None:
     """The last phase: the shards of all blocks, from the `files` of the parts; those that are there are not written
     again."""
-    place, names = os.path.abspath(writer.folder), [os.path.basename(path) for path in files]
+    place, names = os.path.abspath(writer.folder), digest_of([os.path.basename(path) for path in files])
     paths = paths_of(work, "write", [digest_of(names, block.number, block.pieces) for block in shard_blocks])
     sizes = [np.dtype(writer.dtype).itemsize * block.tokens for block in shard_blocks]
     write = WriteBlock(place, tuple(files), writer.dtype, writer.with_sentences)

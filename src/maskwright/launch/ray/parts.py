@@ -145,6 +145,10 @@ def _unseen(node: str, path: str) -> MaskwrightError:
     return MaskwrightError(f"is not seen by {node}, a machine of the Ray cluster", where=path, fix=fix)
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 class Tasks:
     """The `Runner` of a cluster that this process is connected to."""
 
@@ -159,8 +163,7 @@ class Tasks:
             what = f"is more than the largest machine of the cluster has, {human_bytes(most)}"
             raise InputError(what, where=f"--worker-memory {human_bytes(worker_memory_bytes)}", fix="lower it")
         self._require_same(nodes)
-        plural = "s" * (len(nodes) != 1)
-        say(f"Ray cluster: {len(nodes)} machine{plural}, {self._slots()} parts at once")
+        say(f"Ray cluster: {_counted(len(nodes), 'machine')}, {_counted(self._slots(), 'part')} at once")
 
     def _nodes(self) -> list[dict[str, Any]]:
         """Those that can compute a part."""
@@ -388,7 +391,7 @@ class _Watch:
         seconds = time.monotonic() - self._began
         again = sum(self.losses.values())
         told = [
-            f"{self.title}: {self.parts:,} parts on {len(self._nodes)} machine{'s' * (len(self._nodes) != 1)}",
+            f"{self.title}: {_counted(self.parts, 'part')} on {_counted(len(self._nodes), 'machine')}",
             f"{human_bytes(size)} in {human_seconds(seconds)} ({human_bytes(size / max(seconds, 1e-9))}/s)",
             f"at most {human_bytes(self.peak_bytes)} a worker",
             *([f"{again} computed again because a worker was lost"] if again else []),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import chdir
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -29,8 +28,6 @@ SHOWN_FAULTS = 10
 class Judge:
     """Judges a part. `cleaning_digest` is of the options and the files that they name."""
 
-    place: str
-    """The working directory in which files were named."""
     cleaning: CleaningOptions
     cleaning_digest: str
     limits: Limits
@@ -39,13 +36,12 @@ class Judge:
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
-        with chdir(self.place):
-            try:
-                with written(path) as writer:
-                    _Judging(self, part, writer).run()
-                    return writer.note
-            except InputError as error:
-                return fault_note(error)
+        try:
+            with written(path) as writer:
+                _Judging(self, part, writer).run()
+                return writer.note
+        except InputError as error:
+            return fault_note(error)
 
 
 @dataclass
