@@ -11,6 +11,8 @@ from runners import sent
 from maskwright.core import errors
 from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError
+from maskwright.launch.ray import watch
+from maskwright.launch.ray.watch import Answer, Watch
 
 
 def kinds(base: type[MaskwrightError]) -> list[type[MaskwrightError]]:
@@ -47,35 +49,33 @@ def test_a_part_is_computed_again_but_not_without_end(monkeypatch: pytest.Monkey
         monkeypatch.setattr(ray, "get", get)
 
     with progress("work", 10, "bytes") as bar:
-        watch = parts._Watch("work", 4, None, bar)
-        watch.ended(3, parts._Answer("here", 1.0, 3_000_000_000), 10)
+        seen = Watch("work", 4, None, bar)
+        seen.ended(3, Answer("here", 1.0, 3_000_000_000), 10)
         fails(exceptions.OutOfMemoryError("Ray's own words"))
-        assert [parts._answer(None, 0, watch) for _ in range(parts.MEMORY_REPETITIONS)] == [None, None]
+        assert [parts._answer(None, 0, seen) for _ in range(parts.MEMORY_REPETITIONS)] == [None, None]
         with pytest.raises(MaskwrightError, match="ran out of memory again and again") as found:
-            parts._answer(None, 0, watch)
+            parts._answer(None, 0, seen)
         assert "--worker-memory, more than the 3.0 GB" in str(found.value) and found.value.exit_code == 1
         fails(exceptions.WorkerCrashedError())
-        assert [parts._answer(None, 1, watch) for _ in range(parts.REPETITIONS)] == [None] * 3
+        assert [parts._answer(None, 1, seen) for _ in range(parts.REPETITIONS)] == [None] * 3
         with pytest.raises(MaskwrightError, match="its worker was lost 4 times"):
-            parts._answer(None, 1, watch)
+            parts._answer(None, 1, seen)
         fails(exceptions.LocalRayletDiedError())
         with pytest.raises(MaskwrightError, match="the same command goes on"):
-            parts._answer(None, 2, watch)
+            parts._answer(None, 2, seen)
 
 
 def test_a_part_that_takes_long_is_named_with_its_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from maskwright.launch.ray import parts
-
     now = [100.0]
-    monkeypatch.setattr(parts.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
     with progress("work", 10, "bytes") as bar:
-        watch = parts._Watch("work", 4, str(tmp_path), bar)
-        watch.ended(0, parts._Answer("node-1", 20.0, 1), 10)
+        seen = Watch("work", 4, str(tmp_path), bar)
+        seen.ended(0, Answer("node-1", 20.0, 1), 10)
         (tmp_path / "1").write_text("node-7 (process 12)")
         for _ in range(40):
             now[0] += 2.0
-            watch.look({1, 2})
+            seen.look({1, 2})
     told = [line for line in capsys.readouterr().err.splitlines() if "has been running" in line]
     assert told == ["work: part 1 has been running for 62 s on node-7 (process 12); the median is 20.00 s"]
