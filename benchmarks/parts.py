@@ -147,6 +147,18 @@ def search_alone(folder: str, parts: int = 200, pages_each: int = 100_000, bands
     }
 
 
+def ratios(found: dict[str, dict[str, Any]], megabytes: int) -> dict[str, float]:
+    rates = {}
+    for name, one in found.items():
+        for phase, seconds in one["cpu_seconds"].items():
+            rates[f"{name}_{phase.replace(' ', '_')}_megabytes_per_cpu_second"] = megabytes / seconds
+        whole = sum(one["cpu_seconds"].values()) + one["driver_cpu_seconds"]
+        rates[f"{name}_megabytes_per_cpu_second"] = megabytes / whole
+        rates[f"{name}_over_one_machine"] = whole / one["one_machine_cpu_seconds"]
+        rates[f"{name}_driver_share"] = one["driver_cpu_seconds"] / whole
+    return rates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", required=True, help="one plain text file, a sentence a line, blank lines between")
@@ -169,11 +181,7 @@ def main() -> None:
             name: measure(f"{work}/text", arguments.tokenizer, f"{work}/{name}", options)
             for name, options in {"exact": {}, "exact_and_near": {"near_duplicates": 0.8}}.items()
         }
-    rates = {
-        f"{name}_{phase.replace(' ', '_')}_megabytes_per_cpu_second": arguments.megabytes / seconds
-        for name, one in found.items()
-        for phase, seconds in one["cpu_seconds"].items()
-    }
+    rates = ratios(found, arguments.megabytes)
     driver = driver_alone(tempfile.mkdtemp())
     search = search_alone(tempfile.mkdtemp())
     print(json.dumps(rates | {"pages": count}, indent=1))

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from conftest import documents
 
+from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, SourceError
 from maskwright.core.runner import Here
 from maskwright.data import prepare as preparing
@@ -37,7 +39,7 @@ class Shuffled:
     computed: list[str] = field(default_factory=list)
 
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        assert Path(folder).is_dir() and all(Path(file).is_file() for file in files)
+        assert Path(folder).is_dir() and all(storage.is_url(file) or Path(file).is_file() for file in files)
 
     def run(
         self, work: Callable[[Any], Any], parts: Sequence[Any], title: str, sizes: Sequence[int]
@@ -219,6 +221,23 @@ def test_a_large_file_is_cut_where_documents_end(
     with pytest.raises(SourceError) as caught:
         prepare_in_parts(Request(sources(), tokenizer, str(tmp_path / "bad"), options), Shuffled(2))
     assert str(caught.value) == str(one.value)
+
+
+def test_text_behind_urls(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
+    text, memory, options = files("records"), fsspec.filesystem("memory"), PrepareOptions(0.1, shard_tokens=2_000)
+    for path in text.iterdir():
+        memory.pipe(f"/parts-of-text/{path.name}", path.read_bytes())
+    monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))
+
+    def request_of(name: str) -> Request:
+        return Request(Sources(["memory://parts-of-text/*"]), tokenizer, str(tmp_path / name), options)
+
+    one = request_of("one")
+    prepare(one.sources, tokenizer, one.folder, options)
+    runner = Shuffled()
+    prepare_in_parts(request_of("parts"), runner)
+    assert content_of(tmp_path / "parts") == content_of(tmp_path / "one") and runner.computed.count("judge") > 2
+    memory.rm("/parts-of-text", recursive=True)
 
 
 def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(

@@ -10,7 +10,7 @@ from typing import Any
 from maskwright.core import recipes
 from maskwright.core.settings import parse_yaml
 from maskwright.tasks.importing.run_mlm import fetched
-from maskwright.tasks.importing.taken import Taken
+from maskwright.tasks.importing.taken import Taken, shown
 from maskwright.tasks.importing.trainer import NOT_NEEDED, from_json, training
 from maskwright.tasks.importing.typed import Typed
 
@@ -89,13 +89,13 @@ def _files(taken: Taken) -> None:
     pair = both if len(both) == 2 else texts[:2] or ["sentence1"]
     if given := taken.text("text_column_names"):  # of run_classification.py, which joins them to one text
         pair = [given]
-    taken.values |= {"data.text": given.split(",") if given else pair[0], "data.label": label}
+    taken.values |= {"data.text": given.split(",") if given and "," in given else pair[0], "data.label": label}
     if len(pair) == 2:
         taken.values["data.text_pair"] = pair[1]
     if regression or taken.has("do_regression"):
         taken.values["task.kind"] = "regression"
     note = "as the script chooses them from the file's first line" if names else "look whether they are the file's"
-    said = ", ".join(f"{key}: {taken.values[key]}" for key in COLUMNS if key in taken.values)
+    said = ", ".join(f"{key}: {shown(taken.values[key])}" for key in COLUMNS if key in taken.values)
     taken.row("train_file", "mapped", f"{said} ({note})")
     for name in ("text_column_names", "label_column_name", "do_regression"):
         taken.note(name, "see --train_file", "mapped")
