@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from common import write_result
 from data import larger
 
@@ -93,6 +94,71 @@ def measure(folder: str, tokenizer: str, store: str, options: dict[str, Any]) ->
     }
 
 
+def driver_alone(folder: str, parts: int = 40, pages_each: int = 250_000, notes: int = 2_000) -> dict[str, float]:
+    """CPU seconds of the driver's work that grows: borders of shards for each document, and notes for each part."""
+    from maskwright.data.parts.driver import blocks_of
+    from maskwright.text.parts.columns import Columns, written
+
+    rng, paths = np.random.default_rng(1), []
+    for number in range(parts):
+        with written(f"{folder}/{number}") as writer:
+            characters = rng.integers(500, 4_000, pages_each).astype("<u8")
+            writer.append("characters", characters)
+            writer.append("tokens", characters // 4)
+        paths.append(f"{folder}/{number}")
+    begin = time.process_time()
+    blocks = len([*blocks_of(paths, 64_000_000)])
+    borders = time.process_time() - begin
+    for number in range(notes):
+        with written(f"{folder}/note-{number}") as writer:
+            writer.note = {"documents": number, "names": ["a reason"] * 30, "files": [{"sha256": "a" * 64}]}
+    begin = time.process_time()
+    found = [Columns(f"{folder}/note-{number}").note for number in range(notes)]
+    read = time.process_time() - begin
+    shutil.rmtree(folder)
+    return {
+        "borders_documents_per_cpu_second": parts * pages_each / borders,
+        "borders_blocks": blocks,
+        "notes_per_cpu_second": len(found) / read,
+    }
+
+
+def search_alone(folder: str, parts: int = 200, pages_each: int = 100_000, bands: int = 9) -> dict[str, float]:
+    """CPU seconds of a search as a large text has it: a few hundred keys of each part in each of its ranges."""
+    from maskwright.text.parts.columns import written
+    from maskwright.text.parts.keys import write_keys
+    from maskwright.text.parts.repeats import FindRepeats
+
+    rng, columns = np.random.default_rng(1), [f"band-{number:03}" for number in range(bands)]
+    for number in range(parts):
+        with written(f"{folder}/{number}") as writer:
+            for name in columns:
+                write_keys(writer, name, 0, rng.integers(1, 1 << 63, pages_each).astype("<u8") * np.uint64(2))
+    work = FindRepeats(tuple(f"{folder}/{number}" for number in range(parts)), tuple(columns), 512)
+    begin = time.process_time()
+    for number in range(4):
+        work((number, f"{folder}/found-{number}"))
+    seconds = time.process_time() - begin
+    shutil.rmtree(folder)
+    return {
+        "keys_of_a_part_in_a_range": pages_each / 512,
+        "seconds_each_part_range_and_column": seconds / (4 * parts * bands),
+        "keys_per_cpu_second": 4 * parts * bands * pages_each / 512 / seconds,
+    }
+
+
+def ratios(found: dict[str, dict[str, Any]], megabytes: int) -> dict[str, float]:
+    rates = {}
+    for name, one in found.items():
+        for phase, seconds in one["cpu_seconds"].items():
+            rates[f"{name}_{phase.replace(' ', '_')}_megabytes_per_cpu_second"] = megabytes / seconds
+        whole = sum(one["cpu_seconds"].values()) + one["driver_cpu_seconds"]
+        rates[f"{name}_megabytes_per_cpu_second"] = megabytes / whole
+        rates[f"{name}_over_one_machine"] = whole / one["one_machine_cpu_seconds"]
+        rates[f"{name}_driver_share"] = one["driver_cpu_seconds"] / whole
+    return rates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", required=True, help="one plain text file, a sentence a line, blank lines between")
@@ -115,13 +181,11 @@ def main() -> None:
             name: measure(f"{work}/text", arguments.tokenizer, f"{work}/{name}", options)
             for name, options in {"exact": {}, "exact_and_near": {"near_duplicates": 0.8}}.items()
         }
-    rates = {
-        f"{name}_{phase.replace(' ', '_')}_megabytes_per_cpu_second": arguments.megabytes / seconds
-        for name, one in found.items()
-        for phase, seconds in one["cpu_seconds"].items()
-    }
+    rates = ratios(found, arguments.megabytes)
+    driver = driver_alone(tempfile.mkdtemp())
+    search = search_alone(tempfile.mkdtemp())
     print(json.dumps(rates | {"pages": count}, indent=1))
-    write_result("parts", rates, megabytes=arguments.megabytes, pages=count, **found)
+    write_result("parts", rates, megabytes=arguments.megabytes, pages=count, driver=driver, search=search, **found)
 
 
 if __name__ == "__main__":

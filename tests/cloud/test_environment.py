@@ -67,6 +67,8 @@ def test_what_is_derived() -> None:
         ("tpu7x", "4x4x4", 16, "tpu7x-standard-4t"),
         ("v5e", "4x4", 4, "v5litepod-16"),
         ("v4", "2x2x4", 4, "v4-32"),
+        ("v3", "4x4", 4, "v3-32"),
+        ("v2", "2x2", 1, "v2-8"),
     ],
 )
 def test_hosts_of_a_slice(accelerator: str, topology: str, hosts: int, machine: str) -> None:
@@ -90,7 +92,7 @@ REFUSED = [
     ({"slice__topology": "3x3"}, "which hosts do not divide"),
     ({"slice__topology": "1x2"}, "no machine type"),
     ({"slice__machine_type": "ct6e-standard-3t"}, "does not make v6e 4x4"),
-    ({"slice__runtime_version": "tpu-ubuntu2204-base"}, "runtime_version is for v4 and v5e"),
+    ({"slice__runtime_version": "tpu-ubuntu2204-base"}, "runtime_version is for v2, v3, v4 and v5e"),
     ({"slice__provisioning_model": "FLEX_START"}, "FLEX_START needs max_run_hours, up to 168"),
     ({"slice__provisioning_model": "RESERVATION_BOUND"}, "go together"),
     ({"slice__reservation": "ours"}, "go together"),

@@ -121,16 +121,19 @@ def test_v3_is_offered_and_never_chosen() -> None:
         "slice: {accelerator: v5e, topology: 4x4}",
         "slice: {accelerator: v5p, topology: 2x2x4}",
         "slice: {accelerator: tpu7x, topology: 2x2x4}",
+        "slice: {accelerator: v3, topology: 4x4}",
     ]
     assert "slice: null" in done.text and all(f"# {offer}" in done.text for offer in done.offers)
 
 
-@pytest.mark.parametrize("offer", range(4))
+@pytest.mark.parametrize("offer", range(5))
 def test_each_offer_loads_when_it_is_taken(offer: int, tmp_path: Path) -> None:
     done = imported()
     lines = [line for line in done.text.splitlines() if not line.startswith("slice:")]
     path = tmp_path / "lab.yaml"
-    path.write_text("\n".join([*lines, done.offers[offer]]))
+    text = "\n".join([*lines, done.offers[offer]])
+    old = done.offers[offer].endswith("its disks are pd-balanced")
+    path.write_text(text.replace("type: hyperdisk-ml", "type: pd-balanced") if old else text)
     environment = read_environment(str(path))
     assert environment.slice is not None and environment.slice.chips == 16
 
@@ -142,6 +145,9 @@ def test_each_offer_loads_when_it_is_taken(offer: int, tmp_path: Path) -> None:
         ("v3-8", "v5e", ("v5e", "2x2")),
         ("v2-512", "v5e", ("v5e", "16x16")),
         ("v3-2048", "v5p", ("v5p", "8x8x16")),
+        ("v3-32", "v3", ("v3", "4x4")),
+        ("v2-512", "v2", ("v2", "16x16")),
+        ("v3-2048", "v3", ("v3", "32x32")),
         ("v4-32", None, ("v4", "2x2x4")),
         ("v5litepod-16", None, ("v5e", "4x4")),
         ("v5p-32", None, ("v5p", "2x2x4")),
@@ -156,7 +162,11 @@ def test_accelerators_keep_their_number_of_chips(text: str, accelerator: str | N
 
 
 def test_large_slices_are_only_offered_where_they_exist() -> None:
-    assert [offer.split()[2] for offer in imported({"TPU_ACCELERATOR_TYPE": "v3-2048"}).offers] == ["v5p,", "tpu7x,"]
+    assert [offer.split()[2] for offer in imported({"TPU_ACCELERATOR_TYPE": "v3-2048"}).offers] == [
+        "v5p,",
+        "tpu7x,",
+        "v3,",
+    ]
     assert "1024 chips; v6e comes with 1, 4, 8" in fails({"TPU_ACCELERATOR_TYPE": "v3-2048"}, accelerator="v6e")
 
 
@@ -313,7 +323,7 @@ def test_command_prints_the_yaml_or_json(values: Path, capsys: pytest.CaptureFix
     assert yaml.safe_load(capsys.readouterr().out)["slice"] == {"accelerator": "v5e", "topology": "4x4"}
     assert run(["env", "import", str(values), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert {row["variable"] for row in shown["rows"]} == set(DEFAULTS) and len(shown["offers"]) == 4
+    assert {row["variable"] for row in shown["rows"]} == set(DEFAULTS) and len(shown["offers"]) == 5
 
 
 def test_page_lists_every_variable() -> None:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from typing import Any
 import pytest
 import yaml
 from command_line import COMMAND
+from conftest import documents
 from finetuned import foxes, pretrained_folder
 from private_network import PrivateNetwork, processes, wait_until, why_not
+from runners import files_of
 
 from maskwright.data.store import TokenStore
 from maskwright.drills.verify_resume import compare
@@ -330,3 +332,104 @@ def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluste
     status = cluster.run("gang").read_status()
     assert status and (status.phase, status.step, status.attempt) == ("done", STEPS, 2)
     cluster.same("gang")
+
+
+# ---- data in parts ---------------------------------------------------------------------------------------------------
+
+SLOWLY = "import time\n\n\ndef keep(text):\n    time.sleep(0.1)\n    return True\n"
+SMALL_PARTS = (
+    "from maskwright.text.parts import cut; cut.PART_BYTES = (1_000, 1_000); import maskwright.cli.main as m; m.main()"
+)
+FILES = 12
+HEAD = "127.0.0.1:6379"
+
+
+def begins(line: bytes) -> list[int]:
+    """Numbers of the processes whose command line begins so."""
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with suppress(OSError):
+            found += [pid] * Path(f"/proc/{pid}/cmdline").read_bytes().startswith(line)
+    return found
+
+
+def raylets() -> set[int]:
+    found = set()
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with suppress(OSError):
+            found |= {pid} if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet") else set()
+    return found
+
+
+@pytest.fixture
+def another_machine(cluster: Cluster) -> Iterator[int]:
+    """The raylet of a second node of the cluster."""
+    before = raylets()
+    small = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
+    words = ("ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
+    with open(cluster.folder / "another.log", "w") as log:
+        node = subprocess.Popen(cluster.network.words(*words), env=cluster.environment, stdout=log, stderr=log)
+    wait_until(lambda: "Ray runtime started" in (cluster.folder / "another.log").read_text())
+    (raylet,) = raylets() - before
+    yield raylet
+    node.kill()
+    node.wait()
+
+
+def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluster, another_machine: int) -> None:
+    """A worker, the driver, and a machine of the cluster; the same command goes on with what is left."""
+    shared, laptop = cluster.folder / "shared", cluster.folder / "laptop"
+    (laptop / "slowly.py").write_text(SLOWLY)
+    (shared / "text").mkdir()
+    for number in range(FILES):
+        text = "\n\n".join("\n".join(lines) for lines in documents(20, number))
+        (shared / "text" / f"{number:02}.txt").write_text(text + "\n", encoding="utf-8")
+    tokenizer = TokenStore(cluster.store).tokenizer_folder
+    words = ("data", "prepare", str(shared / "text"), "--tokenizer", tokenizer, "--filter", "slowly:keep")
+    words += ("--layout", "sentences", "--shard-tokens", "9000", "--valid-fraction", "0.1", "--to")
+    one = cluster.start(*COMMAND, *words, str(shared / "one"))
+
+    there = (sys.executable, "-c", SMALL_PARTS, *words, str(shared / "many"), "--on")
+    first = cluster.start(*there, f"ray:{HEAD}")
+    work = shared / "many" / "parts"
+
+    def judged() -> int:
+        assert first.poll() is None, first.communicate()
+        return len([path for path in work.glob("judge-*") if ".tmp-" not in path.name])
+
+    wait_until(lambda: judged() >= 1 and begins(b"ray::_compute"))
+    os.kill(begins(b"ray::_compute")[0], signal.SIGKILL)
+    wait_until(lambda: judged() >= 4)
+    (driver,) = processes("-c", SMALL_PARTS)
+    os.kill(driver, signal.SIGKILL)
+    killed = cluster.ended(first)
+    assert "is computed again: its worker was lost" in killed.err and killed.out == "", killed
+    assert "2 machines, 3 parts at once" in killed.err
+    wait_until(lambda: not begins(b"ray::_compute"))
+    finished = {path: path.stat().st_mtime_ns for path in work.glob("judge-*") if ".tmp-" not in path.name}
+    assert 4 <= len(finished) < FILES
+
+    second = cluster.start(*there, f"ray:{HEAD}")
+    wait_until(lambda: len([path for path in work.glob("judge-*") if ".tmp-" not in path.name]) > len(finished))
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    os.kill(another_machine, signal.SIGKILL)
+    ended = cluster.ended(second)
+    assert ended.code == 0, ended
+    assert f"continuing with {len(finished)} of {FILES} parts judged" in ended.err
+    assert f"judge: {FILES - len(finished)} parts on " in ended.err
+    assert cluster.ended(one).code == 0
+    assert files_of(shared / "many") == files_of(shared / "one")
+
+
+def test_parts_that_cannot_be_computed_there_say_why(cluster: Cluster, tmp_path: Path) -> None:
+    ids, tokenizer = tmp_path / "ids.bin", TokenStore(cluster.store).tokenizer_folder
+    ids.write_bytes(bytes([40, 0, 1, 0, 41, 0, 255, 255]))
+    words = ("data", "convert", str(ids), "--tokenizer", tokenizer, "--document-end", "1", "--to", str(tmp_path / "to"))
+    ended = cluster.maskwright(*words, "--valid-fraction", "0", "--on", "ray:ray://127.0.0.1:10001")
+    assert ended.code == 2 and f"error: {ids}:2 (the document's number): holds id 65535" in ended.last, ended
+    ended = cluster.maskwright(*words, "--on", f"ray:{HEAD}", "--worker-memory", "9000")
+    assert ended.code == 2 and "is more than the largest machine of the cluster has" in ended.last, ended
+    ended = cluster.maskwright(*words, "--on", f"ray:{HEAD}", RAY_AUTH_TOKEN="f" * 32)
+    assert ended.code in (1, 2) and "token" in ended.last, ended
+    ended = cluster.maskwright(*words, "--on", "ray:http://127.0.0.1:8265")
+    assert ended.code == 2 and "ray job submit" in ended.last, ended

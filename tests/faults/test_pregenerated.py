@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from conftest import small_config
 from in_process import Cli
+from original_epochs import lines, spoil, text_of
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError, StoreError
@@ -35,17 +36,6 @@ from maskwright.training import checkpoint
 OPTIONS = PregenerateOptions(epochs_to_generate=2, max_seq_len=48, max_predictions_per_seq=6, do_whole_word_mask=True)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def text_of(example: dict[str, Any]) -> list[str]:
-    tokens = list(example["tokens"])
-    for place, label in zip(example["masked_lm_positions"], example["masked_lm_labels"], strict=True):
-        tokens[place] = label
-    return tokens
-
-
 @pytest.fixture(scope="module")
 def ours(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pregenerated") / "ours"
@@ -57,24 +47,7 @@ def ours(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def theirs(tokenizer: str, ours: Path, tmp_path: Path) -> Path:
-    """A folder with the original script's faults: `[MASK]`, single tokens of words, a special token drawn, text of
-    another document appended, no tokenizer."""
-    folder = tmp_path / "theirs"
-    folder.mkdir()
-    for epoch in range(2):
-        made = []
-        for number, example in enumerate(lines(ours / f"epoch_{epoch}.json")[:60]):
-            tokens = text_of(example)
-            places = list(range(1, len(tokens) - 1, 5))
-            labels = [tokens[place] for place in places]
-            for place in places:
-                tokens[place] = "[MASK]" if place % 2 else tokens[place]
-            tokens[places[0]] = "<pad>" if number == 0 else tokens[places[0]]
-            values = (tokens, [0] * len(tokens), number < 5, places, labels)
-            made.append(dict(zip(KEYS, values, strict=True)))
-        (folder / f"epoch_{epoch}.json").write_text("".join(json.dumps(one) + "\n" for one in made))
-        (folder / f"epoch_{epoch}_metrics.json").write_text('{"num_training_examples": 60, "max_seq_len": 48}')
-    return folder
+    return spoil(ours, tmp_path / "theirs", 60, max_seq_len=48)
 
 
 def pregenerated(folder: Path, **keys: Any) -> RunConfig:

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import zstandard
 from fairseq_files import write_fairseq
 from fake_hub import TOKEN, fake_hub
+from original_epochs import spoil
 from pages import made_up
 from pages.markdown import read_page
 from pages.shell import Shell
 from pages.walk import FINISHED, walk
 
+from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer, train_tokenizer
 
@@ -42,8 +45,8 @@ def notes(shell: Shell) -> Iterator[None]:
 
 
 def shard(shell: Shell) -> Iterator[None]:
-    """In place of your disk, the test has a small shard in fairseq's format in `shared_pd/shard0`, and a small tokenizer
-    in `models/roberta-base`."""
+    """In place of your disk, the test has a small shard in fairseq's format in `shared_pd/shard0`, and a small
+    tokenizer in `models/roberta-base`."""
     tokenizer, text = shell.folder / "models" / "roberta-base", shell.root / "notes.txt"
     text.write_text("\n\n".join(made_up.notes(400, 5)) + "\n", encoding="utf-8")
     sources = Sources([str(text)], layout="sentences")
@@ -102,4 +105,29 @@ def hub(shell: Shell) -> Iterator[None]:
         yield
 
 
-GIVEN: dict[str, Given] = {one.__name__: one for one in (nothing, notes, own_text, sentences, letters, hub, shard)}
+def original(shell: Shell) -> Iterator[None]:
+    """In place of your folder, the test has a small one with the faults of the original script, `data-original`."""
+    options = PregenerateOptions(epochs_to_generate=2, max_seq_len=64, max_predictions_per_seq=10)
+    ours, source = shell.root / "ours", Sources([str(shell.folder / "corpus")], layout="sentences")
+    pregenerate(source, str(shell.folder / "tokenizer"), str(ours), options)
+    spoil(ours, shell.folder / "data-original", 300, max_seq_len=64)
+    yield
+
+
+def readme(shell: Shell) -> Iterator[None]:
+    """In place of your files, of both recipes and of the Hugging Face Hub, it has very small ones."""
+    for name in ("corpus", "recipes"):
+        (shell.folder / name).mkdir()
+    for number in range(2):
+        text = "\n\n".join(made_up.notes(200, number)) + "\n"
+        Path(shell.folder, "corpus", f"notes-{number}.txt.zst").write_bytes(zstandard.compress(text.encode()))
+    next(sentences(shell))
+    (shell.folder / "subjects-test.csv").rename(shell.folder / "new.csv")
+    for name, text in made_up.SMALL_RECIPES.items():
+        (shell.folder / name).write_text(text, encoding="utf-8")
+    yield from hub(shell)
+
+
+GIVEN: dict[str, Given] = {
+    one.__name__: one for one in (nothing, notes, own_text, sentences, letters, hub, original, readme, shard)
+}

@@ -45,6 +45,27 @@ LETTERS = {
 """Subjects that the notes do not have."""
 
 
+SMALL_RECIPES = {
+    "recipes/small.yaml": """
+data: {store: data/store, seq_len: 64}
+model: {size: nano}
+optimizer: {learning_rate: 0.003}
+schedule: {steps: 20, warmup_steps: 2}
+""",
+    "recipes/continue-modernbert.yaml": """
+data: {store: data/store, seq_len: 64}
+model: {init_from: models/ModernBERT-base}
+optimizer: {learning_rate: 0.0003}
+schedule: {kind: wsd, steps: 10, warmup_steps: 2, decay_steps: 4}
+""",
+    "news.yaml": """
+data: {train: subjects.csv, label: subject}
+model: {init_from: models/small}
+schedule: {epochs: 1}
+""",
+}
+
+
 def sentence(subject: str, generator: random.Random) -> str:
     nouns, verbs = LETTERS.get(subject) or (NOUNS[subject], VERBS[subject])
     a, b = generator.sample(nouns.split(), 2)

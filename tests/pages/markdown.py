@@ -30,6 +30,18 @@ SHELL = ("console", "bash", "python")
 
 
 @dataclass
+class Command:
+    typed: list[str]
+    """With the prompts."""
+    output: list[str]
+    """As it is shown below."""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(re.sub(r"^[$>] ", "", line) for line in self.typed)
+
+
+@dataclass
 class Block:
     line: int
     """Of its opening fence, from 1."""
@@ -47,21 +59,21 @@ class Block:
     def seconds(self) -> float:
         return float(self.settings.get("seconds", 300))
 
-    def commands(self) -> list[tuple[str, list[str]]]:
-        """Of a console block: each command, and the lines of output that are shown below it."""
-        found: list[tuple[list[str], list[str]]] = []
+    def commands(self) -> list[Command]:
+        """Of a console block."""
+        found: list[Command] = []
         goes_on = False
         for line in self.body:
             if line.startswith("$ "):
-                found.append(([line[2:]], []))
-            elif goes_on or (found and not found[-1][1] and line.startswith("> ")):
-                found[-1][0].append(line.removeprefix("> "))
+                found.append(Command([line], []))
+            elif goes_on or (found and not found[-1].output and line.startswith("> ")):
+                found[-1].typed.append(line)
             else:
                 assert found, f"line {self.line}: a console block begins with a command behind `$ `"
-                found[-1][1].append(line)
+                found[-1].output.append(line)
                 continue
             goes_on = line.endswith("\\")
-        return [("\n".join(command), output) for command, output in found]
+        return found
 
     def selected(self, output: list[str]) -> list[str]:
         """The lines of an output that the page shows."""
@@ -146,6 +158,7 @@ DECIMAL = re.compile(r"-?\d+\.\d+|\d+(?=%)")
 def clean(output: str, root: str) -> list[str]:
     """The output as a page shows it: no progress, and paths as they would be without the test's folder."""
     output = re.sub(r"http://127\.0\.0\.1:\d{5}/", "https://huggingface.co/", output)  # `given.hub`
+    output = re.sub(r"\d+ GFLOP/s measured", "… GFLOP/s measured", output)  # tests measure with tiny matrices
     lines = output.replace(root, "").replace(f" on {socket.gethostname()}", " on laptop").replace("\r", "").splitlines()
     return [line.rstrip() for line in lines if not LEFT_OUT.match(line)]
 
@@ -174,8 +187,7 @@ def with_outputs(page: Page, made: dict[tuple[int, int], list[str]]) -> str:
             continue
         indent = re.match(r" *", lines[block.line - 1])[0]  # type: ignore[index]
         body: list[str] = []
-        for number, (command, shown) in enumerate(block.commands()):
-            first, *more = command.split("\n")
-            body += [f"$ {first}", *more, *made.get((block.line, number), shown)]
+        for number, command in enumerate(block.commands()):
+            body += [*command.typed, *made.get((block.line, number), command.output)]
         lines[block.line : block.line + len(block.body)] = [indent + line if line else "" for line in body]
     return "\n".join(lines) + "\n"

@@ -32,12 +32,13 @@ def walk(page: Page, shell: Shell, made: dict[tuple[int, int], list[str]]) -> li
 
 def _compare_outputs(block: Block, shell: Shell, made: dict[tuple[int, int], list[str]]) -> list[str]:
     wrong, found = [], block.commands()
-    for number, (command, shown) in enumerate(found):
+    for number, command in enumerate(found):
         code = int(block.settings.get("exit", 0)) if number == len(found) - 1 else 0
-        output = _run(block, command, shell, code)
+        output = _run(block, command.text, shell, code)
         lines = made[block.line, number] = block.selected(clean(output, str(shell.root)))
-        if not agree(shown, lines):
-            wrong.append("\n".join([f"line {block.line}: $ {command}", "--- shown", *shown, "--- made", *lines]))
+        if not agree(command.output, lines):
+            head = f"line {block.line}: {' '.join(command.typed)}"
+            wrong.append("\n".join([head, "--- shown", *command.output, "--- made", *lines]))
     return wrong
 
 

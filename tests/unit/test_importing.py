@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,19 @@ def test_the_seeds_trainer_of_pregenerated_epochs() -> None:
 def test_what_cannot_be_read_is_one_line(script: Script, command: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         imported(script, command)
+
+
+def test_every_flag_of_the_page_is_known() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "from-run-mlm.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `--")]
+    flags = [flag for row in rows for flag in re.findall(r"--\w+", row)]
+    odd = {"--optim": "adamw_torch", "--lr_scheduler_kwargs": "{}", "--task_name": "rte", "--config_overrides": "a=1"}
+    odd |= dict.fromkeys(("--mlm_probability", "--adam_beta1", "--adam_beta2", "--label_smoothing_factor"), "0.1")
+    odd |= {"--max_seq_length": "64", "--warmup_ratio": "0.1"}
+    assert len(flags) > 70
+    starts: list[tuple[Script, str]] = [("run_mlm", "run_mlm.py"), ("run_glue", "run_glue.py")]
+    for flag in flags:
+        data = "--dataset_name a/b" if flag.startswith("--dataset") else "--train_file text.csv"
+        typed = f"{data} {flag} {odd.get(flag, '1')}"
+        said = [taken(script, f"python {start} {typed}")[0] for script, start in starts]
+        assert {fates(one).get(flag) for one in said} - {"unknown", "default", None}, flag

@@ -120,8 +120,14 @@ def up(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
 ) -> None:
     """Make what the YAML asks for, or change what is there into it."""
+    from maskwright.cloud.environment import read_environment
+    from maskwright.cloud.prices import estimate, read_prices
     from maskwright.cloud.provision import commands
+    from maskwright.core.console import say
 
+    cost = estimate(read_environment(location), read_prices())
+    for line in (f"about {cost.hourly:,.2f} USD an hour while all of it is up (`env prices`)", *cost.unpriced.values()):
+        say(line)
     commands.up(
         location,
         parts=parts(only),
@@ -160,7 +166,12 @@ def seed(
         say(f"the {' and the '.join(moving)} goes first, and is made again with the new disk")
         commands.down(location, parts=moving, confirm=_ending_jobs(location, moving, ask), **wait)
     how = {"again": again, "move_hosts": move_hosts, "anyway": anyway, "poll_seconds": poll_seconds}
-    seeding.seed(location, confirm=ask, **how, **wait)
+    try:
+        seeding.seed(location, confirm=ask, **how, **wait)
+    except BaseException:
+        if moving:
+            say(f"the {' and the '.join(moving)} is away: `maskwright env up {location}`, once the disk is filled")
+        raise
     if moving:
         commands.up(location, parts=moving, confirm=ask, **wait)
 

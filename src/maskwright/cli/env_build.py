@@ -64,7 +64,7 @@ def import_(
         str | None, typer.Option("--to", metavar="PATH", help="YAML to write; it is printed when not given.")
     ] = None,
     accelerator: Annotated[
-        TpuKind | None, typer.Option(help="Kind of TPU to take; v2 and v3 have no successor by name.")
+        TpuKind | None, typer.Option(help="Kind of TPU to take, in place of v2 or v3 that values.env names.")
     ] = None,
     with_group: Annotated[bool, typer.Option("--with-group", help="Keep the instance group beside the slice.")] = False,
     as_json: AsJson = False,

@@ -19,7 +19,7 @@ PANELS = {
     "Use": ["predict", "embed"],
     "Judge": ["evaluate", "compare", "fill", "export", "verify-resume", "drill", "replay"],
     "Watch": ["status", "logs", "stop"],
-    "Elsewhere": ["submit", "list", "agent", "env"],
+    "Elsewhere": ["submit", "list", "agent", "env", "image"],
 }
 """The commands in the order in which a person needs them, as the main help shows them."""
 

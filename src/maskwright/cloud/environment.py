@@ -144,13 +144,13 @@ class Slice(Hosts):
     kind: ClassVar = "slice"
 
     accelerator: machines.TpuKind
-    """Kind of TPU. v4 and v5e are queued resources of the TPU API; later kinds are instance groups."""
+    """Kind of TPU. v2, v3, v4 and v5e are queued resources of the TPU API; later kinds are instance groups."""
     topology: str
     """Chips along each side, such as 4x4 or 2x2x4."""
     machine_type: str | None = None
     """Machine type of a host; follows from the topology. For v6e and 2x4 it chooses one host of 8 chips or two of 4."""
     runtime_version: str | None = None
-    """Only for v4 and v5e: the TPU API's software version; maskwright's choice for the kind when not set."""
+    """Only for v2, v3, v4 and v5e: the TPU API's software version; maskwright's choice for the kind when not set."""
 
     @property
     def queued(self) -> bool:
@@ -159,6 +159,11 @@ class Slice(Hosts):
     @property
     def chips(self) -> int:
         return machines.chips(self.topology)
+
+    @property
+    def devices(self) -> int:
+        """As JAX counts them."""
+        return self.chips * machines.TPUS[self.accelerator].devices_per_chip
 
     @property
     def hosts(self) -> int:
@@ -176,7 +181,9 @@ class Slice(Hosts):
         machines.check_topology(self.accelerator, self.topology)
         machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
         if self.runtime_version is not None and not self.queued:
-            raise Refused("runtime_version is for v4 and v5e", fix=f"take it out; {self.accelerator} takes image")
+            raise Refused(
+                "runtime_version is for v2, v3, v4 and v5e", fix=f"take it out; {self.accelerator} takes image"
+            )
         if self.queued and (self.image is not None or self.max_run_hours is not None):
             fix = f"take them out; {self.accelerator} takes runtime_version"
             raise Refused(f"image and max_run_hours are not for {self.accelerator}", fix=fix)

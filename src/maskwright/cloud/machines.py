@@ -1,7 +1,7 @@
 """Google's machines by their names: TPU kinds, topologies and hosts, GPUs of machine types, disks that fit.
 
-Sources, read in 2026: docs.cloud.google.com/compute/docs/tpus/tpu-machines (TPU7x, v6e, v5p), …/tpu/docs/v5e and
-…/tpu/docs/v4 (the TPU API), …/compute/docs/gpus. Nothing here has been tried on Google Cloud by us.
+Sources, read in 2026: docs.cloud.google.com/compute/docs/tpus/tpu-machines (TPU7x, v6e, v5p), …/tpu/docs/v5e,
+…/tpu/docs/v4, …/v3 and …/runtimes (the TPU API), …/compute/docs/gpus. We have tried nothing of it on Google Cloud.
 """
 
 from __future__ import annotations
@@ -32,15 +32,19 @@ class Tpu:
     """Count of each chip in the number of that accelerator type."""
     runtime_version: str = ""
     """The TPU API's software version."""
+    devices_per_chip: int = 1
+    """Devices that JAX has for a chip: one for each core of v2 and v3 and each half of TPU7x, as libtpu counts them."""
 
 
-TpuKind = Literal["v4", "v5e", "v5p", "v6e", "tpu7x"]
+TpuKind = Literal["v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x"]
 TPUS: dict[str, Tpu] = {
+    "v2": Tpu({}, 4, 4, 2, "v2", 2, "tpu-ubuntu2204-base", 2),
+    "v3": Tpu({}, 4, 4, 2, "v3", 2, "tpu-ubuntu2204-base", 2),
     "v4": Tpu({}, 4, 4, 3, "v4", 2, "tpu-ubuntu2204-base"),
     "v5e": Tpu({}, 4, 8, 2, "v5litepod", 1, "v2-alpha-tpuv5-lite"),
     "v5p": Tpu({1: "ct5p-hightpu-1t", 2: "ct5p-hightpu-2t", 4: "ct5p-hightpu-4t"}, 4, 4, 3),
     "v6e": Tpu({1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"}, 4, 8, 2),
-    "tpu7x": Tpu({1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"}, 4, 4, 3),
+    "tpu7x": Tpu({1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"}, 4, 4, 3, devices_per_chip=2),
 }
 GPUS = {
     **{f"g2-standard-{cpus}": ("nvidia-l4", 1) for cpus in (4, 8, 12, 16, 32)},
@@ -85,7 +89,7 @@ ONLY_ML, ML_OR_BALANCED = ("hyperdisk-ml",), ("pd-balanced", "hyperdisk-ml")
 ML_OR_SSD, NO_HYPERDISK = ("hyperdisk-ml", "pd-balanced", "pd-ssd"), ("pd-balanced", "pd-ssd", "pd-standard")
 HYPERDISK_ONLY = Family(ONLY_ML, "hyperdisk-balanced")
 FAMILIES = {
-    "v4": Family(("pd-balanced",), accelerator="tpu"),
+    **dict.fromkeys(("v2", "v3", "v4"), Family(("pd-balanced",), accelerator="tpu")),
     "v5litepod": Family(ML_OR_BALANCED, accelerator="tpu"),
     "ct5p": Family(ML_OR_BALANCED, accelerator="tpu", image=TPU_IMAGE),
     "ct6e": Family(ONLY_ML, "hyperdisk-balanced", "tpu", TPU_IMAGE),

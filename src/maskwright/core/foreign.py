@@ -11,34 +11,41 @@ _KEYS = {
     "mlm_probability mlm_prob mask_prob mask_probability masking_probability": "masking.rate",
     "mask_replace_prob": "masking.mask_share",
     "random_replace_prob random_token_prob": "masking.random_share",
-    "model_type arch": "model.architecture",
+    "model_type": "model.architecture",
+    "arch": "model.architecture is the family and model.size its size: roberta and large for roberta_large",
     "model_name_or_path model_name base_model pretrained_model bert_model": "model.init_from",
     "d_model embed_dim encoder_embed_dim": "model.hidden_size",
     "num_layers n_layers n_layer encoder_layers": "model.num_hidden_layers",
     "num_heads n_heads n_head encoder_attention_heads": "model.num_attention_heads",
     "ffn_dim encoder_ffn_embed_dim": "model.intermediate_size",
-    "max_position_embeddings max_positions": "model.max_seq_len",
+    "max_position_embeddings max_positions max_pos": "model.max_seq_len",
     "optim optimizer_type": "optimizer.kind",
     "lr learning_rate peak_lr max_lr": "optimizer.learning_rate",
     "adam_epsilon adam_eps epsilon": "optimizer.eps",
     "weight_decay wd": "optimizer.weight_decay",
     "max_grad_norm clip_norm gradient_clipping gradient_clip_val grad_clip": "optimizer.max_grad_norm",
     "lr_scheduler_type lr_scheduler": "schedule.kind",
-    "max_steps max_update total_num_update num_training_steps train_steps": "schedule.steps",
+    "max_steps max_update total_num_update num_training_steps train_steps num_steps": "schedule.steps",
     "warmup_steps num_warmup_steps warmup_updates": "schedule.warmup_steps",
     "min_lr_ratio min_lr_rate": "schedule.final_lr_share",
     "per_device_train_batch_size per_gpu_train_batch_size micro_batch_size": "batch.micro_batch_rows",
     "mixed_precision precision torch_dtype": "engine.dtype",
     "bf16": "engine.dtype=bf16",
     "fp32": "engine.dtype=fp32",
+    "multilang_sampling_alpha": "data.mixture_alpha",
+    "dropout": "model.hidden_dropout",
+    "max_sentences": "batch.micro_batch_rows",
+    "num_cores tpu_cores": "engine.devices",
+    "betas adam_betas": "the two are optimizer.beta1 and optimizer.beta2",
+    "input_shapes": "ROWSxTOKENS is batch.micro_batch_rows and data.seq_len",
     "torch_compile": "engine.compile=on",
     "use_cpu no_cuda": "engine.device=cpu",
     "fsdp deepspeed": "engine.sharding=fsdp",
-    "save_steps save_interval_updates": "checkpoint.save_every_steps",
-    "save_total_limit keep_interval_updates": "checkpoint.keep",
+    "save_steps save_interval_updates ckp_interval": "checkpoint.save_every_steps",
+    "save_total_limit keep_interval_updates num_ckps": "checkpoint.keep",
     "eval_steps validate_interval_updates": "evaluation.every_steps",
     "max_eval_samples": "evaluation.max_rows",
-    "logging_steps log_interval": "logging.every_steps",
+    "logging_steps log_interval report_interval": "logging.every_steps",
     "pregenerated_data": "data.store is that folder, with data.format=pregenerated",
     "warmup_ratio warmup_proportion": "schedule.warmup_steps is that share of schedule.steps, as a number of steps",
     "leave_unmasked_prob": "masking.mask_share and masking.random_share leave the rest unchanged",
@@ -46,7 +53,8 @@ _KEYS = {
         "batch.micro_batch_rows is the batch of one device; times batch.virtual_workers it is the batch of an update"
     ),
     "gradient_accumulation_steps grad_accum_steps accumulate_grad_batches update_freq": (
-        "batch.virtual_workers counts the micro-batches of an update on all devices: accumulation steps x devices"
+        "batch.virtual_workers counts the micro-batches of an update on all devices: accumulation steps x devices; "
+        "`maskwright import` works it out from the whole command"
     ),
     "num_train_epochs num_epochs n_epochs max_epoch max_epochs": "schedule.epochs",
     "early_stopping_patience": "evaluation.patience",
@@ -58,12 +66,12 @@ _KEYS = {
     "validation_file validation_split_percentage": (
         "`maskwright data prepare --valid-fraction 0.01` holds documents out for evaluation"
     ),
-    "tokenizer_name tokenizer vocab_size": (
+    "tokenizer_name tokenizer vocab vocab_size": (
         "`maskwright data prepare --tokenizer FOLDER` chooses the tokenizer, and the store keeps it"
     ),
-    "output_dir save_dir": "the run directory is the option --run of `maskwright pretrain`",
+    "output_dir save_dir logdir": "the run directory is the option --run of `maskwright pretrain`",
     "config config_file config_name": "CONFIG stands alone, as in `maskwright pretrain CONFIG --run RUN`",
-    "resume resume_from_checkpoint overwrite_output_dir restore_file": (
+    "resume resume_from_checkpoint overwrite_output_dir restore_file reset_stepcount experiment_name": (
         "the same command with the same --run continues a run; to begin anew, give --run a new folder"
     ),
     "dataloader_num_workers preprocessing_num_workers num_proc": (
@@ -82,7 +90,7 @@ _KEYS = {
 """Their names -> the key, KEY=VALUE, or a sentence if the same thing is said in another way here. `Guide.nearest` finds
 without an entry what is spelt almost like its key, such as adam_beta1."""
 _OPTIONS = {
-    "output_dir save_dir": "--run",
+    "output_dir save_dir logdir": "--run",
     "nproc_per_node gpus num_gpus": "--processes",
     "nnodes num_machines": "--num-nodes",
     "machine_rank": "--node-rank",

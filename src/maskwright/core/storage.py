@@ -43,7 +43,7 @@ def is_url(location: str) -> bool:
 def require_local(location: str) -> str:
     """Raises `InputError` for a URL, also for one that lacks a slash: gs:/b would be the folder `gs:` here."""
     if re.match(r"[\w+.-]+:/", location):
-        fix = "give a folder of this machine, and copy it at the end; checkpoint.copy_to copies checkpoints"
+        fix = "give a folder, and copy it at the end: `data push` copies a store, checkpoint.copy_to checkpoints"
         raise InputError("must be a local folder", where=location, fix=fix)
     return location
 

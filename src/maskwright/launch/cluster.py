@@ -90,8 +90,9 @@ def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int,
     return replace(command.setting(f"engine.device={device}"), processes=processes)
 
 
-def for_tpu(command: Training, config: RunConfig | FinetuneConfig, chips: int) -> Training:
-    """The command for a TPU of so many chips. Raises `InputError` with all that it lacks, as one line to add."""
+def for_tpu(command: Training, config: RunConfig | FinetuneConfig, devices: int) -> Training:
+    """The command for a TPU of so many devices, as JAX counts them. Raises `InputError` with all that it lacks, as one
+    line to add."""
     engine, batch, wrong = config.engine, config.batch, list[str]()
     lacking: dict[str, object] = {}
     if engine.kind != "jax":
@@ -100,10 +101,10 @@ def for_tpu(command: Training, config: RunConfig | FinetuneConfig, chips: int) -
     if engine.device not in ("auto", "tpu"):
         wrong.append(f"{engine.device} is no TPU")
         lacking["engine.device"] = "tpu"
-    chips = engine.devices or chips
-    if batch.virtual_workers % chips:
-        wrong.append(f"{chips} chips do not share {batch.virtual_workers} virtual workers evenly")
-        lacking |= shareable(batch.virtual_workers, chips, _rows(config))
+    devices = engine.devices or devices
+    if batch.virtual_workers % devices:
+        wrong.append(f"{devices} devices do not share {batch.virtual_workers} virtual workers evenly")
+        lacking |= shareable(batch.virtual_workers, devices, _rows(config))
     if wrong:
         raise InputError("; ".join(wrong), where=next(iter(lacking)), fix=f"add {in_words(lacking)}")
     return command.setting("engine.device=tpu")

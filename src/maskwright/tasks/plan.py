@@ -28,7 +28,7 @@ from maskwright.engines.jax.ahead import SETTINGS, Request, Result
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.tasks.preflight import continued_model, step_flops
 
-KINDS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
+KINDS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
 GIB = 2**30
 OPTIONS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 """Variables by which the compiler may make something else."""

@@ -1,4 +1,4 @@
-"""TPU slices of v5e and v4: queued resources of the TPU API (v2), one node in each, by REST.
+"""TPU slices of v2, v3, v4 and v5e: queued resources of the TPU API (v2), one node in each, by REST.
 
 Later kinds are instance groups, which Terraform makes. Terraform's own queued resource takes neither Spot nor a service
 account, disks or metadata, so this client makes them. Google keeps the API, and develops it no more:

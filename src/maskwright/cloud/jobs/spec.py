@@ -72,7 +72,7 @@ def prepare(place: Place, command: Training) -> Prepared:
     """Finds mistakes here, not on hosts that cost money. Raises `InputError` and its kinds."""
     config, text = cluster.read(command)
     if isinstance(hosts := place.hosts, Slice):
-        command = cluster.for_tpu(command, config, hosts.chips)
+        command = cluster.for_tpu(command, config, hosts.devices)
     else:
         command = cluster.sized(command, config, hosts.hosts, hosts.gpus)
     data_format = config.data.format if isinstance(config, RunConfig) else "store"

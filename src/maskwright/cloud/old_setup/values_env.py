@@ -1,7 +1,7 @@
 """Turns the older Cloud Build set-up's values.env into an environment: each variable is mapped, defaulted or refused.
 
-The TPUs it knew, v2 and v3, have no successor of that name. Which newer kind takes their place is a decision about
-money and memory, so it is the user's. Without it the YAML holds `slice: null`, and the offers as comments.
+The TPUs it knew, v2 and v3, are old. Whether a newer kind takes their place, and which, is a decision about money and
+memory, so it is the user's. Without it the YAML holds `slice: null`, and the offers as comments.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ SCRIPTS = {
 TIERS = {"STANDARD": "BASIC_HDD", "PREMIUM": "BASIC_SSD", "BASIC_HDD": "BASIC_HDD", "BASIC_SSD": "BASIC_SSD"}
 FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 FEW = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
+OLD = {4: "2x2", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16", 512: "16x32", 1024: "32x32"}
 SOLID = {**FEW, 512: "8x8x8", 1024: "8x8x16"}
 """Topologies by chips: docs.cloud.google.com/tpu/docs/v5e, …/v6e, …/v5p, …/v4"""
-HBM_GIB = {"v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
-"""Memory of a chip; v3 had 32 and v2 16: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
+HBM_GIB = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
+"""Memory of a chip: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
 CORES_A_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
 """The number in an accelerator type counts cores: v3-32 has 16 chips, and so has v5litepod-16."""
 KINDS = {"v4": "v4", "v5p": "v5p", "v5litepod": "v5e", "v6e": "v6e"}
@@ -77,7 +78,7 @@ BY_IAP = "hosts are reached by IAP alone"
 REFUSED = {
     "GCS_RAW_DATASET": "was used nowhere",
     "TPU_PYTORCH_VERSION": "the software is the container's, pinned by its version; PyTorch/XLA has ended. "
-    "slice.runtime_version is for v4 and v5e, and has a default",
+    "slice.runtime_version is for v2, v3, v4 and v5e, and has a default",
     "DOCKER_CONTAINER": "was used nowhere; hosts always run host.container, which `env image` builds",
     "GCE_IMAGE_VERSION": "nightly images of torch-xla are gone; slice.image and group.image name another",
     **dict.fromkeys(("SOURCE_IMAGE_FAMILY", "SOURCE_IMAGE_PROJECT", "SOURCE_IMAGE_BASE"), IMAGES_GONE),
@@ -234,10 +235,10 @@ class _Import:
         kind, chips = match.group(1), int(match.group(2)) // CORES_A_CHIP[match.group(1)]
         wished = accelerator or KINDS.get(kind)
         if wished is None:
-            self.offers = [_slice_yaml(kind, chips) for kind in OFFERED if chips in _topologies(kind)]
+            self.offers = [_slice_yaml(name, chips) for name in (*OFFERED, kind) if chips in _topologies(name)]
             if not self.offers:
                 raise self.fails(name, f"has {chips} chips, which no kind makes", "a power of two, up to 1024 chips")
-            offer = f"{kind} has no successor of that name: choose one of the slices below, or say --accelerator"
+            offer = f"{kind} is old, and newer kinds have other names: choose a slice below, or say --accelerator"
             return self.defaulted(name, offer, "slice", None)
         if chips not in _topologies(wished):
             sizes = ", ".join(str(size) for size in _topologies(wished))
@@ -330,6 +331,8 @@ def _untouched(content: bytes, script: Script) -> bool:
 
 
 def _topologies(kind: str) -> dict[int, str]:
+    if kind in ("v2", "v3"):
+        return OLD
     return FLAT if machines.TPUS[kind].dimensions == 2 else SOLID
 
 
@@ -337,6 +340,7 @@ def _slice_yaml(kind: str, chips: int) -> str:
     topology = _topologies(kind)[chips]
     hosts = chips // machines.chips_per_host(kind, topology)
     note = f"{chips} chips of {HBM_GIB[kind]} GiB in {hosts} host{'s' if hosts > 1 else ''}"
+    note += "; its disks are pd-balanced" if kind in ("v2", "v3") else ""
     return f"slice: {{accelerator: {kind}, topology: {topology}}}  # {note}"
 
 
@@ -372,7 +376,7 @@ def _yaml(work: _Import, where: str) -> str:
             lines.append(_line(section, work.values[section], sources.get(section)))
         if section == "slice" and work.offers:
             kind = work.text("TPU_ACCELERATOR_TYPE")
-            lines.append(f"# {kind} has no successor of that name. Take one instead of null:")
+            lines.append(f"# Newer kinds than {kind} have other names. Take one instead of null:")
             lines += [f"# {offer}" for offer in work.offers]
         if section == "group" and work.group:
             lines.append(f"# group: {work.group}  # MACHINE_TYPE; only needed when hosts besides the slice's are")

@@ -1,4 +1,4 @@
-"""An environment's slice of v4 or v5e, which Terraform does not make: it comes and goes together with what it makes.
+"""An environment's slice of v2 to v5e, which Terraform does not make: it comes and goes with what Terraform makes.
 
 Its hosts are told the same as those of an instance group: that list is in deploy/terraform/hosts.tf, and a test
 compares the two. Only maskwright-idle-minutes is missing, since a node costs as much with its hosts turned off.

@@ -50,7 +50,9 @@ PROJECTS = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 @dataclass(frozen=True)
 class Vertex(Place):
     region: Annotated[str, Option("Region of the job, as in us-central1.", "NAME")]
-    image: Annotated[str, Option("Container image with maskwright in it; `maskwright env image` builds one.", "IMAGE")]
+    image: Annotated[
+        str, Option("Container image with maskwright in it; `maskwright image build` builds one.", "IMAGE")
+    ]
     project: Annotated[str | None, Option("Project of the job. GOOGLE_CLOUD_PROJECT when not given.", "NAME")] = None
     staging: Annotated[str | None, Option("Folder in a bucket that CONFIG is copied to, gs://….", "URL")] = None
     num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1

@@ -61,7 +61,6 @@ class _Driver:
         self.work = os.path.join(self.folder, PARTS)
         self.parts = cut(request.all_sources, request.held_out)
         self.cleaning = request.cleaning or CleaningOptions()
-        self.place = os.getcwd()
         _ = request.file_number  # refuses a file on both sides
 
     def run(self) -> store.TokenStore:
@@ -79,6 +78,7 @@ class _Driver:
 
     def _finished(self) -> store.TokenStore:
         """The store that is there. Raises `InputError` if it is of other text or options."""
+        self.runner.require_seen(self.folder, [name for part in self.parts for name in part.files])
         found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(file_records, self.parts, "hash", self._sizes()))
         origin = self._origin([found[number] for number in range(len(self.parts))])
         ready = self.request.writer(origin).finished()
@@ -102,7 +102,7 @@ class _Driver:
         paths = paths_of(self.work, "judge", digests)
         if done := sum(map(os.path.exists, paths)):
             say(f"continuing with {done:,} of {len(paths):,} parts judged")
-        work = Judge(self.place, self.cleaning, digest_of(record), limits)
+        work = Judge(self.cleaning, digest_of(record), limits)
         notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "judge", self._sizes())
         for part, note in zip(self.parts, notes, strict=True):
             sources = self.request.held_out if part.held_out else self.request.sources
@@ -113,9 +113,10 @@ class _Driver:
         return [*zip(paths, notes, strict=True)]
 
     def _say_room(self, utf8_bytes: int) -> None:
-        """A token of 4 bytes of text takes 2 or 4: in its part, and in the store before the parts go."""
+        """A token of about 4 bytes of text takes 2 or 4: in its part, and in the store before the parts go. Ends of
+        sentences and documents take up to a fifth of the text."""
         width = np.dtype(store.token_dtype(read_vocabulary(self.request.tokenizer).size)).itemsize
-        needed, free = 2 * utf8_bytes * width // 4, shutil.disk_usage(self.folder).free
+        needed, free = utf8_bytes * (width / 2 + 0.2), shutil.disk_usage(self.folder).free
         line = f"about {human_bytes(needed)} of disk are needed for parts and store, {human_bytes(free)} are free"
         (say if needed < free else warn)(f"{line} at {self.request.folder}")
 
@@ -126,11 +127,10 @@ class _Driver:
             copy_tokenizer(request.tokenizer, tokenizer)
         encoder = self._proven(resolved)
         vocabulary = read_vocabulary(request.tokenizer)
-        everything = [os.path.basename(path) for path, _ in judged]
+        everything = digest_of([os.path.basename(path) for path, _ in judged])
         decided = [everything, vocabulary.fingerprint, request.options.valid_fraction, request.options.keep_duplicates]
         paths = paths_of(self.work, "encode", [digest_of(*decided, part.number) for part in self.parts])
         work = Encode(
-            self.place,
             resolved,
             request.cleaning,
             request.options.valid_fraction,

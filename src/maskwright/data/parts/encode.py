@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import chdir
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -40,8 +39,6 @@ class Encode:
     is held out). Of each split, one document after the other: `SPLIT.ids`, `SPLIT.sentences` (the ids in each),
     `SPLIT.origins` (the number of the file and the line)."""
 
-    place: str
-    """The working directory in which files were named."""
     resolved: Resolved
     cleaning: CleaningOptions | None
     valid_fraction: float
@@ -55,13 +52,12 @@ class Encode:
 
     def __call__(self, task: tuple[tuple[Part, int], str]) -> Note:
         (part, first_file), path = task
-        with chdir(self.place):
-            try:
-                with written(path) as writer:
-                    _Encoding(self, part, first_file, writer).run()
-                    return writer.note
-            except InputError as error:
-                return fault_note(error)
+        try:
+            with written(path) as writer:
+                _Encoding(self, part, first_file, writer).run()
+                return writer.note
+        except InputError as error:
+            return fault_note(error)
 
 
 @dataclass

@@ -36,6 +36,9 @@ def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
         raise InputError("is a file, but a folder is needed", where=folder, fix="choose another --to")
     with storage.new_folder(place), storage.locked(os.path.join(place, LOCK), remove=True):
         names = {name for name in os.listdir(place) if name != LOCK and not storage.is_temporary(name)}
+        if "prepare.json" in names:
+            fix = "give the same command without --on, delete it, or choose another --to"
+            raise InputError("holds an unfinished store that one machine began", where=folder, fix=fix)
         if names and PARTS not in names:
             raise InputError("is not empty", where=folder, fix="choose another --to")
         storage.make_folder(work)
@@ -64,7 +67,7 @@ def write_blocks(
 ) -> None:
     """The last phase: the shards of all blocks, from the `files` of the parts; those that are there are not written
     again."""
-    place, names = os.path.abspath(writer.folder), [os.path.basename(path) for path in files]
+    place, names = os.path.abspath(writer.folder), digest_of([os.path.basename(path) for path in files])
     paths = paths_of(work, "write", [digest_of(names, block.number, block.pieces) for block in shard_blocks])
     sizes = [np.dtype(writer.dtype).itemsize * block.tokens for block in shard_blocks]
     write = WriteBlock(place, tuple(files), writer.dtype, writer.with_sentences)

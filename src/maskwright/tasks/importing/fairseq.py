@@ -179,9 +179,10 @@ def _batch(taken: Taken, devices: int | None) -> None:
         taken.set("input_shapes", {"batch.micro_batch_rows": int(rows)}, note)
         taken.note("max_sentences", "--input_shapes decides", "not needed")
     else:
-        name = next((name for name in ("max_sentences", "batch_size") if name in taken.typed.flags), None)
-        rows_given = taken.whole(name, 0) if name else taken.whole("max_tokens", 8 * length) // length
-        taken.set(name or "max_tokens", {"batch.micro_batch_rows": max(1, rows_given)})
+        given = [name for name in ("max_sentences", "batch_size", "max_tokens") if name in taken.typed.flags]
+        name = given[0] if given else "max_tokens"
+        rows_given = taken.whole("max_tokens", 8 * length) // length if name == "max_tokens" else taken.whole(name, 0)
+        taken.set(name, {"batch.micro_batch_rows": max(1, rows_given)})
         taken.note("max_tokens", "--max-sentences decides", "not needed")
     for name in ("max_sentences_valid", "batch_size_valid", "max_tokens_valid"):
         taken.note(name, "evaluation takes the rows that fit", "not needed")

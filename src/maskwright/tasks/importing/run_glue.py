@@ -10,12 +10,13 @@ from typing import Any
 from maskwright.core import recipes
 from maskwright.core.settings import parse_yaml
 from maskwright.tasks.importing.run_mlm import fetched
-from maskwright.tasks.importing.taken import Taken
+from maskwright.tasks.importing.taken import Taken, shown
 from maskwright.tasks.importing.trainer import NOT_NEEDED, from_json, training
 from maskwright.tasks.importing.typed import Typed
 
 SCRIPTS = ("run_glue.py", "run_glue_no_trainer.py", "run_classification.py")
 METRICS = {"accuracy": "accuracy", "f1": "f1_macro", "matthews_correlation": "matthews_corrcoef", "pearson": "pearson"}
+COLUMNS = ("data.text", "data.text_pair", "data.label")
 LOOKED_AT = 200
 """Lines of the training file that show whether its labels are numbers with a fraction."""
 
@@ -44,6 +45,9 @@ def run_glue(typed: Typed) -> Taken:
         taken.note(name, said)
     taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
     training(taken)
+    if "label_smoothing_factor" in typed.flags:
+        smoothing = taken.number("label_smoothing_factor", 0.0)
+        taken.set("label_smoothing_factor", {"optimizer.label_smoothing": smoothing})
     _best(taken)
     taken.close(NOT_NEEDED)
     return taken
@@ -81,18 +85,18 @@ def _files(taken: Taken) -> None:
     names, regression = _columns(train) if train else ([], False)
     label = taken.text("label_column_name") or "label"
     texts = [name for name in names if name != label]
-    first, second = (
-        ("sentence1", "sentence2") if {"sentence1", "sentence2"} <= {*texts} else (*texts[:2], None, None)[:2]
-    )
-    if given := taken.text("text_column_names"):
-        first, second = given.split(",") if "," in given else given, None
-    taken.values |= {"data.text": first or "sentence1", "data.label": label}
-    if second:
-        taken.values["data.text_pair"] = second
+    both = [name for name in ("sentence1", "sentence2") if name in texts]
+    pair = both if len(both) == 2 else texts[:2] or ["sentence1"]
+    if given := taken.text("text_column_names"):  # of run_classification.py, which joins them to one text
+        pair = [given]
+    taken.values |= {"data.text": given.split(",") if given and "," in given else pair[0], "data.label": label}
+    if len(pair) == 2:
+        taken.values["data.text_pair"] = pair[1]
     if regression or taken.has("do_regression"):
         taken.values["task.kind"] = "regression"
     note = "as the script chooses them from the file's first line" if names else "look whether they are the file's"
-    taken.row("train_file", "mapped", f"data.text: {first}, data.text_pair: {second}, data.label: {label} ({note})")
+    said = ", ".join(f"{key}: {shown(taken.values[key])}" for key in COLUMNS if key in taken.values)
+    taken.row("train_file", "mapped", f"{said} ({note})")
     for name in ("text_column_names", "label_column_name", "do_regression"):
         taken.note(name, "see --train_file", "mapped")
 

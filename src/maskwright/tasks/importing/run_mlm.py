@@ -145,7 +145,7 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
         taken.note("dataset_config_name", "the folder of those files", "mapped")
     elif file := taken.text("train_file"):
         words.append(file)
-        taken.note("train_file", "data prepare reads it once", "mapped")
+        taken.note("train_file", "data prepare reads it once, and keeps one of equal texts", "mapped")
     else:
         words.append("corpus.txt")
         taken.row("train_file", "left out", "the command names no text; corpus.txt stands for it")

@@ -204,8 +204,8 @@ def _elsewhere(taken: Taken) -> None:
     if taken.has("push_to_hub"):
         name = taken.text("hub_model_id") or "OWNER/NAME"
         taken.note("push_to_hub", "`export --push`, after the proof", "mapped")
-        taken.note("hub_model_id", "see --push_to_hub", "mapped")
         taken.after = [f"{command} --push {name}" if " export " in command else command for command in taken.after]
+    taken.note("hub_model_id", "export --push OWNER/NAME", "mapped")
 
 
 def from_json(taken: Taken) -> None:

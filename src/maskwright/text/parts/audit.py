@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import chdir
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -67,7 +66,7 @@ class _Audit:
         cleaning: CleaningOptions | None,
         letters: Letters,
     ) -> None:
-        self.runner, self.folder, self.cleaning, self.place = runner, folder, cleaning, os.getcwd()
+        self.runner, self.folder, self.cleaning = runner, folder, cleaning
         self.sources, self.result = one_machine.begun(patterns, layout, text_column, letters)
         self.again = Sources(
             patterns, layout=self.sources.layout, text_column=text_column, on_bad_input="skip", letters=letters
@@ -104,7 +103,7 @@ class _Audit:
         cleaning = self.cleaning or CleaningOptions()
         record = cleaning.record()
         paths = self._paths("audit", record)
-        work = Judge(self.place, cleaning, digest_of(record), Limits(), audits=True)
+        work = Judge(cleaning, digest_of(record), Limits(), audits=True)
         notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "audit", self.sizes)
         return [*zip(paths, notes, strict=True)]
 
@@ -130,7 +129,7 @@ class _Audit:
         resolved = resolve(self.runner, self.folder, judged, self.parts, cleaning, Limits())
         names = [os.path.basename(path) for path in paths]
         looked = self._paths("look", names)
-        work = Look(self.place, cleaning, resolved)
+        work = Look(cleaning, resolved)
         notes = compute(self.runner, work, [*zip(self.parts, looked, strict=True)], "look", self.sizes)
         reasons, examples, changes = survey.Reasons(), dict[str, list[str]](), Changes(cleaning)
         found, near = Counter[int](), list[tuple[int, list[int]]]()
@@ -154,23 +153,20 @@ class _Audit:
 class Look:
     """Counts what becomes of a part's documents, and what cleaning changes in those that stay."""
 
-    place: str
-    """The working directory in which files were named."""
     cleaning: CleaningOptions
     resolved: Resolved
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
-        with chdir(self.place):
-            try:
-                changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
-                for number, document in enumerate(part.open()) if changes.kinds else ():
-                    if number == len(codes):
-                        raise changed_while_read(document.source)
-                    if codes[number] == STAYS:
-                        changes.add(document)
-            except InputError as error:
-                return fault_note(error)
+        try:
+            changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
+            for number, document in enumerate(part.open()) if changes.kinds else ():
+                if number == len(codes):
+                    raise changed_while_read(document.source)
+                if codes[number] == STAYS:
+                    changes.add(document)
+        except InputError as error:
+            return fault_note(error)
         with written(path) as writer:
             writer.note = {
                 "codes": np.bincount(codes, minlength=1).tolist(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -110,7 +109,7 @@ def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list
 def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
     """The same with large files cut further, where that can be done: in stretches of whole documents. `folder`: where
     the parts' files lie."""
-    wanted, place = _wanted_bytes(sum(part.bytes for part in parts)), os.getcwd()
+    wanted = _wanted_bytes(sum(part.bytes for part in parts))
     tasks: list[tuple[Part, str]] = []
     for part in parts:
         count = part.bytes // wanted if part.splittable else 1
@@ -119,7 +118,7 @@ def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
             stretch = replace(part, span=span)
             tasks.append((stretch, os.path.join(folder, f"cut-{len(tasks):06}-{digest_of(stretch.identity())}")))
     remove_others(folder, "cut-", [path for _, path in tasks])
-    notes = compute(runner, Borders(place), tasks, "cut", [part.bytes for part, _ in tasks])
+    notes = compute(runner, borders, tasks, "cut", [part.bytes for part, _ in tasks])
     found: dict[int, list[Note]] = {}
     for (part, _), note in zip(tasks, notes, strict=True):
         found.setdefault(part.number, []).append(note)
@@ -142,25 +141,19 @@ def _stretches(part: Part, notes: Sequence[Note]) -> Iterator[Part]:
         line += note["lines"]
 
 
-@dataclass(frozen=True)
-class Borders:
+def borders(task: tuple[Part, str]) -> Note:
     """Moves both ends of a stretch to where a document ends, and counts its lines."""
-
-    place: str
-    """The working directory in which files were named."""
-
-    def __call__(self, task: tuple[Part, str]) -> Note:
-        part, path = task
-        assert part.span
-        between = part.layout == "sentences" and file_kind(part.files[0]) in TEXT_ENDINGS
-        with chdir(self.place), storage.open_binary(part.files[0]) as file, written(path) as writer:
-            begin, end = (_border(file, at, after_blank_line=between) for at in (part.span.begin, part.span.end))
-            file.seek(begin)
-            left, lines = end - begin, 0
-            while left and (block := file.read(min(left, storage.READ_BYTES))):
-                left, lines = left - len(block), lines + block.count(b"\n")
-            writer.note = {"begin": begin, "end": end, "lines": lines}
-        return writer.note
+    part, path = task
+    assert part.span
+    between = part.layout == "sentences" and file_kind(part.files[0]) in TEXT_ENDINGS
+    with storage.open_binary(part.files[0]) as file, written(path) as writer:
+        begin, end = (_border(file, at, after_blank_line=between) for at in (part.span.begin, part.span.end))
+        file.seek(begin)
+        left, lines = end - begin, 0
+        while left and (block := file.read(min(left, storage.READ_BYTES))):
+            left, lines = left - len(block), lines + block.count(b"\n")
+        writer.note = {"begin": begin, "end": end, "lines": lines}
+    return writer.note
 
 
 def _border(file: BinaryIO, at: int, *, after_blank_line: bool) -> int:
