@@ -20,6 +20,7 @@ import transformers
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedEarly
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.data.batch import Batch
+from maskwright.drills.verify_resume import TIMES
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.model.config import TaskKind
 from maskwright.run.directory import RunDirectory
@@ -30,7 +31,6 @@ from maskwright.tasks.scores import judge
 from maskwright.tasks.start import start_engine
 from maskwright.training.stop import StopRequest
 
-TIMES = {"time", "tokens_per_second", "matmul_share"}
 WORDS = ["the", "fox", "saw", "a", "garden", "and", "the", "old", "house", "was", "near", "river", "with", "trees"]
 KINDS: dict[TaskKind, list[str]] = {
     "single_label_classification": ["good", "bad"],

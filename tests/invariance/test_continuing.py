@@ -21,6 +21,7 @@ from maskwright.core.errors import ConfigError, InputError, StoppedEarly
 from maskwright.data.loader import Loader
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.data.store import TokenStore
+from maskwright.drills.verify_resume import TIMES
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.model.initial import initial_parameters
@@ -34,7 +35,6 @@ from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
-TIMES = {"time", "tokens_per_second", "matmul_share"}
 Config = Callable[..., RunConfig]
 
 

@@ -13,14 +13,13 @@ import pytest
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import StoppedEarly
+from maskwright.drills.verify_resume import TIMES
 from maskwright.engines.torch import loss_scale
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.tasks import train as start
 from maskwright.training import checkpoint, loop
 from maskwright.training.stop import StopRequest
-
-TIMES = {"time", "tokens_per_second", "matmul_share"}
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

@@ -166,7 +166,12 @@ def seed(
         say(f"the {' and the '.join(moving)} goes first, and is made again with the new disk")
         commands.down(location, parts=moving, confirm=_ending_jobs(location, moving, ask), **wait)
     how = {"again": again, "move_hosts": move_hosts, "anyway": anyway, "poll_seconds": poll_seconds}
-    seeding.seed(location, confirm=ask, **how, **wait)
+    try:
+        seeding.seed(location, confirm=ask, **how, **wait)
+    except BaseException:
+        if moving:
+            say(f"the {' and the '.join(moving)} is away: `maskwright env up {location}`, once the disk is filled")
+        raise
     if moving:
         commands.up(location, parts=moving, confirm=ask, **wait)
 

@@ -34,8 +34,9 @@ from maskwright.tasks.preflight import compiles, prepare_run
 from maskwright.tasks.prepared import Prepared
 from maskwright.training import checkpoint
 
-# Keys that depend on a clock, and so may differ.
-TIMES = {"time", "tokens_per_second", "matmul_share"}
+TIMES = {"time", "tokens_per_second", "examples_per_second", "matmul_share"}
+TIMES |= {"cpu_share", "memory_share", "gpu_share", "gpu_memory_share"}
+"""Keys of a log line that depend on a clock or on what else runs, and so may differ."""
 HELD_OUT_ROWS = 64
 
 

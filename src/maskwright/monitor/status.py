@@ -122,6 +122,9 @@ class Report:
         return lines + ([f"  … and {len(telling) - MOST_LINES} more (--json)"] if len(telling) > MOST_LINES else [])
 
 
+BUSY = {"cpu_share": "CPU", "memory_share": "memory", "gpu_share": "GPU", "gpu_memory_share": "GPU memory"}
+
+
 def _progress(status: Status, now: float, over: bool) -> list[str]:
     share = f" ({status.step / status.of:.1%})" if status.of else ""
     words = [f"step {status.step:,} of {status.of:,}{share}"]
@@ -129,11 +132,15 @@ def _progress(status: Status, now: float, over: bool) -> list[str]:
         words.append(f"loss {status.loss:.4f}")
     if status.tokens_per_second is not None and not over:
         words.append(f"{human_count(status.tokens_per_second)} tokens/s")
+        words += [f"{status.examples_per_second:,.0f} examples/s"] if status.examples_per_second else []
     if status.eta_seconds is not None and not over:
         words.append(f"ETA {human_seconds(status.eta_seconds)}")
     age = human_seconds(max(now - status.heartbeat, 0.0))
     who = f"attempt {status.attempt} on {status.host}, process {status.pid}; last heartbeat {age} ago"
     lines = ["  " + ", ".join(words), f"  {who}"]
+    if status.busy and not over:
+        shares = {name: status.busy[key] for key, name in BUSY.items() if key in status.busy}
+        lines.append("  in use: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
     if status.skipped_updates:
         lines.append(f"  fp16: {status.skipped_updates:,} updates overflowed and were skipped")
     return lines

@@ -45,6 +45,10 @@ class Status:
     tokens: int = 0
     loss: float | None = None
     tokens_per_second: float | None = None
+    examples_per_second: float | None = None
+    """Of fine-tuning."""
+    busy: dict[str, float] = field(default_factory=dict)
+    """Shares of the machine in use, as of the last log line: see `core.usage`."""
     eta_seconds: float | None = None
     skipped_updates: int = 0
     """Updates that overflowed fp16 and were left out, as of the last log line."""

@@ -15,6 +15,7 @@ from maskwright.core.config import RunConfig
 from maskwright.core.extras import installed
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.settings import flat
+from maskwright.core.usage import Usage
 from maskwright.engines.base import Engine
 from maskwright.engines.choose import make_engine
 from maskwright.run.directory import RunDirectory, Status
@@ -83,6 +84,7 @@ def make_job(
         watch=LossWatch(objective.chance, ready.config.schedule.warmup_steps or 0),
         rollbacks=Rollbacks(directory),
         beats=Beats(directory),
+        usage=Usage(gpus=engine.device == "cuda"),
         status=Status(of=ready.config.steps),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from maskwright.core.config import RunConfig
 from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.usage import Usage
 from maskwright.engines.base import Engine
 from maskwright.model.config import ModelConfig
 from maskwright.run.directory import RunDirectory, Status
@@ -43,6 +44,7 @@ class Job:
     """Steps whose validation is in the metrics already, so that a restart neither repeats nor skips one."""
     counters: Counters = field(default_factory=Counters)
     speed: Speed = field(default_factory=Speed)
+    usage: Usage = field(default_factory=Usage)
     status: Status = field(default_factory=Status)
     status_written: float = 0.0
     reported: float = 0.0

@@ -12,6 +12,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import Progress, note, progress, warn
 from maskwright.core.errors import HealthError, StoppedEarly, StopReason
+from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import StepStats, TrainState
 from maskwright.model.config import training_flops
 from maskwright.run.directory import Phase
@@ -189,7 +190,9 @@ def _watch_empty(job: Job) -> None:
 
 def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -> bool:
     """Writes a line of metrics. Whether its loss is a spike that the run goes back from."""
-    tokens_per_second, flops = job.speed.take()
+    tokens_per_second, flops, updates = job.speed.take()
+    examples = job.config.batch.examples if isinstance(job.config, FinetuneConfig) else None
+    busy = job.usage.take()
     loss, norm = job.counters.take_loss(), float(stats.grad_norm)
     _watch_empty(job)
     record = {
@@ -202,10 +205,13 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
         "epoch": round(job.objective.epoch(job.rollbacks.data_step(job.step - 1) + 1), 6),
         "tokens": job.counters.tokens,
         "tokens_per_second": round(tokens_per_second, 1),
+        **({"examples_per_second": round(updates * examples, 1)} if examples else {}),
         "matmul_share": round(flops / job.ceiling, 4),
+        **busy,
         "time": round(time.time(), 3),
     }
     job.status.loss, job.status.tokens_per_second = record["loss"], record["tokens_per_second"]
+    job.status.examples_per_second, job.status.busy = record.get("examples_per_second"), busy
     job.status.skipped_updates = int(record.get("skipped_updates") or 0)
     _write(job, board, record)
     if time.monotonic() - job.reported >= REPORT_EVERY_SECONDS:

@@ -64,6 +64,7 @@ class Speed:
         self._clock = clock
         self.seconds = self.total_seconds = 0.0
         self.tokens = self.total_tokens = 0
+        self.steps = 0
         self.flops = 0.0
         self.parts: dict[str, float] = {}
         self._mark = clock()
@@ -86,16 +87,17 @@ class Speed:
     def stop(self, tokens: int, flops: float) -> None:
         seconds = self._clock() - self._mark
         self.seconds += seconds
+        self.steps += 1
         self.tokens += tokens
         self.flops += flops
         self.total_seconds += seconds
         self.total_tokens += tokens
 
-    def take(self) -> tuple[float, float]:
-        """(tokens a second, FLOP/s) since the last call."""
+    def take(self) -> tuple[float, float, float]:
+        """(tokens a second, FLOP/s, updates a second) since the last call."""
         seconds = max(self.seconds, 1e-9)
-        rates = self.tokens / seconds, self.flops / seconds
-        self.seconds, self.tokens, self.flops = 0.0, 0, 0.0
+        rates = self.tokens / seconds, self.flops / seconds, self.steps / seconds
+        self.seconds, self.tokens, self.flops, self.steps = 0.0, 0, 0.0, 0
         return rates
 
 
