@@ -133,7 +133,7 @@ def search_alone(folder: str, parts: int = 200, pages_each: int = 100_000, bands
     for number in range(parts):
         with written(f"{folder}/{number}") as writer:
             for name in columns:
-                write_keys(writer, name, rng.integers(1, 1 << 63, pages_each).astype("<u8") * np.uint64(2))
+                write_keys(writer, name, 0, rng.integers(1, 1 << 63, pages_each).astype("<u8") * np.uint64(2))
     work = FindRepeats(tuple(f"{folder}/{number}" for number in range(parts)), tuple(columns), 512)
     begin = time.process_time()
     for number in range(4):
@@ -145,6 +145,18 @@ def search_alone(folder: str, parts: int = 200, pages_each: int = 100_000, bands
         "seconds_each_part_range_and_column": seconds / (4 * parts * bands),
         "keys_per_cpu_second": 4 * parts * bands * pages_each / 512 / seconds,
     }
+
+
+def ratios(found: dict[str, dict[str, Any]], megabytes: int) -> dict[str, float]:
+    rates = {}
+    for name, one in found.items():
+        for phase, seconds in one["cpu_seconds"].items():
+            rates[f"{name}_{phase.replace(' ', '_')}_megabytes_per_cpu_second"] = megabytes / seconds
+        whole = sum(one["cpu_seconds"].values()) + one["driver_cpu_seconds"]
+        rates[f"{name}_megabytes_per_cpu_second"] = megabytes / whole
+        rates[f"{name}_over_one_machine"] = whole / one["one_machine_cpu_seconds"]
+        rates[f"{name}_driver_share"] = one["driver_cpu_seconds"] / whole
+    return rates
 
 
 def main() -> None:
@@ -169,11 +181,7 @@ def main() -> None:
             name: measure(f"{work}/text", arguments.tokenizer, f"{work}/{name}", options)
             for name, options in {"exact": {}, "exact_and_near": {"near_duplicates": 0.8}}.items()
         }
-    rates = {
-        f"{name}_{phase.replace(' ', '_')}_megabytes_per_cpu_second": arguments.megabytes / seconds
-        for name, one in found.items()
-        for phase, seconds in one["cpu_seconds"].items()
-    }
+    rates = ratios(found, arguments.megabytes)
     driver = driver_alone(tempfile.mkdtemp())
     search = search_alone(tempfile.mkdtemp())
     print(json.dumps(rates | {"pages": count}, indent=1))

@@ -72,6 +72,16 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ),
     ("data", "near duplicates", "`datatrove`", "near_duplicates_over_datatrove", "x", None, False),
     ("data", "near duplicates", "`datasets`, `datasketch`", "near_duplicates_over_datasets", "x", None, False),
+    ("parts", "data prepare in parts", "one machine's CPU time", "exact_over_one_machine", "x", None, True),
+    (
+        "parts",
+        "data prepare in parts, near duplicates",
+        "one machine's CPU time",
+        "exact_and_near_over_one_machine",
+        "x",
+        None,
+        True,
+    ),
     ("loader", "loader, one core", "itself", "megatokens_per_cpu_second", "Mtokens/s", 80.0, False),
     ("loader", "loader, one core", "HF's collator", "over_hf_collator", "x", 25.0, False),
     ("cpu-mini", "loader in a step, mini", "the step", "loader_share", "of it", 0.01, True),
@@ -122,6 +132,7 @@ python benchmarks/time_to_loss.py --text 'corpus/*.txt'       # half an hour
 python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --pregenerate PATH_TO_ITS_SCRIPT
 python benchmarks/formats.py --tokenizer data/tokenizer       # other tools' stores of ids, read and converted
 python benchmarks/data.py --text books.txt --tokenizer data/tokenizer --sizes 100 1000   # near duplicates
+python benchmarks/parts.py --text books.txt --tokenizer data/tokenizer   # data prepare in parts, phase by phase
 python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 python benchmarks/saving.py --text 'corpus/*.txt'
@@ -134,6 +145,7 @@ python benchmarks/scaling_model.py                            # a projection for
 python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER   # also ag-news-mini, banking77-base
 python benchmarks/finetune.py ag-news-mini --memory-gib 2 …   # the largest batch that fits
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
+python benchmarks/genome.py 4000000 > genome.fa                # no measurement: the text of recipes/dna.yaml
 ```
 
 Ratios compare medians over the rounds; for the time to a loss they are those of the worst seed. Only real tokens count,

@@ -10,10 +10,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import numpy as np
 import pytest
 from conftest import documents
 
-from maskwright.core.errors import InputError, SourceError
+from maskwright.core import storage
+from maskwright.core.errors import InputError, MaskwrightError, SourceError
 from maskwright.core.runner import Here
 from maskwright.data import prepare as preparing
 from maskwright.data.parts.driver import prepare_in_parts
@@ -22,7 +25,7 @@ from maskwright.data.store import TokenStore
 from maskwright.text.audit import audit
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Fault
-from maskwright.text.parts import cut, repeats
+from maskwright.text.parts import columns, cut, judge, keys, repeats
 from maskwright.text.parts.audit import audit_in_parts
 from maskwright.text.sources import Sources
 
@@ -36,7 +39,7 @@ class Shuffled:
     computed: list[str] = field(default_factory=list)
 
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        assert Path(folder).is_dir() and all(Path(file).is_file() for file in files)
+        assert Path(folder).is_dir() and all(storage.is_url(file) or Path(file).is_file() for file in files)
 
     def run(
         self, work: Callable[[Any], Any], parts: Sequence[Any], title: str, sizes: Sequence[int]
@@ -153,6 +156,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda file: None)
     monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 3_000)
     monkeypatch.setattr(repeats, "KEYS_AT_ONCE", 32)
+    monkeypatch.setattr(keys, "RUN_DOCUMENTS", 20)
+    monkeypatch.setattr(judge, "BATCH_CHARACTERS", 2_000)
 
 
 def on_one_machine(case: str, kind: Path, folder: Path, tokenizer: str) -> dict[str, bytes]:
@@ -218,6 +223,23 @@ def test_a_large_file_is_cut_where_documents_end(
     assert str(caught.value) == str(one.value)
 
 
+def test_text_behind_urls(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
+    text, memory, options = files("records"), fsspec.filesystem("memory"), PrepareOptions(0.1, shard_tokens=2_000)
+    for path in text.iterdir():
+        memory.pipe(f"/parts-of-text/{path.name}", path.read_bytes())
+    monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))
+
+    def request_of(name: str) -> Request:
+        return Request(Sources(["memory://parts-of-text/*"]), tokenizer, str(tmp_path / name), options)
+
+    one = request_of("one")
+    prepare(one.sources, tokenizer, one.folder, options)
+    runner = Shuffled()
+    prepare_in_parts(request_of("parts"), runner)
+    assert content_of(tmp_path / "parts") == content_of(tmp_path / "one") and runner.computed.count("judge") > 2
+    memory.rm("/parts-of-text", recursive=True)
+
+
 def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
 ) -> None:
@@ -250,6 +272,33 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
         prepare_in_parts(request("plain", text, tmp_path / "killed", tokenizer), again)
     with pytest.raises(InputError, match="is not empty"):
         prepare_in_parts(request("plain", text, text, tokenizer), again)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "prepare.json").write_text("{}")
+    with pytest.raises(InputError, match="that one machine began"):
+        prepare_in_parts(request("plain", text, tmp_path / "begun", tokenizer), again)
+
+
+def test_a_file_of_columns_is_read_by_ranges_and_refused_when_cut(tmp_path: Path) -> None:
+    path, parts = (
+        str(tmp_path / "found"),
+        [np.arange(5, dtype="<u2"), np.zeros(0, "<u2"), np.arange(7, 10, dtype="<u2")],
+    )
+    with columns.written(path) as writer:
+        for part in parts:
+            writer.append("a", part)
+            writer.append("b", part.astype(">u8"))
+        writer.note = {"é": 1}
+    file, whole = columns.Columns(path), np.concatenate(parts)
+    for name in ("a", "b"):
+        for begin, end in ((0, 8), (0, 0), (3, 6), (5, 8), (8, 8), (2, 4)):
+            assert file.column(name, begin, end).tolist() == whole[begin:end].tolist()
+            assert begin < 5 < end or file.numbers(name, begin, end).tolist() == whole[begin:end].tolist()
+    assert file.note == {"é": 1} and file.count("a") == 8 and file.column("b").dtype == "<u8"
+    content = (tmp_path / "found").read_bytes()
+    for cut_at in (0, 3, len(content) - 1, len(content) - 9):
+        (tmp_path / "found").write_bytes(content[:cut_at])
+        with pytest.raises(MaskwrightError, match="cannot be read"):
+            columns.Columns(path)
 
 
 def test_the_first_fault_is_raised_and_only_its_part_is_computed_again(

@@ -115,8 +115,7 @@ def original(shell: Shell) -> Iterator[None]:
 
 
 def readme(shell: Shell) -> Iterator[None]:
-    """In place of your files, of `recipes/small.yaml` and of `recipes/continue-modernbert.yaml`, it has very small
-    ones."""
+    """In place of your files, of both recipes and of the Hugging Face Hub, it has very small ones."""
     for name in ("corpus", "recipes"):
         (shell.folder / name).mkdir()
     for number in range(2):
@@ -126,15 +125,9 @@ def readme(shell: Shell) -> Iterator[None]:
     (shell.folder / "subjects-test.csv").rename(shell.folder / "new.csv")
     for name, text in made_up.SMALL_RECIPES.items():
         (shell.folder / name).write_text(text, encoding="utf-8")
-    yield
-
-
-def readme_hub(shell: Shell) -> Iterator[None]:
-    """"""
     yield from hub(shell)
 
 
 GIVEN: dict[str, Given] = {
-    one.__name__: one
-    for one in (nothing, notes, own_text, sentences, letters, hub, original, readme, readme_hub, shard)
+    one.__name__: one for one in (nothing, notes, own_text, sentences, letters, hub, original, readme, shard)
 }

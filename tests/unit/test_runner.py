@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from runners import sent
 
 from maskwright.core import errors
+from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError
+from maskwright.launch.ray import watch
+from maskwright.launch.ray.watch import Answer, Watch
 
 
 def kinds(base: type[MaskwrightError]) -> list[type[MaskwrightError]]:
@@ -30,3 +34,48 @@ def test_an_error_comes_from_a_worker_as_it_was(kind: type[MaskwrightError]) -> 
     assert type(again) is kind and str(again) == str(error) and vars(again) == vars(error)
     assert again.exit_code == error.exit_code and again.args == error.args
     assert vars(errors)[kind.__name__] is kind
+
+
+def test_a_part_is_computed_again_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    from ray import exceptions
+
+    from maskwright.launch.ray import parts
+
+    def fails(error: Exception) -> None:
+        def get(reference: object) -> None:
+            raise error
+
+        monkeypatch.setattr(ray, "get", get)
+
+    with progress("work", 10, "bytes") as bar:
+        seen = Watch("work", 4, None, bar)
+        seen.ended(3, Answer("here", 1.0, 3_000_000_000), 10)
+        fails(exceptions.OutOfMemoryError("Ray's own words"))
+        assert [parts._answer(None, 0, seen) for _ in range(parts.MEMORY_REPETITIONS)] == [None, None]
+        with pytest.raises(MaskwrightError, match="ran out of memory again and again") as found:
+            parts._answer(None, 0, seen)
+        assert "--worker-memory, more than the 3.0 GB" in str(found.value) and found.value.exit_code == 1
+        fails(exceptions.WorkerCrashedError())
+        assert [parts._answer(None, 1, seen) for _ in range(parts.REPETITIONS)] == [None] * 3
+        with pytest.raises(MaskwrightError, match="its worker was lost 4 times"):
+            parts._answer(None, 1, seen)
+        fails(exceptions.LocalRayletDiedError())
+        with pytest.raises(MaskwrightError, match="the same command goes on"):
+            parts._answer(None, 2, seen)
+
+
+def test_a_part_that_takes_long_is_named_with_its_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    with progress("work", 10, "bytes") as bar:
+        seen = Watch("work", 4, str(tmp_path), bar)
+        seen.ended(0, Answer("node-1", 20.0, 1), 10)
+        (tmp_path / "1").write_text("node-7 (process 12)")
+        for _ in range(40):
+            now[0] += 2.0
+            seen.look({1, 2})
+    told = [line for line in capsys.readouterr().err.splitlines() if "has been running" in line]
+    assert told == ["work: part 1 has been running for 62 s on node-7 (process 12); the median is 20.00 s"]

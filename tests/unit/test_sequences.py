@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from maskwright.core.config import read_config
 from maskwright.core.errors import InputError, SourceError
 from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.tasks.preflight import prepare_run
 from maskwright.text.audit import audit
 from maskwright.text.encoder import open_encoder
 from maskwright.text.sequences import make_tokenizer
@@ -72,6 +76,19 @@ def test_tokenizers_of_letters_load_in_transformers_with_equal_ids(
     ready = prepare(Sources([str(tmp_path / "a.fa")]), folder, str(tmp_path / "store"), PrepareOptions(0.0))
     assert ready.manifest["splits"]["train"]["documents"] == 2
     assert ready.vocabulary.mask == theirs.mask_token_id
+
+
+def test_the_recipe_for_dna_plans_on_a_made_up_genome(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "genome.py"
+    genome = subprocess.run([sys.executable, script, "300000"], capture_output=True, check=True).stdout
+    assert genome.count(b">") == 15 and set(genome.split(b"\n")[1]) == set(b"ACGT")
+    (tmp_path / "genome.fa").write_bytes(genome)
+    sources, folder = Sources([str(tmp_path / "genome.fa")]), str(tmp_path / "tokenizer")
+    assert make_tokenizer(sources, folder, "kmer", "dna").size == 4118
+    store = prepare(sources, folder, str(tmp_path / "store"), PrepareOptions(0.2)).location
+    ready = prepare_run(read_config("dna", [f"data.store={store}"]))
+    assert ready.model.architecture == "modernbert" and ready.loader.batches(0)[0].predicted > 0
+    assert "3,000 steps of 16 rows" in ready.describe()
 
 
 def test_letters_of_the_text_and_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,7 @@ class _Driver:
 
     def _finished(self) -> store.TokenStore:
         """The store that is there. Raises `InputError` if it is of other text or options."""
+        self.runner.require_seen(self.folder, [name for part in self.parts for name in part.files])
         found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(file_records, self.parts, "hash", self._sizes()))
         origin = self._origin([found[number] for number in range(len(self.parts))])
         ready = self.request.writer(origin).finished()

@@ -36,6 +36,9 @@ def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
         raise InputError("is a file, but a folder is needed", where=folder, fix="choose another --to")
     with storage.new_folder(place), storage.locked(os.path.join(place, LOCK), remove=True):
         names = {name for name in os.listdir(place) if name != LOCK and not storage.is_temporary(name)}
+        if "prepare.json" in names:
+            fix = "give the same command without --on, delete it, or choose another --to"
+            raise InputError("holds an unfinished store that one machine began", where=folder, fix=fix)
         if names and PARTS not in names:
             raise InputError("is not empty", where=folder, fix="choose another --to")
         storage.make_folder(work)

@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import resource
 import secrets
 import shutil
-import signal
-import statistics
+import socket
 import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TypeVar
 
 from maskwright import __version__
 from maskwright.core import storage
-from maskwright.core.console import Progress, human_bytes, human_seconds, only_warnings, progress, say
+from maskwright.core.child import signals_wait
+from maskwright.core.console import human_bytes, only_warnings, progress, say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.extras import explain_import, missing
 from maskwright.core.hardware import usable_cores
+from maskwright.launch.ray.watch import Answer, Watch, counted
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -36,10 +37,8 @@ REPETITIONS, MEMORY_REPETITIONS = 3, 2
 """Of a part whose worker or machine was lost; of one that was stopped because its machine ran out of memory."""
 FLIGHT = 2
 """Parts that are sent for each CPU: an autoscaler adds machines for those that wait."""
-LOOK_SECONDS, PROBE_SECONDS, WAIT_SECONDS = 2.0, 120.0, 30.0
-CANCEL_SECONDS = 5.0
-SLOW, SLOW_SECONDS = 3.0, 10.0
-"""A part is slow when it has taken so many times the median, and at least so long."""
+TURN_SECONDS, PROBE_SECONDS = 0.5, 120.0
+CONNECT_SECONDS, CANCEL_SECONDS = 2.0, 5.0
 STORE_BYTES = 100_000_000
 """Memory for objects of a cluster of our own: what parts send is small."""
 BOARD = ".ray-"
@@ -56,63 +55,54 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
         import ray
     except ImportError:
         raise missing("ray", "--on") from None
+    address = address or _running_here()
     if address is not None and address.startswith(("http://", "https://")):
         fix = f"submit the command: ray job submit --address {address} -- maskwright … --on ray"
         raise InputError("is the address of jobs, not of a cluster to compute on", where=f"ray:{address}", fix=fix)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        if address is not None:
-            ray.init(address=address, **quiet)
-        else:
-            _join_or_start(quiet)
+        with signals_wait():  # which also puts back the handlers that `init` replaces
+            if address:
+                ray.init(address=address, **quiet)
+            else:
+                cores = usable_cores()
+                own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+                ray.init(address="local", _node_ip_address="127.0.0.1", **own, **quiet)
+                say(f"there is no Ray cluster here: one is started on this machine, with {cores} CPUs")
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:300]
         fix = "give --on ray:ray://HOST:10001, or on a machine of the cluster --on ray:HOST:6379, with its versions of "
         fix += "Ray and Python, and its token in RAY_AUTH_TOKEN if it has one"
         raise MaskwrightError(f"cannot be joined: {reason}", where=f"ray:{address or ''}", fix=fix) from None
-    finally:
-        for number, handler in handlers.items():  # `init` has put its own there
-            signal.signal(number, handler)
     tasks = None
     try:
-        tasks = Tasks(worker_memory_bytes)
-        yield tasks
+        with redirect_stdout(sys.stderr):  # what became of workers is printed by Ray, and is no result
+            tasks = Tasks(worker_memory_bytes)
+            yield tasks
     finally:
         if tasks is not None:
             tasks.take_board_away()
         ray.shutdown()
 
 
-def _join_or_start(quiet: dict[str, Any]) -> None:
-    import ray
-
-    try:
-        ray.init(address="auto", **quiet)
-    except ConnectionError:
-        cores = usable_cores()
-        own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE_BYTES}
-        ray.init(address="local", _node_ip_address="127.0.0.1", **own, **quiet)
-        say(f"there is no Ray cluster here: one is started on this machine, with {cores} CPUs")
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What a task sends back: a result, or an error that the user has to know."""
-
-    node: str
-    seconds: float
-    peak_bytes: int
-    result: Any = None
-    error: Exception | None = None
+def _running_here() -> str | None:
+    """The cluster that Ray's own variable names, or the one that was started on this machine and answers. Ray's `auto`
+    waits for minutes for one that was killed, and takes that of any other process that it sees."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address
+    with suppress(OSError, ValueError):
+        with open(os.path.join(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")) as file:
+            address = file.read().strip()
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        return address
+    return None
 
 
-def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board: str | None) -> _Answer:
+def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board: str | None) -> Answer:
     """A part, by a worker of Ray. On `board` lies a file for each part that is being computed."""
-    import ray
-
-    began, node = time.monotonic(), ray.util.get_node_ip_address()
+    began, node = time.monotonic(), platform.node()
     only_warnings()
     # A task reserves one CPU; the threads of the tokenizers would take all.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
@@ -137,16 +127,12 @@ def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board
             with suppress(OSError):
                 os.unlink(sign)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return _Answer(node, time.monotonic() - began, peak, result, failure)
+    return Answer(node, time.monotonic() - began, peak, result, failure)
 
 
 def _unseen(node: str, path: str) -> MaskwrightError:
     fix = "name it by its whole path, on storage that all machines of the cluster have mounted there"
     return MaskwrightError(f"is not seen by {node}, a machine of the Ray cluster", where=path, fix=fix)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 class Tasks:
@@ -163,7 +149,7 @@ class Tasks:
             what = f"is more than the largest machine of the cluster has, {human_bytes(most)}"
             raise InputError(what, where=f"--worker-memory {human_bytes(worker_memory_bytes)}", fix="lower it")
         self._require_same(nodes)
-        say(f"Ray cluster: {_counted(len(nodes), 'machine')}, {_counted(self._slots(), 'part')} at once")
+        say(f"Ray cluster: {counted(len(nodes), 'machine')}, {counted(self._slots(), 'part')} at once")
 
     def _nodes(self) -> list[dict[str, Any]]:
         """Those that can compute a part."""
@@ -246,9 +232,14 @@ class Tasks:
         for node in nodes:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             answers.append(task.options(num_cpus=0, max_retries=2, scheduling_strategy=there).remote(*words))
-        names = [str(node["NodeManagerAddress"]) for node in nodes]
+        names = [str(node["NodeManagerHostname"]) for node in nodes]
+        deadline = time.monotonic() + PROBE_SECONDS
+        left = answers
+        while left and time.monotonic() < deadline:
+            with signals_wait():
+                left = ray.wait(left, num_returns=len(left), timeout=TURN_SECONDS)[1]
         try:
-            return list(zip(names, ray.get(answers, timeout=PROBE_SECONDS), strict=True))
+            return list(zip(names, ray.get(answers, timeout=0.1), strict=True))
         except ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())[:200]
             fix = "see `ray status` and the workers' logs"
@@ -264,18 +255,21 @@ class Tasks:
         task, shared, cwd = ray.remote(_compute).options(**self.options), ray.put(work), os.getcwd()
         waiting, running = deque(range(len(parts))), dict[Any, int]()
         with progress(title, sum(sizes), "bytes") as bar:
-            watch = _Watch(title, len(parts), self._board, bar)
+            watch = Watch(title, len(parts), self._board, bar)
             try:
                 while waiting or running:
-                    while waiting and len(running) < max(FLIGHT * watch.slots(self._slots), 1):
-                        number = waiting.popleft()
-                        running[task.remote(shared, parts[number], number, cwd, self._board)] = number
-                    for reference in ray.wait(list(running), num_returns=1, timeout=LOOK_SECONDS)[0]:
-                        number = running.pop(reference)
-                        answer = _answer(reference, number, watch)
-                        if answer is None:
-                            waiting.appendleft(number)
-                            continue
+                    ended: list[tuple[int, Answer]] = []
+                    with signals_wait():  # an exception inside Ray's own code would be a SystemError
+                        while waiting and len(running) < max(FLIGHT * watch.slots(self._slots), 1):
+                            number = waiting.popleft()
+                            running[task.remote(shared, parts[number], number, cwd, self._board)] = number
+                        for reference in ray.wait(list(running), num_returns=1, timeout=TURN_SECONDS)[0]:
+                            number = running.pop(reference)
+                            if answer := _answer(reference, number, watch):
+                                ended.append((number, answer))
+                            else:
+                                waiting.appendleft(number)
+                    for number, answer in ended:
                         watch.ended(number, answer, sizes[number])
                         yield number, answer.result
                     watch.look(set(running.values()))
@@ -289,13 +283,13 @@ class Tasks:
                         ray.wait(list(running), num_returns=len(running), timeout=CANCEL_SECONDS)
 
 
-def _answer(reference: Any, number: int, watch: _Watch) -> _Answer | None:
+def _answer(reference: Any, number: int, watch: Watch) -> Answer | None:
     """None for a part that is to be computed again."""
     import ray
     from ray import exceptions
 
     try:
-        answer: _Answer = ray.get(reference)
+        answer: Answer = ray.get(reference)
     except exceptions.OutOfMemoryError:
         if watch.lost(number, "was stopped: its machine ran out of memory") <= MEMORY_REPETITIONS:
             return None
@@ -319,82 +313,3 @@ def _answer(reference: Any, number: int, watch: _Watch) -> _Answer | None:
     if answer.error is not None:
         raise answer.error
     return answer
-
-
-class _Watch:
-    """What is shown of a work: parts done, those that are slow and where, those that were lost."""
-
-    def __init__(self, title: str, parts: int, board: str | None, bar: Progress) -> None:
-        self.title, self.parts, self.board, self.bar = title, parts, board, bar
-        self.losses = Counter[int]()
-        self.peak_bytes = 0
-        self._seconds: list[float] = []
-        self._nodes = Counter[str]()
-        self._begun: dict[int, float] = {}
-        """When each part was first seen running."""
-        self._slow = set[int]()
-        self._began = self._looked_at = self._heard_at = time.monotonic()
-        self._slots, self._counted_at = 0, -LOOK_SECONDS
-
-    def slots(self, count: Callable[[], int]) -> int:
-        """Asked for each part; the cluster is asked every few seconds."""
-        now = time.monotonic()
-        if now - self._counted_at >= LOOK_SECONDS:
-            self._slots, self._counted_at = count(), now
-        return self._slots
-
-    def lost(self, number: int, what: str) -> int:
-        """How many times by now."""
-        self.losses[number] += 1
-        self._begun.pop(number, None)
-        where = self._where(number)
-        with suppress(OSError):
-            os.unlink(os.path.join(self.board or "", str(number)))
-        say(f"{self.title}: part {number} {what}{where and f', on {where}'}")
-        return self.losses[number]
-
-    def ended(self, number: int, answer: _Answer, size: int) -> None:
-        self._seconds.append(answer.seconds)
-        self._nodes[answer.node] += 1
-        self._begun.pop(number, None)
-        self._heard_at = time.monotonic()
-        self.peak_bytes = max(self.peak_bytes, answer.peak_bytes)
-        self.bar.advance(size, f"{len(self._seconds):,}/{self.parts:,} parts")
-
-    def look(self, running: set[int]) -> None:
-        now = time.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
-            return
-        self._looked_at = now
-        for name in os.listdir(self.board) if self.board else ():
-            if name.isdecimal() and int(name) in running:
-                self._begun.setdefault(int(name), now)
-        usual = statistics.median(self._seconds) if self._seconds else float("inf")
-        for number in running - self._slow:
-            if number in self._begun and now - self._begun[number] > max(SLOW * usual, SLOW_SECONDS):
-                self._slow.add(number)
-                taken, where = human_seconds(now - self._begun[number]), self._where(number)
-                say(f"{self.title}: part {number} has been running for {taken} on {where}; the median is {usual:.3g} s")
-        if self._begun:
-            self._heard_at = now
-        elif now - self._heard_at > WAIT_SECONDS:
-            self._heard_at = now
-            say(f"{self.title}: no part has begun for {WAIT_SECONDS:.0f} s: the cluster's CPUs or memory are in use")
-        self.bar.advance(0)
-
-    def _where(self, number: int) -> str:
-        with suppress(OSError), open(os.path.join(self.board or "", str(number)), encoding="utf-8") as file:
-            return file.read()
-        return ""
-
-    def conclude(self, size: int) -> None:
-        seconds = time.monotonic() - self._began
-        again = sum(self.losses.values())
-        told = [
-            f"{self.title}: {_counted(self.parts, 'part')} on {_counted(len(self._nodes), 'machine')}",
-            f"{human_bytes(size)} in {human_seconds(seconds)} ({human_bytes(size / max(seconds, 1e-9))}/s)",
-            f"at most {human_bytes(self.peak_bytes)} a worker",
-            *([f"{again} computed again because a worker was lost"] if again else []),
-        ]
-        if self.parts:
-            say(", ".join(told))

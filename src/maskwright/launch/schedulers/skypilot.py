@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import yaml
 
 from maskwright.core.errors import InputError
+from maskwright.core.recipes import find_config
 from maskwright.launch import cluster
 from maskwright.launch.target import Env, JobName, Option, Place, Restarts, Setup, Training
 
@@ -60,7 +61,7 @@ class SkyPilot(Place):
             "name": cluster.name_for(command.run, self.name),
             "resources": resources,
             "num_nodes": self.num_nodes,
-            "file_mounts": {CONFIG: command.config, **mounts},
+            "file_mounts": {CONFIG: find_config(command.config, command.verb), **mounts},
             **({"secrets": dict.fromkeys(self.env)} if self.env else {}),
             **({"setup": self.setup + "\n"} if self.setup else {}),
             # exec: SIGTERM goes to the command itself.

@@ -39,16 +39,16 @@ class AuditedPart:
             self.keys.append(text_key(document.utf8))
             self.origins.append((document.source, document.line))
 
-    def write(self, writer: ColumnWriter, part: Part) -> None:
-        """Adds to the part's note, and columns that say where each document begins: `file` (its place in the part's
-        files) and `line`."""
+    def write(self, writer: ColumnWriter, part: Part, first: int) -> None:
+        """Adds columns of the documents from number `first` on, which say where each begins: `file` (its place in the
+        part's files) and `line`. The part's note says what was found so far."""
         keys = np.frombuffer(b"".join(self.keys), "<u8").reshape(-1, 2)
-        write_keys(writer, AS_READ, keys[:, 0], keys[:, 1])
+        write_keys(writer, AS_READ, first, keys[:, 0], keys[:, 1])
         place = {name: number for number, name in enumerate(part.files)}
         writer.append("file", np.array([place[name] for name, _ in self.origins], "<u4"))
         writer.append("line", np.array([line for _, line in self.origins], "<u8"))
-        lengths = [*self.result.lengths.items()]
-        audit = {**asdict(self.result), "lengths": lengths}
+        self.keys, self.origins = [], []
+        audit = {**asdict(self.result), "lengths": [*self.result.lengths.items()]}
         writer.note |= {"audit": audit, "scripts": dict(self.scripts), "examples": self.examples}
 
 

@@ -41,6 +41,10 @@ class ColumnWriter:
         self._write(content.data.cast("B") if len(values) else b"")
         self._write(bytes(-self._place % ALIGNED_BYTES))
 
+    def count(self, name: str) -> int:
+        """How many numbers the column has so far."""
+        return sum(count for _, count in self._extents.get(name, ()))
+
     def _write(self, content: Any) -> None:
         self._file.write(content)
         self._place += len(content)
@@ -81,6 +85,9 @@ class Columns:
     def __contains__(self, name: str) -> bool:
         return name in self._columns
 
+    def count(self, name: str) -> int:
+        return sum(count for _, count in self._columns[name][1])
+
     def pieces(self, name: str, begin: int = 0, end: int | None = None) -> list[NDArray[Any]]:
         """The numbers from `begin` to `end`, as the parts of extents that hold them, memory-mapped."""
         dtype, extents = self._columns[name]
@@ -98,10 +105,16 @@ class Columns:
         return np.concatenate(pieces) if pieces else np.zeros(0, self._columns[name][0])
 
     def numbers(self, name: str, begin: int, end: int) -> NDArray[Any]:
-        """The same by reading: for a few numbers out of each of many files, which to map takes longer."""
+        """The same by reading, of one extent: for a few numbers out of each of many files, which to map takes
+        longer."""
         dtype, extents = self._columns[name]
-        ((place, _),) = extents
-        width = np.dtype(dtype).itemsize
-        with open(self.path, "rb") as file:
-            file.seek(place + begin * width)
-            return np.frombuffer(file.read((end - begin) * width), dtype)
+        width, first = np.dtype(dtype).itemsize, 0
+        for place, count in extents:
+            if begin < first + count:
+                assert end <= first + count, name
+                with open(self.path, "rb") as file:
+                    file.seek(place + (begin - first) * width)
+                    return np.frombuffer(file.read((end - begin) * width), dtype)
+            first += count
+        assert begin == end, name
+        return np.zeros(0, dtype)

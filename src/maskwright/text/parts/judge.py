@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,10 @@ from maskwright.text.cleaning.near_duplicates import bands_and_rows
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions
 from maskwright.text.cleaning.survey import BATCH_CHARACTERS, Limits, Reasons, entered
 from maskwright.text.document import Document, Fault
+from maskwright.text.parts import keys as run_of_keys
 from maskwright.text.parts.audited import AuditedPart
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
-from maskwright.text.parts.keys import write_keys
 from maskwright.text.parts.phase import fault_note
 
 EXACT = "exact"
@@ -52,37 +53,44 @@ class _Judging:
     faults: list[Fault] = field(default_factory=list)
 
     def run(self) -> None:
-        audited = AuditedPart() if self.work.audits else None
+        work, audited = self.work, AuditedPart() if self.work.audits else None
         sources = self.part.open(audited.note if audited else self._note)
-        cleaner, reasons = _cleaner(self.work.cleaning, self.work.cleaning_digest), Reasons()
-        codes = [np.zeros(0, "<u2")]
-        keys = [np.zeros((0, 2 + len(bands(self.work.cleaning))), "<u8")]
-        utf8_bytes = 0
+        cleaner, reasons = _cleaner(work.cleaning, work.cleaning_digest), Reasons()
+        codes, keys, documents, utf8_bytes = list[Any](), list[Any](), 0, 0
         for batch in batches(sources):
-            judged = cleaner.judge(self.work.limits.kept(batch))
+            judged = cleaner.judge(work.limits.kept(batch))
             heard = audited.leave_out if audited else None
-            own_codes, own_keys = entered(batch, judged, self.work.limits, reasons, heard)
+            own_codes, own_keys = entered(batch, judged, work.limits, reasons, heard)
             codes.append(own_codes)
             keys.append(own_keys)
+            documents += len(batch)
             utf8_bytes += sum(len(document.utf8) for document in batch)
             if audited:
                 audited.add(batch)
-        self.writer.append("codes", np.concatenate(codes))
-        matrix = np.concatenate(keys)
-        write_keys(self.writer, EXACT, matrix[:, 0], matrix[:, 1])
-        for place, name in enumerate(bands(self.work.cleaning)):
-            write_keys(self.writer, name, matrix[:, 2 + place])
-        if audited:
-            audited.write(self.writer, self.part)
+            if sum(map(len, codes)) >= run_of_keys.RUN_DOCUMENTS:
+                self._write(codes, keys, audited)
+                codes, keys = [], []
+        self._write(codes, keys, audited)
         records = [] if audited else self.part.records()
         self.part.require_unchanged()
         self.writer.note |= {
-            "documents": len(matrix),
+            "documents": documents,
             "bytes": utf8_bytes,
             "names": reasons.names,
             "files": records,
             "faults": [[fault.kind, fault.where, fault.what, fault.fix] for fault in self.faults],
         }
+
+    def _write(self, codes: list[Any], keys: list[Any], audited: AuditedPart | None) -> None:
+        """A run of documents, which may have none."""
+        first, names = self.writer.count("codes"), bands(self.work.cleaning)
+        self.writer.append("codes", np.concatenate([np.zeros(0, "<u2"), *codes]))
+        matrix = np.concatenate([np.zeros((0, 2 + len(names)), "<u8"), *keys])
+        run_of_keys.write_keys(self.writer, EXACT, first, matrix[:, 0], matrix[:, 1])
+        for place, name in enumerate(names):
+            run_of_keys.write_keys(self.writer, name, first, matrix[:, 2 + place])
+        if audited:
+            audited.write(self.writer, self.part, first)
 
     def _note(self, fault: Fault) -> None:
         if len(self.faults) < SHOWN_FAULTS:

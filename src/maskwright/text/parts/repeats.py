@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from maskwright.text.cleaning import survey
 from maskwright.text.cleaning.survey import DUPLICATE, NEAR_DUPLICATE, STAYS
 from maskwright.text.parts.columns import Columns, Note, written
-from maskwright.text.parts.keys import RANGES
+from maskwright.text.parts.keys import RANGES, runs_of
 
 KEYS_AT_ONCE = 1 << 24
 """Keys of a column that are sorted in memory at once, about 60 bytes each: 1 GB."""
@@ -54,14 +54,14 @@ class FindRepeats:
         keys, second, places, counts = [], [], [], []
         for path in self.judged:
             file = Columns(path)
-            begins = file.numbers(f"{name}.begins", number * step, (number + 1) * step + 1)
-            begin, end = int(begins[0]), int(begins[-1])
-            keys.append(file.numbers(f"{name}.keys", begin, end))
-            places.append(file.numbers(f"{name}.places", begin, end))
-            if f"{name}.second" in file:
-                second.append(file.numbers(f"{name}.second", begin, end))
-            counts.append(end - begin)
-        # Parts follow each other, and a part's equal keys are in its order: so equal keys are in the order of reading.
+            counts.append(0)
+            for begin, end in runs_of(file, name, number * step, (number + 1) * step):
+                keys.append(file.numbers(f"{name}.keys", begin, end))
+                places.append(file.numbers(f"{name}.places", begin, end))
+                if f"{name}.second" in file:
+                    second.append(file.numbers(f"{name}.second", begin, end))
+                counts[-1] += end - begin
+        # Runs follow each other, and a run's equal keys are in its order: so equal keys are in the order of reading.
         columns = [np.concatenate(keys), *([np.concatenate(second)] if second else [])]
         later, first = survey.repeats(columns)
         owners = np.repeat(np.arange(len(counts)), counts)

@@ -1,0 +1,113 @@
+"""What a person sees of a work whose parts others compute: parts done, the rate, those that are slow and where, those
+that were lost."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from maskwright.core.console import Progress, human_bytes, human_seconds, say
+
+LOOK_SECONDS, WAIT_SECONDS = 2.0, 30.0
+SLOW, SLOW_SECONDS = 3.0, 10.0
+"""A part is slow when it has taken so many times the median, and at least so long."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a task sends back: a result, or an error that the user has to know."""
+
+    node: str
+    seconds: float
+    peak_bytes: int
+    result: Any = None
+    error: Exception | None = None
+
+
+class Watch:
+    """What is shown of a work: parts done, those that are slow and where, those that were lost."""
+
+    def __init__(self, title: str, parts: int, board: str | None, bar: Progress) -> None:
+        self.title, self.parts, self.board, self.bar = title, parts, board, bar
+        self.losses = Counter[int]()
+        self.peak_bytes = 0
+        self._seconds: list[float] = []
+        self._nodes = Counter[str]()
+        self._begun: dict[int, float] = {}
+        """When each part was first seen running."""
+        self._slow = set[int]()
+        self._began = self._looked_at = self._heard_at = time.monotonic()
+        self._slots, self.counted_at = 0, -LOOK_SECONDS
+
+    def slots(self, count: Callable[[], int]) -> int:
+        """Asked for each part; the cluster is asked every few seconds."""
+        now = time.monotonic()
+        if now - self.counted_at >= LOOK_SECONDS:
+            self._slots, self.counted_at = count(), now
+        return self._slots
+
+    def lost(self, number: int, what: str) -> int:
+        """How many times by now."""
+        self.losses[number] += 1
+        self._begun.pop(number, None)
+        where = self._where(number)
+        with suppress(OSError):
+            os.unlink(os.path.join(self.board or "", str(number)))
+        say(f"{self.title}: part {number} {what}{where and f', on {where}'}")
+        return self.losses[number]
+
+    def ended(self, number: int, answer: Answer, size: int) -> None:
+        self._seconds.append(answer.seconds)
+        self._nodes[answer.node] += 1
+        self._begun.pop(number, None)
+        self._heard_at = time.monotonic()
+        self.peak_bytes = max(self.peak_bytes, answer.peak_bytes)
+        self.bar.advance(size, f"{len(self._seconds):,}/{self.parts:,} parts")
+
+    def look(self, running: set[int]) -> None:
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        for name in os.listdir(self.board) if self.board else ():
+            if name.isdecimal() and int(name) in running:
+                self._begun.setdefault(int(name), now)
+        usual = statistics.median(self._seconds) if self._seconds else float("inf")
+        for number in running - self._slow:
+            if number in self._begun and now - self._begun[number] > max(SLOW * usual, SLOW_SECONDS):
+                self._slow.add(number)
+                taken, where = human_seconds(now - self._begun[number]), self._where(number)
+                say(f"{self.title}: part {number} has been running for {taken} on {where}; the median is {usual:.2f} s")
+        if self._begun:
+            self._heard_at = now
+        elif now - self._heard_at > WAIT_SECONDS:
+            self._heard_at = now
+            say(f"{self.title}: no part has begun for {WAIT_SECONDS:.0f} s: the cluster's CPUs or memory are in use")
+        self.bar.advance(0)
+
+    def _where(self, number: int) -> str:
+        with suppress(OSError), open(os.path.join(self.board or "", str(number)), encoding="utf-8") as file:
+            return file.read()
+        return ""
+
+    def conclude(self, size: int) -> None:
+        seconds = time.monotonic() - self._began
+        again = sum(self.losses.values())
+        told = [
+            f"{self.title}: {counted(self.parts, 'part')} on {counted(len(self._nodes), 'machine')}",
+            f"{human_bytes(size)} in {human_seconds(seconds)} ({human_bytes(size / max(seconds, 1e-9))}/s)",
+            f"at most {human_bytes(self.peak_bytes)} a worker",
+            *([f"{again} computed again because a worker was lost"] if again else []),
+        ]
+        if self.parts:
+            say(", ".join(told))
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
