@@ -7,11 +7,9 @@ import gzip
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +23,7 @@ from command_line import COMMAND
 from conftest import documents
 from finetuned import foxes, pretrained_folder
 from private_network import PrivateNetwork, processes, wait_until, why_not
+from ray_cluster import ray_cluster
 from runners import files_of
 
 from maskwright.data.store import TokenStore
@@ -50,7 +49,6 @@ CONFIG: dict[str, dict[str, Any]] = {
     "evaluation": {"max_rows": 8, "every_steps": 150},
     "logging": {"every_steps": 1, "tensorboard": False},
 }
-TOKEN = "0123456789abcdef0123456789abcdef"
 LONG_ENOUGH_SECONDS = 240.0
 
 
@@ -122,39 +120,15 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("ray")
-    for name in ("laptop", "without git", "shared", "bin", "home"):
+    for name in ("laptop", "without git", "shared", "home"):
         (folder / name).mkdir()
     for name in ("laptop", "without git"):
         config = {**CONFIG, "data": {**CONFIG["data"], "store": store.location}}
         (folder / name / "run.yaml").write_text(yaml.safe_dump(config))
     # What git leaves out of that folder must not matter to `submit`.
     (folder / "laptop" / ".gitignore").write_text("*\n")
-    command = folder / "bin" / "maskwright"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m maskwright "$@"\n')
-    command.chmod(0o755)
-    session = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # its sockets' names have to be short
-    environment = {
-        **os.environ,
-        "PATH": f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
-        "HOME": str(folder / "home"),
-        "TMPDIR": str(folder),
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": TOKEN,
-    }
-    network = PrivateNetwork()
-    try:
-        found = Cluster(network, folder, store.location, environment)
-        address = ("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--temp-dir={session}")
-        small = ("--num-cpus=2", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
-        with open(folder / "head.log", "w") as log:
-            words = network.words("ray", "start", "--head", "--block", *address, *small)
-            head = subprocess.Popen(words, env=environment, stdout=log, stderr=log)
-        wait_until(lambda: found.maskwright("list").code == 0)
-        yield found
-    finally:
-        network.close()
-        head.wait()
-        shutil.rmtree(session, ignore_errors=True)
+    with ray_cluster(folder, folder / "home") as (network, environment):
+        yield Cluster(network, folder, store.location, environment)
 
 
 @pytest.fixture(scope="module", autouse=True)
