@@ -67,7 +67,11 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
                 ray.init(address=address, **quiet)
             else:
                 cores = usable_cores()
-                own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+                own: dict[str, Any] = {
+                    "num_cpus": cores,
+                    "include_dashboard": False,
+                    "object_store_memory": STORE_BYTES,
+                }
                 ray.init(address="local", _node_ip_address="127.0.0.1", **own, **quiet)
                 say(f"there is no Ray cluster here: one is started on this machine, with {cores} CPUs")
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
@@ -107,7 +111,8 @@ def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board
     # A task reserves one CPU; the threads of the tokenizers would take all.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     sign = os.path.join(board, str(number)) if board else None
-    result, failure = None, None
+    result: Any = None
+    failure: Exception | None = None
     try:
         with suppress(OSError):
             os.chdir(cwd)
@@ -118,8 +123,9 @@ def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board
                 file.write(f"{node} (process {os.getpid()})")
         result = work(part)
     except ImportError as error:
-        failure = explain_import(error) or error
-        failure = MaskwrightError(f"{failure} on {node}", where="Ray", fix="every machine of the cluster needs it")
+        explained = explain_import(error)
+        what, fix = (explained.what, explained.fix) if explained else (str(error), "install what is missing")
+        failure = MaskwrightError(f"{what} on {node}, a machine of the Ray cluster", where="Ray", fix=fix)
     except (MaskwrightError, OSError) as error:
         failure = error
     finally:
