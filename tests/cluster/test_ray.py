@@ -3,6 +3,7 @@ whatever happens to its parts."""
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
@@ -335,29 +336,38 @@ def raylets() -> set[int]:
     return found
 
 
-@pytest.fixture
-def another_machine(cluster: Cluster) -> Iterator[int]:
-    """The raylet of a second node of the cluster."""
-    before = raylets()
+@contextmanager
+def another_machine(cluster: Cluster, *prefix: str) -> Iterator[int]:
+    """The raylet of a second node of the cluster, which `prefix` starts."""
+    before, log = raylets(), cluster.folder / "another.log"
     small = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
-    words = ("ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
-    with open(cluster.folder / "another.log", "w") as log:
-        node = subprocess.Popen(cluster.network.words(*words), env=cluster.environment, stdout=log, stderr=log)
-    wait_until(lambda: "Ray runtime started" in (cluster.folder / "another.log").read_text())
-    (raylet,) = raylets() - before
-    yield raylet
-    node.kill()
-    node.wait()
+    words = (*prefix, "ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
+    with open(log, "w") as file:
+        node = subprocess.Popen(cluster.network.words(*words), env=cluster.environment, stdout=file, stderr=file)
+    try:
+        wait_until(lambda: "Ray runtime started" in log.read_text())
+        (raylet,) = raylets() - before
+        yield raylet
+        with suppress(ProcessLookupError):
+            os.kill(raylet, signal.SIGKILL)
+    finally:
+        node.kill()
+        node.wait()
 
 
-def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluster, another_machine: int) -> None:
+def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluster) -> None:
     """A worker, the driver, and a machine of the cluster; the same command goes on with what is left."""
+    with another_machine(cluster) as raylet:
+        prepared_in_parts(cluster, raylet)
+
+
+def prepared_in_parts(cluster: Cluster, another_raylet: int) -> None:
     shared, laptop = cluster.folder / "shared", cluster.folder / "laptop"
     (laptop / "slowly.py").write_text(SLOWLY)
     (shared / "text").mkdir()
     for number in range(FILES):
         text = "\n\n".join("\n".join(lines) for lines in documents(20, number))
-        (shared / "text" / f"{number:02}.txt").write_text(text + "\n", encoding="utf-8")
+        (shared / "text" / f"{number:02}.txt.gz").write_bytes(gzip.compress(text.encode() + b"\n"))  # a part each
     tokenizer = TokenStore(cluster.store).tokenizer_folder
     words = ("data", "prepare", str(shared / "text"), "--tokenizer", tokenizer, "--filter", "slowly:keep")
     words += ("--layout", "sentences", "--shard-tokens", "9000", "--valid-fraction", "0.1", "--to")
@@ -386,7 +396,7 @@ def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluste
     second = cluster.start(*there, f"ray:{HEAD}")
     wait_until(lambda: len([path for path in work.glob("judge-*") if ".tmp-" not in path.name]) > len(finished))
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    os.kill(another_machine, signal.SIGKILL)
+    os.kill(another_raylet, signal.SIGKILL)
     ended = cluster.ended(second)
     assert ended.code == 0, ended
     assert f"continuing with {len(finished)} of {FILES} parts judged" in ended.err
@@ -407,3 +417,15 @@ def test_parts_that_cannot_be_computed_there_say_why(cluster: Cluster, tmp_path:
     assert ended.code in (1, 2) and "token" in ended.last, ended
     ended = cluster.maskwright(*words, "--on", "ray:http://127.0.0.1:8265")
     assert ended.code == 2 and "ray job submit" in ended.last, ended
+
+
+def test_a_machine_that_does_not_see_the_folder_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    ids, tokenizer, hidden = tmp_path / "ids.bin", TokenStore(cluster.store).tokenizer_folder, tmp_path / "hidden"
+    ids.write_bytes(bytes([40, 0, 1, 0, 41, 0]))
+    hidden.mkdir()
+    mount = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {hidden} && exec "$@"', "sh")
+    with another_machine(cluster, *mount):
+        words = ("data", "convert", str(ids), "--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0")
+        ended = cluster.maskwright(*words, "--to", str(hidden / "store"), "--on", f"ray:{HEAD}")
+    assert ended.code == 1 and f"error: {hidden}/store/parts: is not seen by " in ended.last, ended
+    assert not (hidden / "store").exists()
