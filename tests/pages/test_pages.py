@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = [
     read_page(path)
-    for path in (*sorted((ROOT / "docs").glob("*.md"), key=lambda path: path.name != "own-text.md"), ROOT / "README.md")
+    for path in (*sorted((ROOT / "docs").glob("*.md"), key=lambda path: path.name != "own-text.md"), README)
 ]
 """The one first that others go on from."""
 EXECUTED = [
