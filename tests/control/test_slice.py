@@ -217,3 +217,21 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < until, path
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("kind", "devices"), [("v5litepod-16", 16), ("v4-16", 8), ("v3-8", 8)])
+def test_a_configuration_that_lies_here_is_looked_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str, devices: int
+) -> None:
+    config = tmp_path / "a.yaml"
+    config.write_text("data: {store: stores/one}\nschedule: {steps: 1}\nbatch: {micro_batch_rows: 32}\n")
+    monkeypatch.setattr(Slice, "look", lambda place: ("READY", kind, 2))
+    with pytest.raises(InputError) as caught:
+        Slice("pod", ZONE).submit(Training(str(config), "runs/a"), dry_run=True)
+    rows = 32 // devices
+    told = f"--set batch.virtual_workers={devices} --set batch.micro_batch_rows={rows}"
+    assert str(caught.value).endswith(f"Fix: add --set engine.kind=jax {told}")
+    right = ("engine.kind=jax", f"batch.virtual_workers={devices}")
+    Slice("pod", ZONE).submit(Training(str(config), "runs/a", right), dry_run=True)
+    assert "data.store: each host reads stores/one in its folder maskwright" in capsys.readouterr().err
+    Slice("pod", ZONE).submit(Training("not-here.yaml", "runs/a"), dry_run=True)

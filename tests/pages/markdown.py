@@ -137,7 +137,9 @@ def visible(text: str) -> str:
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 
-LEFT_OUT = re.compile(r"^\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  ")
+LEFT_OUT = re.compile(
+    r"^(host \d+ \| )?\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  "
+)
 """A terminal has a bar there; elsewhere it is a line every 15 seconds, and one at the end of what took over 2."""
 VARIES = {
     "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, [^)]*",

@@ -47,6 +47,8 @@ class Shell:
             "TERM": "dumb",
             "TOKENIZERS_PARALLELISM": "false",  # a process with threads cannot be forked: each of `compare`'s took 4 s
         }
+        self.enter: list[str] = []
+        """The command, if any, that the shell is started by."""
         self._script, self._output = root / "command.sh", root / "output"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -71,7 +73,7 @@ class Shell:
     def _start(self) -> subprocess.Popen[bytes]:
         self._told, self._told_there = os.pipe()
         self._process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"],
+            [*self.enter, "bash", "--norc", "--noprofile"],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.PIPE,

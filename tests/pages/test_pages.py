@@ -14,7 +14,11 @@ from pages.shell import Shell, commands
 from pages.walk import walk
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [read_page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [
+    read_page(path)
+    for path in (*sorted((ROOT / "docs").glob("*.md"), key=lambda path: path.name != "own-text.md"), ROOT / "README.md")
+]
+"""The one first that others go on from."""
 EXECUTED = [
     pytest.param(page, id=page.path.name, marks=[pytest.mark.long] if page.long else [])
     for page in PAGES

@@ -53,7 +53,7 @@ def test_base_compiles_for_a_slice_and_fits(
     assert found.advice == []
 
 
-@pytest.mark.parametrize("slice_", ["v4:2x2x2", "v5p:2x2x1", "tpu7x:2x2x1"])
+@pytest.mark.parametrize("slice_", ["v3:2x2", "v4:2x2x2", "v5p:2x2x1", "tpu7x:2x2x1"])
 @pytest.mark.parametrize("kind", ["roberta", "modernbert"])
 def test_other_chips_take_other_models(config: Callable[..., RunConfig], slice_: str, kind: str) -> None:
     """Muon, several micro-batches, real dropout or none: small, since only whether it compiles is asked."""

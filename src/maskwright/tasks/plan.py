@@ -237,7 +237,7 @@ def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
 def _devices(request: Request) -> int:
     """How many devices of the slice the run uses. Raises `ConfigError` if it has not as many."""
     chips = math.prod(int(number) for number in request.slice.partition(":")[2].split("x"))
-    there = chips * (2 if request.slice.startswith("tpu7x") else 1)  # both halves of a chip are devices
+    there = chips * (2 if request.slice.startswith(("v2", "v3", "tpu7x")) else 1)  # both halves of a chip are devices
     if request.devices is not None and request.devices > there:
         what = f"{request.devices} devices were asked for, {request.slice} has {there}"
         raise ConfigError(what, where="engine.devices", fix="leave it out for all")
