@@ -36,6 +36,7 @@ class Result:
             "validate ",
             "pretrain ",
             "evaluate ",
+            "train ",
         )
         assert all(line.startswith((*known, "merging", "prepare ", "pretrain ", "step ")) for line in before), self.err
         assert ". Fix: " in last or self.code != 2, last

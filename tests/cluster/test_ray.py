@@ -3,14 +3,13 @@ whatever happens to its parts."""
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from command_line import COMMAND
 from conftest import documents
 from finetuned import foxes, pretrained_folder
 from private_network import PrivateNetwork, processes, wait_until, why_not
+from ray_cluster import ray_cluster
 from runners import files_of
 
 from maskwright.data.store import TokenStore
@@ -49,7 +49,6 @@ CONFIG: dict[str, dict[str, Any]] = {
     "evaluation": {"max_rows": 8, "every_steps": 150},
     "logging": {"every_steps": 1, "tensorboard": False},
 }
-TOKEN = "0123456789abcdef0123456789abcdef"
 LONG_ENOUGH_SECONDS = 240.0
 
 
@@ -121,39 +120,15 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("ray")
-    for name in ("laptop", "without git", "shared", "bin", "home"):
+    for name in ("laptop", "without git", "shared", "home"):
         (folder / name).mkdir()
     for name in ("laptop", "without git"):
         config = {**CONFIG, "data": {**CONFIG["data"], "store": store.location}}
         (folder / name / "run.yaml").write_text(yaml.safe_dump(config))
     # What git leaves out of that folder must not matter to `submit`.
     (folder / "laptop" / ".gitignore").write_text("*\n")
-    command = folder / "bin" / "maskwright"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m maskwright "$@"\n')
-    command.chmod(0o755)
-    session = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # its sockets' names have to be short
-    environment = {
-        **os.environ,
-        "PATH": f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
-        "HOME": str(folder / "home"),
-        "TMPDIR": str(folder),
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": TOKEN,
-    }
-    network = PrivateNetwork()
-    try:
-        found = Cluster(network, folder, store.location, environment)
-        address = ("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--temp-dir={session}")
-        small = ("--num-cpus=2", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
-        with open(folder / "head.log", "w") as log:
-            words = network.words("ray", "start", "--head", "--block", *address, *small)
-            head = subprocess.Popen(words, env=environment, stdout=log, stderr=log)
-        wait_until(lambda: found.maskwright("list").code == 0)
-        yield found
-    finally:
-        network.close()
-        head.wait()
-        shutil.rmtree(session, ignore_errors=True)
+    with ray_cluster(folder, folder / "home") as (network, environment):
+        yield Cluster(network, folder, store.location, environment)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -361,29 +336,38 @@ def raylets() -> set[int]:
     return found
 
 
-@pytest.fixture
-def another_machine(cluster: Cluster) -> Iterator[int]:
-    """The raylet of a second node of the cluster."""
-    before = raylets()
+@contextmanager
+def another_machine(cluster: Cluster, *prefix: str) -> Iterator[int]:
+    """The raylet of a second node of the cluster, which `prefix` starts."""
+    before, log = raylets(), cluster.folder / "another.log"
     small = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
-    words = ("ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
-    with open(cluster.folder / "another.log", "w") as log:
-        node = subprocess.Popen(cluster.network.words(*words), env=cluster.environment, stdout=log, stderr=log)
-    wait_until(lambda: "Ray runtime started" in (cluster.folder / "another.log").read_text())
-    (raylet,) = raylets() - before
-    yield raylet
-    node.kill()
-    node.wait()
+    words = (*prefix, "ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
+    with open(log, "w") as file:
+        node = subprocess.Popen(cluster.network.words(*words), env=cluster.environment, stdout=file, stderr=file)
+    try:
+        wait_until(lambda: "Ray runtime started" in log.read_text())
+        (raylet,) = raylets() - before
+        yield raylet
+        with suppress(ProcessLookupError):
+            os.kill(raylet, signal.SIGKILL)
+    finally:
+        node.kill()
+        node.wait()
 
 
-def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluster, another_machine: int) -> None:
+def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluster) -> None:
     """A worker, the driver, and a machine of the cluster; the same command goes on with what is left."""
+    with another_machine(cluster) as raylet:
+        prepared_in_parts(cluster, raylet)
+
+
+def prepared_in_parts(cluster: Cluster, another_raylet: int) -> None:
     shared, laptop = cluster.folder / "shared", cluster.folder / "laptop"
     (laptop / "slowly.py").write_text(SLOWLY)
     (shared / "text").mkdir()
     for number in range(FILES):
         text = "\n\n".join("\n".join(lines) for lines in documents(20, number))
-        (shared / "text" / f"{number:02}.txt").write_text(text + "\n", encoding="utf-8")
+        (shared / "text" / f"{number:02}.txt.gz").write_bytes(gzip.compress(text.encode() + b"\n"))  # a part each
     tokenizer = TokenStore(cluster.store).tokenizer_folder
     words = ("data", "prepare", str(shared / "text"), "--tokenizer", tokenizer, "--filter", "slowly:keep")
     words += ("--layout", "sentences", "--shard-tokens", "9000", "--valid-fraction", "0.1", "--to")
@@ -412,7 +396,7 @@ def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluste
     second = cluster.start(*there, f"ray:{HEAD}")
     wait_until(lambda: len([path for path in work.glob("judge-*") if ".tmp-" not in path.name]) > len(finished))
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    os.kill(another_machine, signal.SIGKILL)
+    os.kill(another_raylet, signal.SIGKILL)
     ended = cluster.ended(second)
     assert ended.code == 0, ended
     assert f"continuing with {len(finished)} of {FILES} parts judged" in ended.err
@@ -433,3 +417,26 @@ def test_parts_that_cannot_be_computed_there_say_why(cluster: Cluster, tmp_path:
     assert ended.code in (1, 2) and "token" in ended.last, ended
     ended = cluster.maskwright(*words, "--on", "ray:http://127.0.0.1:8265")
     assert ended.code == 2 and "ray job submit" in ended.last, ended
+
+
+def test_a_machine_that_does_not_see_the_folder_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    ids, tokenizer, hidden = tmp_path / "ids.bin", TokenStore(cluster.store).tokenizer_folder, tmp_path / "hidden"
+    ids.write_bytes(bytes([40, 0, 1, 0, 41, 0]))
+    hidden.mkdir()
+    mount = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {hidden} && exec "$@"', "sh")
+    with another_machine(cluster, *mount):
+        words = ("data", "convert", str(ids), "--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0")
+        ended = cluster.maskwright(*words, "--to", str(hidden / "store"), "--on", f"ray:{HEAD}")
+    assert ended.code == 1 and f"error: {hidden}/store/parts: is not seen by " in ended.last, ended
+    assert not (hidden / "store").exists()
+
+
+def test_as_a_job_it_computes_on_the_cluster_of_the_job(cluster: Cluster, tmp_path: Path) -> None:
+    ids, tokenizer = tmp_path / "ids.bin", TokenStore(cluster.store).tokenizer_folder
+    ids.write_bytes(bytes([40, 0, 1, 0, 41, 0]))
+    words = ("data", "convert", str(ids), "--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0")
+    job = ("ray", "job", "submit", "--", "maskwright", *words, "--to", str(tmp_path / "store"), "--on", "ray")
+    ended = cluster.ended(cluster.start(*job))
+    assert ended.code == 0 and "Ray cluster: " in ended.out and "one is started" not in ended.out, ended
+    assert cluster.maskwright(*words, "--to", str(tmp_path / "one")).code == 0
+    assert files_of(tmp_path / "store") == files_of(tmp_path / "one")

@@ -100,6 +100,8 @@ def put(copies: Copies, directory: RunDirectory, step: int, keep: int = 2) -> No
 
 def test_copies_come_back_on_a_new_machine(tmp_path: Path) -> None:
     first, copies = saved(tmp_path / "one", 10, 20, 30), Copies(URL)
+    (tmp_path / "one" / "tokenizer").mkdir()
+    (tmp_path / "one" / "tokenizer" / "tokenizer.json").write_text("{}")
     for step in (10, 20, 30):
         put(copies, first, step)
     assert copies.steps() == [20, 30]
@@ -109,6 +111,7 @@ def test_copies_come_back_on_a_new_machine(tmp_path: Path) -> None:
     loaded = checkpoint.load_newest(second.checkpoints, set_aside=False)
     assert loaded and loaded[0].step == 30 and loaded[0].parameters["a"][0, 0] == 30
     assert second.exists() and second.read_metrics() == [{"step": 1}]
+    assert Path(second.path("tokenizer", "tokenizer.json")).read_text() == "{}"
     copies.fetch(second, same)  # nothing newer
     assert checkpoint.whole_steps(second.checkpoints) == [30]
 

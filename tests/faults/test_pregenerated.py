@@ -397,6 +397,11 @@ def test_changed_and_damaged_arrays_are_met(ours: Path, theirs: Path, tokenizer:
     with pytest.raises(StoreError, match="a position beyond the end of its example"):
         for step in range(20):
             loader.batches(step)
+    with open(arrays, "r+b") as file:
+        file.seek(10)
+        file.write(b"{([")  # numpy's reader of headers lets a TokenError out
+    with pytest.raises(StoreError, match="tokens.npy: cannot be read"):
+        PregeneratedStore(str(binary))
     np.save(arrays, ids[:-1])
     with pytest.raises(StoreError, match="arrays that do not belong together"):
         PregeneratedStore(str(binary))

@@ -13,14 +13,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as arrow
+import pytest
 import zstandard
 from fairseq_files import write_fairseq
 from fake_hub import TOKEN, fake_hub
 from original_epochs import spoil
 from pages import made_up
+from pages.google import google
 from pages.markdown import read_page
 from pages.shell import Shell
 from pages.walk import FINISHED, walk
+from private_network import why_not
+from ray_cluster import ray_cluster
 
 from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
 from maskwright.text.sources import Sources
@@ -128,6 +133,54 @@ def readme(shell: Shell) -> Iterator[None]:
     yield from hub(shell)
 
 
+def shards(shell: Shell) -> Iterator[None]:
+    """In place of your storage, the test has `~/shared` with a small tokenizer and two Arrow files of int16, stored as
+    id - 25000, each document between `<s>` and `</s>`, with `meta/notes_counts.csv`."""
+    shared = shell.folder.parent / "shared"
+    tokenizer = str(shared / "tokenizer")
+    next(notes(shell))
+    sources = Sources([str(shell.folder / "corpus")], layout="sentences")
+    train_tokenizer(sources, tokenizer, vocab_size=680)
+    encoder, counts = load_tokenizer(tokenizer, special_tokens_are_text=True), ["dataset/filename,documents,tokens"]
+    documents = [np.array(encoder.encode(document.text).ids) for document in sources]
+    schema = arrow.schema([("tokens", arrow.int16())])
+    for name, part in (("a.arrow", documents[:600]), ("b.arrow", documents[600:])):
+        path = shared / "roberta_v3" / "notes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with arrow.ipc.new_file(str(path), schema) as writer:
+            for one in part:
+                column = arrow.array((one - 25000).astype(np.int16))
+                writer.write_batch(arrow.record_batch([column], schema=schema))
+        counts.append(f"notes/{name},{len(part)},{sum(map(len, part))}")
+    meta = shared / "roberta_v3" / "meta"
+    meta.mkdir()
+    (meta / "notes_counts.csv").write_text("\n".join(counts) + "\n")
+    shutil.rmtree(shell.folder / "corpus")
+    yield
+
+
+def a_ray_cluster(shell: Shell) -> Iterator[None]:
+    """A test types these commands on a Ray cluster of one machine with two CPUs, and all outputs are what it saw."""
+    if why := why_not():
+        pytest.skip(why)
+    pytest.importorskip("ray", reason="needs the extra ray")
+    with ray_cluster(shell.root, shell.folder.parent) as (network, environment):
+        shell.enter = network.words(folder=shell.folder)
+        shell.environment = environment
+        yield
+
+
+def google_cloud(shell: Shell) -> Iterator[None]:
+    """In place of Google Cloud, the test has a made-up one on this machine, with the real Terraform; the two hosts are
+    processes of this machine, and they really train."""
+    with google(shell):
+        yield
+
+
 GIVEN: dict[str, Given] = {
-    one.__name__: one for one in (nothing, notes, own_text, sentences, letters, hub, original, readme, shard)
+    one.__name__: one
+    for one in (
+        *(nothing, notes, own_text, sentences, letters, hub, original, readme, shard, shards),
+        *(a_ray_cluster, google_cloud),
+    )
 }

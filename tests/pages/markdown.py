@@ -137,7 +137,9 @@ def visible(text: str) -> str:
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 
-LEFT_OUT = re.compile(r"^\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  ")
+LEFT_OUT = re.compile(
+    r"^(host \d+ \| )?\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  "
+)
 """A terminal has a bar there; elsewhere it is a line every 15 seconds, and one at the end of what took over 2."""
 VARIES = {
     "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, [^)]*",
@@ -147,6 +149,7 @@ VARIES = {
     "a speed": r"\b[\d.,]+ ?[kMGT]?(B|FLOPs?)?( \w+)?/s\b",
     "a share of this machine's speed": r"\b\d+ ?% of (measured|GEMM)",
     "an amount of memory": r"\b[\d.,]+ [kMGT]B\b",
+    "a machine of a group": r"\b\w+-group-\w{4}\b",
     "a process": r"\b(process|pid) \d+",
     "a guess": r"\S+ \d+%(?=  |$)",
     "a rounding error": r"\b\d(\.\d+)?e-\d\d\b",

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +46,8 @@ class Shell:
             "TERM": "dumb",
             "TOKENIZERS_PARALLELISM": "false",  # a process with threads cannot be forked: each of `compare`'s took 4 s
         }
+        self.enter: list[str] = []
+        """The command, if any, that the shell is started by."""
         self._script, self._output = root / "command.sh", root / "output"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -71,7 +72,7 @@ class Shell:
     def _start(self) -> subprocess.Popen[bytes]:
         self._told, self._told_there = os.pipe()
         self._process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"],
+            [*self.enter, "bash", "--norc", "--noprofile"],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.PIPE,
@@ -136,5 +137,4 @@ def _serve(connection: socket.socket) -> None:
             os.close(stream)
         connection.sendall(process.pid.to_bytes(4, "little"))
         code = process.wait()
-        time.sleep(0)
         connection.sendall(int(code).to_bytes(4, "little", signed=True))

@@ -19,7 +19,8 @@ def walk(page: Page, shell: Shell, made: dict[tuple[int, int], list[str]]) -> li
         if block.executed and block.file:
             path = shell.folder / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("\n".join(block.body) + "\n", encoding="utf-8")
+            text = "\n".join(block.body).replace("/home/you", str(shell.folder.parent))
+            path.write_text(text + "\n", encoding="utf-8")
         elif block.executed and block.language == "console":
             wrong += _compare_outputs(block, shell, made)
         elif block.executed:

@@ -451,6 +451,11 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
     assert found.examples_in(texts) == [f"{tmp_path}/t.jsonl:1", None]
     with pytest.raises(SourceError, match="long enough"):
         read_evaluations([str(tmp_path / "short.txt")])
+    for broken in ("{", "[" * 100_000):
+        (tmp_path / "t.jsonl").write_text(f'{{"a": "x"}}\n\n{broken}\n')
+        with pytest.raises(SourceError, match="is not JSON: ") as caught:
+            read_evaluations([str(tmp_path / "t.jsonl")])
+        assert caught.value.where == f"{tmp_path}/t.jsonl:3" and "line 1" not in caught.value.what
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.parquet.gz", "t.jsonl.gz", "t.csv.zst", "t.txt.gz"])

@@ -9,7 +9,9 @@ import pytest
 
 from maskwright.core import config as c
 from maskwright.core.errors import ConfigError
-from maskwright.core.foreign import FOREIGN, OPTIONS
+from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.foreign import FINETUNING, FOREIGN, OPTIONS
+from maskwright.core.settings import keys_of
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -115,6 +117,7 @@ def test_names_of_other_programs_lead_to_real_keys() -> None:
             name, _, value = assignment.partition("=")
             assert c.build_config({**LEAST, section: {name: value}}, "run.yaml")
         assert " " in said or said.partition("=")[0] in c.ALL_KEYS
+    assert {said for said in FINETUNING.values() if " " not in said} <= set(keys_of(FinetuneConfig))
 
 
 def test_options_of_other_programs_lead_to_real_options() -> None:

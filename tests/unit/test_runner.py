@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from runners import sent
 
+from maskwright import __version__
 from maskwright.core import errors
 from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError
@@ -79,3 +80,16 @@ def test_a_part_that_takes_long_is_named_with_its_machine(
             seen.look({1, 2})
     told = [line for line in capsys.readouterr().err.splitlines() if "has been running" in line]
     assert told == ["work: part 1 has been running for 62 s on node-7 (process 12); the median is 20.00 s"]
+
+
+def test_every_machine_has_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = pytest.importorskip("maskwright.launch.ray.parts")
+    nodes = [{"Alive": True, "Resources": {"CPU": 4.0, "memory": 8e9}, "NodeManagerHostname": "node-1"}]
+    monkeypatch.setattr(parts.Tasks, "_nodes", lambda self: nodes)
+    for found, told in ((__version__, None), ("0.0.1", "node-1 has maskwright 0.0.1"), (None, "has no maskwright")):
+        monkeypatch.setattr(parts.Tasks, "_ask", lambda self, nodes, what, found=found: [("node-1", found)])
+        if told is None:
+            assert parts.Tasks(3_000_000_000)._slots() == 2
+            continue
+        with pytest.raises(MaskwrightError, match=told):
+            parts.Tasks(None)

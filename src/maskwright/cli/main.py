@@ -113,15 +113,18 @@ def _misused(error: Any, words: list[str]) -> int:
 
 def _meant(error: Any, words: list[str]) -> str:
     """What to type instead of an unknown option, which may name the key of a run."""
-    from maskwright.core.config import ALL_KEYS, GUIDE
-    from maskwright.core.foreign import FOREIGN, OPTIONS
+    from maskwright.core import config, finetuning
+    from maskwright.core.foreign import OPTIONS
+    from maskwright.core.settings import keys_of
 
     option, command = error.option_name, error.ctx.command
+    guide = (finetuning if command.name == "finetune" else config).GUIDE
+    keys = keys_of(guide.section)
     known = [name for parameter in command.params for name in parameter.opts]
     name = option.lstrip("-").replace("-", "_")
-    is_key = name in {*FOREIGN, *ALL_KEYS} or ("--set" in known and any(key.endswith(f".{name}") for key in ALL_KEYS))
+    is_key = name in {*guide.foreign, *keys} or ("--set" in known and any(key.endswith(f".{name}") for key in keys))
     near = [OPTIONS[name]] if OPTIONS.get(name) in known else [] if is_key else error.possibilities
-    if "--set" in known and not near and (advice := GUIDE.nearest(name)):
+    if "--set" in known and not near and (advice := guide.nearest(name)):
         pairs = zip(words, [*words[1:], ""], strict=True)
         value = next(w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)
         value = "VALUE" if not value or value.startswith("--") else value

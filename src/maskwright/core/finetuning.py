@@ -19,8 +19,9 @@ from maskwright.core.config import (
     Share,
     read_values,
 )
+from maskwright.core.foreign import FINETUNING, FOREIGN
 from maskwright.core.schedule import ScheduleCurve, rate_at
-from maskwright.core.settings import Count, Fraction, Guide, Refused, Resumable, Section, digest
+from maskwright.core.settings import Count, Fraction, Guide, Refused, Resumable, Section, digest, keys_of
 
 TaskKind = Literal[
     "single_label_classification",
@@ -311,7 +312,8 @@ class FinetuneConfig(Section):
 
 LATER = LATER_SHAPE | {"schedule.power": None, "engine.activation_checkpointing": "auto"}
 """Keys that runs did not always have, and what those without them had: digests and comparisons stay what they were."""
-GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", {})
+_SAME = {name: said for name, said in FOREIGN.items() if said.partition("=")[0] in keys_of(FinetuneConfig)}
+GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", _SAME | FINETUNING)
 
 
 def read_finetune_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig:

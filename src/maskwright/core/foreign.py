@@ -1,5 +1,5 @@
-"""What other trainers call the keys of a run: transformers' Trainer and its run_mlm.py, pytorch-transformers, fairseq,
-torchrun."""
+"""What other trainers call the keys of a run: transformers' Trainer and its scripts, pytorch-transformers, fairseq,
+Lightning, torchrun."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEYS = {
     "random_replace_prob random_token_prob": "masking.random_share",
     "model_type": "model.architecture",
     "arch": "model.architecture is the family and model.size its size: roberta and large for roberta_large",
-    "model_name_or_path model_name base_model pretrained_model bert_model": "model.init_from",
+    "model_name_or_path model_name base_model pretrained_model pretrained_model_path bert_model": "model.init_from",
     "d_model embed_dim encoder_embed_dim": "model.hidden_size",
     "num_layers n_layers n_layer encoder_layers": "model.num_hidden_layers",
     "num_heads n_heads n_head encoder_attention_heads": "model.num_attention_heads",
@@ -29,7 +29,8 @@ _KEYS = {
     "warmup_steps num_warmup_steps warmup_updates": "schedule.warmup_steps",
     "min_lr_ratio min_lr_rate": "schedule.final_lr_share",
     "per_device_train_batch_size per_gpu_train_batch_size micro_batch_size": "batch.micro_batch_rows",
-    "mixed_precision precision torch_dtype": "engine.dtype",
+    "mixed_precision torch_dtype": "engine.dtype",
+    "precision": "engine.dtype is auto, fp32, bf16 or fp16",
     "bf16": "engine.dtype=bf16",
     "fp32": "engine.dtype=fp32",
     "multilang_sampling_alpha": "data.mixture_alpha",
@@ -38,6 +39,7 @@ _KEYS = {
     "num_cores tpu_cores": "engine.devices",
     "betas adam_betas": "the two are optimizer.beta1 and optimizer.beta2",
     "input_shapes": "ROWSxTOKENS is batch.micro_batch_rows and data.seq_len",
+    "one_tpu": "engine.devices=1",
     "torch_compile": "engine.compile=on",
     "use_cpu no_cuda": "engine.device=cpu",
     "fsdp deepspeed": "engine.sharding=fsdp",
@@ -71,8 +73,11 @@ _KEYS = {
     ),
     "output_dir save_dir logdir": "the run directory is the option --run of `maskwright pretrain`",
     "config config_file config_name": "CONFIG stands alone, as in `maskwright pretrain CONFIG --run RUN`",
-    "resume resume_from_checkpoint overwrite_output_dir restore_file reset_stepcount experiment_name": (
+    "resume resume_from_checkpoint overwrite_output_dir restore_file": (
         "the same command with the same --run continues a run; to begin anew, give --run a new folder"
+    ),
+    "reset_stepcount reset_optimizer": (
+        "`maskwright pretrain CONFIG --run NEW --from RUN --fresh-optimizer` begins a run from the weights of another"
     ),
     "dataloader_num_workers preprocessing_num_workers num_proc": (
         "there are no loader workers to set: batches are cut from memory-mapped files"
@@ -81,7 +86,9 @@ _KEYS = {
         "`maskwright pretrain --processes N` starts a process for each GPU; see also engine.devices"
     ),
     "fp16": "engine.dtype=fp16",
-    "report_to wandb wandb_project mlflow": "there is only logging.tensorboard, and RUN/metrics.jsonl for other tools",
+    "report_to wandb wandb_project mlflow experiment_name aim_repo": (
+        "there is only logging.tensorboard, and RUN/metrics.jsonl for other tools"
+    ),
     "push_to_hub hub_model_id": "`maskwright export RUN --to FOLDER`, then `hf upload OWNER/NAME FOLDER`",
     "gradient_checkpointing activation_checkpointing": (
         "fewer batch.micro_batch_rows with more batch.virtual_workers make the same batch in less memory"
@@ -89,8 +96,25 @@ _KEYS = {
 }
 """Their names -> the key, KEY=VALUE, or a sentence if the same thing is said in another way here. `Guide.nearest` finds
 without an entry what is spelt almost like its key, such as adam_beta1."""
+_FINETUNING = {
+    "train_file train_data_file": "data.train",
+    "validation_file": "data.validation",
+    "test_file": "data.test",
+    "max_seq_length max_length": "data.max_seq_len",
+    "max_train_samples": "data.fraction is a share of the examples, of each class alike",
+    "num_classes num_labels": "the classes are those of the data; task.labels fixes their order",
+    "batch_size train_batch_size per_device_train_batch_size": (
+        "batch.examples counts the examples of an update, on all devices together"
+    ),
+    "gradient_accumulation_steps accumulate_grad_batches": "batch.virtual_workers computes batch.examples in N passes",
+    "warmup_ratio warmup_proportion": "schedule.warmup_share",
+    "metric_for_best_model": "evaluation.metric",
+    "label_smoothing_factor": "optimizer.label_smoothing",
+    "precision": _KEYS["precision"],
+}
+"""The same for keys that fine-tuning has in another place."""
 _OPTIONS = {
-    "output_dir save_dir logdir": "--run",
+    "output_dir save_dir logdir job_dir": "--run",
     "nproc_per_node gpus num_gpus": "--processes",
     "nnodes num_machines": "--num-nodes",
     "machine_rank": "--node-rank",
@@ -100,5 +124,6 @@ _OPTIONS = {
 }
 """Their names -> the option of a command."""
 
+FINETUNING = {name: said for names, said in _FINETUNING.items() for name in names.split()}
 FOREIGN = {name: said for names, said in _KEYS.items() for name in names.split()}
 OPTIONS = {name: option for names, option in _OPTIONS.items() for name in names.split()}

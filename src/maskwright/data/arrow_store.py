@@ -178,7 +178,7 @@ def open_judged(location: str, format_: str, arrow: Arrow) -> Judged:
 
 def _files(location: str) -> list[str]:
     if not os.path.isdir(location):
-        raise StoreError("there is no such folder", where=location, fix="correct data.store")
+        raise StoreError("there is no such folder", where=location, fix="correct the path")
     if os.path.isfile(os.path.join(location, "manifest.json")):
         raise StoreError("is a token store, and no Arrow files", where=location, fix="set its format to store")
     if os.path.isfile(os.path.join(location, "state.json")) or os.path.isfile(

@@ -46,7 +46,8 @@ def open_held_out(data: Data) -> dict[str, Judged]:
 def recorded_stores(run: dict[str, Any]) -> dict[str, Judged]:
     """What a run holds out, from its record: its store under an empty name, or those sources of its mixture that hold
     something out. Raises `InputError` if nothing is, as in pregenerated epochs."""
-    data = Data.model_validate(nested(run["config"])["data"])
+    values = nested(run["config"])["data"]
+    data = Data.model_validate(values if values.get("mixture") else values | {"store": run["store"]})
     if data.mixture is None and data.format != "pregenerated":
         return {"": open_judged(run["store"], data.format, data.arrow)}
     found = {} if data.mixture is None else Mixture(data.mixture, data.mixture_alpha).held_out

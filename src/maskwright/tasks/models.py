@@ -22,6 +22,7 @@ from maskwright.tasks.hub import local, pinned
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.best import Best
+from maskwright.training.copies import TOKENIZER, Copies
 from maskwright.training.masked_lm import losses
 
 RESULTS = "results.json"
@@ -61,13 +62,16 @@ class TrainedModel:
 
 
 def load_model(location: str, *, bare: bool = False) -> TrainedModel:
-    """`location`: of a run, a model folder, or a model on the Hub (`hf://OWNER/NAME@REVISION`). `bare`: an encoder
+    """`location`: of a run or of its copies in a bucket, a model folder, or a model on the Hub
+    (`hf://OWNER/NAME@REVISION`). `bare`: an encoder
     without a head will do; its `parameters` then have none.
 
     Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model."""
     if is_hub(location):
         location = pinned(location)
         return replace(load_model(local(location), bare=bare), location=location)
+    if storage.is_url(location):
+        location = fetched(location)
     directory = RunDirectory(location)
     if directory.exists():
         record = directory.read_config()
@@ -113,6 +117,24 @@ def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelCon
         what = f"its tokenizer pads with id {vocabulary.pad}, the model with {model.pad_token_id}"
         raise InputError(what, where=where, fix="take the tokenizer that belongs to the model")
     return replace(model, bos_token_id=vocabulary.bos, pad_token_id=vocabulary.pad, eos_token_id=vocabulary.eos)
+
+
+def fetched(location: str) -> str:
+    """The folder of a run whose copies (`checkpoint.copy_to`) lie at `location`: its newest checkpoint and its records,
+    in the cache of this machine. Raises `InputError` where there are none."""
+    copies = Copies(location)
+    newest = copies.newest()
+    if newest is None:
+        fix = "give the folder that checkpoint.copy_to of the run names; an exported model is used from a local folder"
+        raise InputError("holds no copy of a run's checkpoint", where=location, fix=fix)
+    folder = storage.cache_folder("runs", storage.sha256_of([copies.location, *newest])[:32])
+    storage.make_folder(folder)
+    with storage.locked(os.path.join(folder, "fetch.lock"), remove=True):
+        copies.fetch(RunDirectory(folder), lambda record: None)
+    if not os.path.exists(os.path.join(folder, TOKENIZER, "tokenizer.json")):
+        fix = "the run's own command with an empty --run folder brings it here whole"
+        raise InputError("was copied without its tokenizer, by an earlier version", where=location, fix=fix)
+    return folder
 
 
 def load_best(directory: RunDirectory, record: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:

@@ -3,6 +3,7 @@
     gs://bucket/runs/one/step-00001200/
       the files of the checkpoint
       config.resolved.json, metrics.jsonl, rollbacks.json     of the run directory at that time
+      tokenizer/                                              so that the model can be used without the store
       MANIFEST.json                                           uploaded last, and only if there is none yet
 
 A new machine with an empty run directory fetches the newest complete copy and continues from there.
@@ -31,6 +32,7 @@ from maskwright.training.checkpoint import outdated
 
 RESTORE = "restore it, or delete the folder"
 RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json")
+TOKENIZER = "tokenizer"
 
 
 class Copies:
@@ -51,6 +53,12 @@ class Copies:
         """Steps of the complete copies, ascending. Raises `InputError` if a bucket of Cloud Storage does not exist."""
         return whole_steps(self._folder)
 
+    def newest(self) -> tuple[int, str] | None:
+        """(step, a hash of what it holds) of the newest complete copy."""
+        if not (steps := self.steps()):
+            return None
+        return steps[-1], storage.sha256_of(self._folder.get_json(f"{step_folder(steps[-1])}/{MANIFEST}"))
+
     def put(
         self, directory: RunDirectory, step: int, keep: int, keep_every_steps: int | None, *, best: int | None = None
     ) -> None:
@@ -63,7 +71,7 @@ class Copies:
                 raise self._taken()
             return
         sources = {name: os.path.join(folder, name) for name in manifest["files"]}
-        for name in RUN_FILES:
+        for name in _run_files(directory):
             content = read_local(directory.path(name))
             if content is not None:
                 manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -115,7 +123,9 @@ class Copies:
         storage.make_folder(partial)
         try:
             manifest = self._folder.get_json(f"{source}/{MANIFEST}") or {}
-            for name in [*checkpoint.FILES, *(n for n in RUN_FILES if n in manifest["files"])]:
+            of_run = [name for name in manifest["files"] if _is_run_file(name)]
+            storage.make_folder(os.path.join(partial, TOKENIZER))
+            for name in [*checkpoint.FILES, *of_run]:
                 to, wanted = os.path.join(partial, name), manifest["files"][name]["sha256"]
                 self._folder.download(f"{source}/{name}", to)
                 if storage.sha256_of_file(to) != wanted:
@@ -125,11 +135,12 @@ class Copies:
             done, known = (_rollbacks(folder) for folder in (directory.location, partial))
             if with_records and done != known[: len(done)]:
                 raise CheckpointError("is from before a rollback", where=self._url(step), fix="nothing: it is left out")
-            for name in RUN_FILES:
-                if with_records and os.path.exists(os.path.join(partial, name)):
-                    os.replace(os.path.join(partial, name), directory.path(name))
-                elif os.path.exists(os.path.join(partial, name)):
-                    os.unlink(os.path.join(partial, name))
+            for name in of_run if with_records else ():
+                storage.make_folder(os.path.dirname(directory.path(name)))
+                os.replace(os.path.join(partial, name), directory.path(name))
+            for name in of_run if not with_records else ():
+                os.unlink(os.path.join(partial, name))
+            os.rmdir(os.path.join(partial, TOKENIZER))
             files = {name: manifest["files"][name] for name in checkpoint.FILES}
             shutil.rmtree(folder, ignore_errors=True)
             os.rename(partial, folder)
@@ -169,6 +180,17 @@ class Copies:
 
     def _url(self, step: int) -> str:
         return f"{self.location}/{step_folder(step)}"
+
+
+def _run_files(directory: RunDirectory) -> list[str]:
+    tokenizer = directory.path(TOKENIZER)
+    names = sorted(os.listdir(tokenizer)) if os.path.isdir(tokenizer) else []
+    return [*RUN_FILES, *(f"{TOKENIZER}/{name}" for name in names if not storage.is_temporary(name))]
+
+
+def _is_run_file(name: str) -> bool:
+    folder, _, file = name.rpartition("/")
+    return name in RUN_FILES or (folder == TOKENIZER and file not in ("", ".", ".."))
 
 
 def _rollbacks(folder: str) -> list[Any]:

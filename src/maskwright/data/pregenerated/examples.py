@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from tokenize import TokenError  # which numpy's reader of headers lets out
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -198,8 +199,9 @@ def map_arrays(folder: str) -> Examples:
         path = os.path.join(folder, f"{name}.npy")
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise StoreError(f"cannot be read: {error}", where=path, fix=EPOCH_AGAIN) from None
+        except (OSError, ValueError, EOFError, TokenError, SyntaxError) as error:
+            what = f"cannot be read: {' '.join(str(error).split())}"
+            raise StoreError(what, where=path, fix=EPOCH_AGAIN) from None
         allowed = {dtypes(size)[name] for size in (2, 1 << 17)}
         if not isinstance(array, np.memmap) or array.ndim != 1 or array.dtype.str not in allowed:
             raise StoreError(f"is not an array of {' or '.join(sorted(allowed))}", where=path, fix=EPOCH_AGAIN)

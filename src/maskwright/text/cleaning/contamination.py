@@ -89,23 +89,24 @@ class Contamination:
         return found
 
 
+REPAIR = "repair it, or save it as plain text with an example a line"
+
+
 def _texts(sources: Sources) -> Iterator[tuple[str, str]]:
     """(file:line, text)"""
     for name in sources.files:
-        kind = file_kind(name)
         number = 0
         try:
-            for number, value in _records(sources, name, kind):
+            for number, value in _records(sources, name, file_kind(name)):
                 yield from ((f"{name}:{number}", text) for text in _strings(value))
-        except (ValueError, csv.Error) as error:
-            fix = "repair it, or save it as plain text with an example a line"
-            raise SourceError(f"cannot be read: {error}", where=f"{name}:{number + 1}", fix=fix) from None
+        except csv.Error as error:
+            raise SourceError(f"cannot be read: {error}", where=f"{name}:{number + 1}", fix=REPAIR) from None
 
 
 def _records(sources: Sources, name: str, kind: str) -> Iterator[tuple[int, Any]]:
     lines = sources.lines(name)
     if kind in (".jsonl", ".ndjson"):
-        yield from ((number, json.loads(line)) for number, line in lines if line.strip())
+        yield from ((number, _parsed(line, f"{name}:{number}")) for number, line in lines if line.strip())
     elif kind in (".csv", ".tsv"):
         comma = "," if kind == ".csv" else "\t"
         rows = csv.reader(
@@ -123,11 +124,20 @@ def _records(sources: Sources, name: str, kind: str) -> Iterator[tuple[int, Any]
         raise SourceError("is of a kind that evaluation examples are not read from", where=name, fix=fix)
 
 
+def _parsed(line: str, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:  # ValueError also for a number of over 4,300 digits
+        what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long"
+        raise SourceError(f"is not JSON: {what}", where=where, fix=REPAIR) from None
+
+
 def _strings(value: Any) -> Iterator[str]:
     """The texts in a record, however deep."""
-    if isinstance(value, str):
-        if value.strip():
-            yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _strings(part)
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str) and one.strip():
+            yield one
+        elif isinstance(one, dict | list):
+            waiting += reversed([*one.values()] if isinstance(one, dict) else one)

@@ -1,0 +1,49 @@
+"""A Ray cluster of one machine with two CPUs and token authentication, in a network of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from command_line import COMMAND
+from private_network import PrivateNetwork, wait_until
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@contextmanager
+def ray_cluster(folder: Path, home: Path) -> Iterator[tuple[PrivateNetwork, dict[str, str]]]:
+    """The network, and the environment of commands that use the cluster. `folder`: for its logs and `maskwright`."""
+    command = folder / "bin" / "maskwright"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m maskwright "$@"\n')
+    command.chmod(0o755)
+    session = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # its sockets' names have to be short
+    environment = {
+        **os.environ,
+        "PATH": f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "TMPDIR": str(folder),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
+    }
+    network = PrivateNetwork()
+    try:
+        address = ("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--temp-dir={session}")
+        small = ("--num-cpus=2", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
+        with open(folder / "head.log", "w") as log:
+            words = network.words("ray", "start", "--head", "--block", *address, *small)
+            head = subprocess.Popen(words, env=environment, stdout=log, stderr=log)
+        listed = network.words(*COMMAND, "list")
+        wait_until(lambda: subprocess.run(listed, env=environment, capture_output=True, check=False).returncode == 0)
+        yield network, environment
+    finally:
+        network.close()
+        head.wait()
+        shutil.rmtree(session, ignore_errors=True)
