@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,5 +137,4 @@ def _serve(connection: socket.socket) -> None:
             os.close(stream)
         connection.sendall(process.pid.to_bytes(4, "little"))
         code = process.wait()
-        time.sleep(0)
         connection.sendall(int(code).to_bytes(4, "little", signed=True))

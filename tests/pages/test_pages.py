@@ -14,9 +14,10 @@ from pages.shell import Shell, commands
 from pages.walk import walk
 
 ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
 PAGES = [
     read_page(path)
-    for path in (*sorted((ROOT / "docs").glob("*.md"), key=lambda path: path.name != "own-text.md"), ROOT / "README.md")
+    for path in (*sorted((ROOT / "docs").glob("*.md"), key=lambda path: path.name != "own-text.md"), README)
 ]
 """The one first that others go on from."""
 EXECUTED = [
@@ -48,10 +49,14 @@ def test_a_page_ends_as_it_says(
         pytest.fail("\n\n".join([f"{page.path.name} is not what happens", *wrong]), pytrace=False)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.given is not None and page.path.name != "README.md"])
+HEAD = ["For", "Needs", "Takes", "Costs"]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.path.name) for page in PAGES if page.given is not None and page.path != README],
+)
 def test_a_walk_says_for_whom_it_is_and_what_it_takes(page: Page) -> None:
     head = page.text.split("\n## ")[0]
-    assert [line.split("|")[1].strip() for line in head.splitlines() if line.startswith("| ")][1:] == HEAD
-
-
-HEAD = ["For", "Needs", "Takes", "Costs"]
+    rows = [line.split("|")[1].strip() for line in head.splitlines() if line.startswith("| ")]
+    assert rows[1:5] == HEAD
