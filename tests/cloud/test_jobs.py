@@ -165,6 +165,9 @@ def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
     lab(slice=SLICE, disk=DISK, nfs={"share": "share"}, host={"container": "mine", "setup": "mine.sh"})
     seeded = Record(seeded={"files": 1})
     record.write(read_environment("lab.yaml"), seeded)
+    arrow = ["--set", "data.format=arrow", "--set", "data.arrow.tokenizer=/mnt/common/shared_pd/tok"]
+    say(*submit("--dry-run", *arrow, "--set", "data.store=/mnt/common/shared_pd/shards"))
+    assert "is read as a folder on the hosts" in say(*submit("--dry-run", *arrow), code=2)  # gs://corpus/stores/one
     for store in ("/mnt/common/shared_pd/one", "/mnt/common/nfs_share/x", "/mnt/common/own", "/in/the/image"):
         say(*submit("--dry-run", "--set", f"data.store={store}"))
 

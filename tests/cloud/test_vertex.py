@@ -122,6 +122,26 @@ def test_on_a_tpu_slice(submit: Cli, kind: str, topology: str, machine: str) -> 
     assert container["command"] == ["maskwright"] and container["args"][-1] == "engine.device=tpu"
 
 
+@pytest.mark.parametrize(
+    ("words", "machine", "count"),
+    [
+        (("--machine-type", "n1-standard-8", "--accelerator", "NVIDIA_TESLA_T4:2"), "n1-standard-8", 2),
+        (("--accelerator", "v5e:2x4", *JAX), "ct5lp-hightpu-8t", None),
+    ],
+)
+def test_fine_tuning_is_a_job_too(
+    submit: Cli, tmp_path: Path, words: tuple[str, ...], machine: str, count: Any
+) -> None:
+    path = tmp_path / "finetune.yaml"
+    values: dict[str, Any] = {"data": {"train": "/gcs/lab-data/train.csv"}, "schedule": {"epochs": 3}}
+    model = {"init_from": "hf://FacebookAI/roberta-large"}
+    path.write_text(yaml.safe_dump(values | {"model": model, "batch": {"examples": 32, "virtual_workers": 8}}))
+    (pool,) = pools(drawn(submit, "--finetune", *words, config_=str(path)))
+    assert (pool["machineSpec"]["machineType"], pool["machineSpec"].get("acceleratorCount")) == (machine, count)
+    command = pool["containerSpec"]["command"] + pool["containerSpec"]["args"]
+    assert command[command.index("maskwright") + 1 : command.index("--run")][0] == "finetune"
+
+
 def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAM", "a $(b)")
     network = "projects/123/global/networks/lab1-net"

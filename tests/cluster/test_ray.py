@@ -429,3 +429,14 @@ def test_a_machine_that_does_not_see_the_folder_is_named(cluster: Cluster, tmp_p
         ended = cluster.maskwright(*words, "--to", str(hidden / "store"), "--on", f"ray:{HEAD}")
     assert ended.code == 1 and f"error: {hidden}/store/parts: is not seen by " in ended.last, ended
     assert not (hidden / "store").exists()
+
+
+def test_as_a_job_it_computes_on_the_cluster_of_the_job(cluster: Cluster, tmp_path: Path) -> None:
+    ids, tokenizer = tmp_path / "ids.bin", TokenStore(cluster.store).tokenizer_folder
+    ids.write_bytes(bytes([40, 0, 1, 0, 41, 0]))
+    words = ("data", "convert", str(ids), "--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0")
+    job = ("ray", "job", "submit", "--", "maskwright", *words, "--to", str(tmp_path / "store"), "--on", "ray")
+    ended = cluster.ended(cluster.start(*job))
+    assert ended.code == 0 and "Ray cluster: " in ended.out and "one is started" not in ended.out, ended
+    assert cluster.maskwright(*words, "--to", str(tmp_path / "one")).code == 0
+    assert files_of(tmp_path / "store") == files_of(tmp_path / "one")

@@ -20,6 +20,7 @@ from fairseq_files import write_fairseq
 from fake_hub import TOKEN, fake_hub
 from original_epochs import spoil
 from pages import made_up
+from pages.google import google
 from pages.markdown import read_page
 from pages.shell import Shell
 from pages.walk import FINISHED, walk
@@ -169,7 +170,17 @@ def a_ray_cluster(shell: Shell) -> Iterator[None]:
         yield
 
 
+def google_cloud(shell: Shell) -> Iterator[None]:
+    """In place of Google Cloud, the test has a made-up one on this machine, with the real Terraform; the two hosts are
+    processes of this machine, and they really train."""
+    with google(shell):
+        yield
+
+
 GIVEN: dict[str, Given] = {
     one.__name__: one
-    for one in (nothing, notes, own_text, sentences, letters, hub, original, readme, shard, shards, a_ray_cluster)
+    for one in (
+        *(nothing, notes, own_text, sentences, letters, hub, original, readme, shard, shards),
+        *(a_ray_cluster, google_cloud),
+    )
 }

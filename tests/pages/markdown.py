@@ -149,6 +149,7 @@ VARIES = {
     "a speed": r"\b[\d.,]+ ?[kMGT]?(B|FLOPs?)?( \w+)?/s\b",
     "a share of this machine's speed": r"\b\d+ ?% of (measured|GEMM)",
     "an amount of memory": r"\b[\d.,]+ [kMGT]B\b",
+    "a machine of a group": r"\b\w+-group-\w{4}\b",
     "a process": r"\b(process|pid) \d+",
     "a guess": r"\S+ \d+%(?=  |$)",
     "a rounding error": r"\b\d(\.\d+)?e-\d\d\b",

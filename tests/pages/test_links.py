@@ -1,4 +1,5 @@
-"""Each link of a page leads to a file and a heading that are there, and each page can be reached from the index."""
+"""Each link of a page leads to a file and a heading that are there, each test that it names exists, and each page can
+be reached from the index."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 INDEX = ROOT / "docs" / "index.md"
+TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 LINK = re.compile(r"\[[^][]*\]\(([^()\s]+)\)")
 
 
@@ -53,6 +55,16 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert file.exists(), f"{path.name}: no {file}"
         if anchor and file.suffix == ".md":
             assert anchor in anchors(file), f"{path.name}: {file.name} has no heading #{anchor}"
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_tests_that_are_named_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert re.search(r"^(<{7} |>{7} |={7}$)", text, re.MULTILINE) is None, f"{path.name} has the markers of a merge"
+    for file, name in TEST.findall(text):
+        assert (ROOT / file).is_file(), f"{path.name}: no {file}"
+        found = re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+        assert not name or found, f"{path.name}: {file} has no {name}"
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:

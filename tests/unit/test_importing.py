@@ -126,7 +126,10 @@ def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> Non
     assert values["engine"]["kind"] == "jax" and values["checkpoint"]["save_every_steps"] == 3000
     assert found.run == "/mnt/checkpoints" and "unknown" not in fates(found).values()
     assert "maskwright data convert /mnt/common/shared_pd/shard0 --tokenizer" in found.commands("x")[1]
-    _, values = taken("fairseq", "fairseq-train a:b --max-tokens 4096 --max-update 10 --multilang-sampling-alpha 0.7")
+    without = ("--freq-weighted-replacement", "--encoder-layerdrop", "--activation-dropout")
+    words = f"--max-update 10 --multilang-sampling-alpha 0.7 {without[0]} {without[1]} 0.1 {without[2]} 0.1"
+    found, values = taken("fairseq", f"fairseq-train a:b --max-tokens 4096 {words}")
+    assert {fates(found)[flag] for flag in without} == {"left out"}
     assert values["data"]["mixture"] == {"shard0": "data/store-0", "shard1": "data/store-1"}
     assert values["data"]["mixture_alpha"] == 0.7 and values["batch"]["micro_batch_rows"] == 8
 
@@ -150,7 +153,7 @@ def test_run_glue_becomes_a_fine_tuning(tmp_path: Path) -> None:
     assert config.task.kind == "regression" and config.data.train == "glue/STS-B/train.tsv"
 
 
-def test_the_seeds_trainer_of_pregenerated_epochs() -> None:
+def test_the_trainer_of_pregenerated_epochs() -> None:
     found, values = taken(
         "tpu_pretrain",
         "python -m pretrain --pregenerated_data d --bert_model roberta-base --train_batch_size 24 --output_dir o_bert "
@@ -159,6 +162,12 @@ def test_the_seeds_trainer_of_pregenerated_epochs() -> None:
     assert values["data"] == {"store": "d", "format": "pregenerated", "seq_len": 512}
     assert values["batch"] == {"micro_batch_rows": 24, "virtual_workers": 8}
     assert values["schedule"]["epochs"] == 3.0 and fates(found)["--reduce_memory"] == "not needed"
+
+
+def test_a_token_in_the_command_goes_nowhere() -> None:
+    command = "HF_TOKEN=hf_one run_mlm.py --train_file a.txt --hub_token hf_two --token=hf_three"
+    found, text = imported("run_mlm", command)
+    assert "hf_" not in text + table(found.rows) and "--hub_token" in text
 
 
 @pytest.mark.parametrize(

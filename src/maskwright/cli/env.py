@@ -160,20 +160,28 @@ def seed(
     from maskwright.cloud.provision import seed as seeding
     from maskwright.core.console import say
 
-    ask, wait = asking(yes), {"lock_timeout_seconds": lock_timeout_seconds}
+    ask, wait = asking(yes), lock_timeout_seconds
     moving = seeding.to_move(location, again) if move_hosts else []
     if moving:
         say(f"the {' and the '.join(moving)} goes first, and is made again with the new disk")
-        commands.down(location, parts=moving, confirm=_ending_jobs(location, moving, ask), **wait)
-    how = {"again": again, "move_hosts": move_hosts, "anyway": anyway, "poll_seconds": poll_seconds}
+        confirm = _ending_jobs(location, moving, ask)
+        commands.down(location, parts=moving, confirm=confirm, lock_timeout_seconds=wait)
     try:
-        seeding.seed(location, confirm=ask, **how, **wait)
+        seeding.seed(
+            location,
+            again=again,
+            move_hosts=move_hosts,
+            anyway=anyway,
+            confirm=ask,
+            poll_seconds=poll_seconds,
+            lock_timeout_seconds=wait,
+        )
     except BaseException:
         if moving:
             say(f"the {' and the '.join(moving)} is away: `maskwright env up {location}`, once the disk is filled")
         raise
     if moving:
-        commands.up(location, parts=moving, confirm=ask, **wait)
+        commands.up(location, parts=moving, confirm=ask, lock_timeout_seconds=wait)
 
 
 @env.command("watch")

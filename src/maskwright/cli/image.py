@@ -100,8 +100,10 @@ def build(
             request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
             return print_result("", request, True)
         google = Google(order.project)
-        how = {"service_account": service_account, "poll_seconds": poll_seconds}
-        return _print(module.build(google, order, content, arguments, **how), as_json)
+        built = module.build(
+            google, order, content, arguments, service_account=service_account, poll_seconds=poll_seconds
+        )
+        return _print(built, as_json)
     words = ["docker", *module.docker_words(name, source, arguments)]
     if dry_run:
         return print(shlex.join(words))

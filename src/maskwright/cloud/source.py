@@ -46,9 +46,8 @@ class Source:
         epochs = [name for name in self.names if name.rpartition("/")[2] == "epoch_0.json"]
         labelled = [name for name in self.names if formats.is_labelled(name)]
         found = {
-            "token stores": self.stores and [folder or "the folder itself" for folder in self.stores],
-            "Arrow files, for data.format=arrow": self.arrow
-            and [folder or "the folder itself" for folder in self.arrow],
+            "token stores": [folder or "the folder itself" for folder in self.stores],
+            "Arrow files, for data.format=arrow": [folder or "the folder itself" for folder in self.arrow],
             "pregenerated epochs, for data.format=pregenerated": epochs,
             "examples to fine-tune on": labelled,
             "models": models,
@@ -59,17 +58,17 @@ class Source:
 
 
 def look(google: Google, disk: Disk) -> Source:
-    """Raises `CloudError` where the bucket is not there, or may not be looked at."""
+    """Raises `MaskwrightError` where the bucket is not there, or may not be looked at."""
     bucket, _, folder = disk.source.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{folder}/" if folder else ""
 
-    def listed(**query: str) -> list[str]:
+    def listed(pattern: str | None = None) -> list[str]:
         fields = "items(name),nextPageToken"
-        found = google.pages("storage", f"b/{bucket}/o", "items", prefix=prefix, fields=fields, **query)
+        found = google.pages("storage", f"b/{bucket}/o", "items", prefix=prefix, fields=fields, matchGlob=pattern)
         names = (str(one["name"]).removeprefix(prefix) for one in islice(found, MOST_NAMES))
         return [name for name in names if name and not name.endswith("/")]
 
-    manifests = [name for name in listed(matchGlob=f"{prefix}**{MANIFEST}") if f"/{name}".endswith(f"/{MANIFEST}")]
+    manifests = [name for name in listed(f"{prefix}**{MANIFEST}") if f"/{name}".endswith(f"/{MANIFEST}")]
     place = Folder(disk.source)
     stores = [name for name in manifests[:MOST_STORES] if "dtype" in (place.get_json(name) or {})]
     return Source(disk.source, [name.removesuffix(MANIFEST).rstrip("/") for name in stores], listed())

@@ -9,26 +9,27 @@ from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
 from maskwright.core import storage
 from maskwright.core.console import warn
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.hub import is_hub
 from maskwright.launch import cluster
 
 MOST_SHOWN = 8
 
 
-def require_there(environment: Environment, locations: Mapping[str, str | None], *, data_format: str) -> None:
-    """`locations`: see `cluster.locations`. Raises `InputError` with the paths that there are."""
+def require_there(environment: Environment, locations: Mapping[str, str | None], data: str) -> None:
+    """`locations`: see `cluster.locations`. `data`: what `data.format` says, or labelled. Raises `InputError` with the
+    paths that there are."""
     asked = {key: path for key, path in locations.items() if path and not is_hub(path) and key != "--from"}
     remote = {key: path for key, path in asked.items() if storage.is_url(path)}
     for key, path in remote.items():
-        if key.startswith("model.") or key == "data.arrow.tokenizer" or data_format != "store":
+        if key.startswith("model.") or key == "data.arrow.tokenizer" or data in ("arrow", "pregenerated"):
             fix = f"a folder below {_shared(environment)}, which `env seed` fills; of models also hf://OWNER/NAME"
             raise InputError(f"{path} is read as a folder on the hosts", where=key, fix=fix)
     local = {key: path for key, path in asked.items() if key not in remote}
     if local:
         disk = _Disk(environment)
         for key, path in local.items():
-            disk.require(key, path)
+            disk.require(key, path, data == "store" and key.startswith("data."))
 
 
 def _shared(environment: Environment) -> str:
@@ -50,15 +51,17 @@ class _Disk:
             if environment.disk.prepare is None:
                 found = source.look(Google(environment.project), environment.disk).stores
                 self.stores = ["/".join(filter(None, (self.shared, folder))) for folder in found]
+        except StoppedEarly:
+            raise
         except MaskwrightError as error:
             warn(f"{error}; whether the data is on the disk is not known")
 
-    def require(self, key: str, path: str) -> None:
+    def require(self, key: str, path: str, is_store: bool) -> None:
         environment, nfs = self.environment, f"{self.environment.mount_point}/nfs_share/"
         if environment.nfs is not None and path.startswith(nfs):
             return  # nobody but its hosts can look into it
         if environment.disk is not None and f"{path}/".startswith(f"{self.shared}/"):
-            return self._on_disk(key, path.rstrip("/"))
+            return self._on_disk(key, path.rstrip("/"), is_store)
         # A set-up script may put data below the mount, and an image of one's own may hold it.
         if environment.host.setup and path.startswith(f"{environment.mount_point}/"):
             return
@@ -66,8 +69,8 @@ class _Disk:
             return
         raise InputError(f"{path} is not on the hosts", where=key, fix=self._instead(key, path))
 
-    def _on_disk(self, key: str, path: str) -> None:
-        if self.stores is not None and "store" in key and path not in self.stores:
+    def _on_disk(self, key: str, path: str, is_store: bool) -> None:
+        if self.stores is not None and is_store and path not in self.stores:
             raise InputError(f"{path} will not be on the disk", where=key, fix=self._instead(key, path))
         if not self.seeded:
             what = f"the disk, which is to hold {path}, is not seeded yet"

@@ -75,8 +75,8 @@ def prepare(place: Place, command: Training) -> Prepared:
         command = cluster.for_tpu(command, config, hosts.devices)
     else:
         command = cluster.sized(command, config, hosts.hosts, hosts.gpus)
-    data_format = config.data.format if isinstance(config, RunConfig) else "store"
-    inputs.require_there(place.environment, cluster.locations(command, config), data_format=data_format)
+    data = config.data.format if isinstance(config, RunConfig) else "labelled"
+    inputs.require_there(place.environment, cluster.locations(command, config), data)
     directory, name = _directory(place, command.run)
     if config.checkpoint.copy_to is None:
         command = command.setting(f"checkpoint.copy_to=gs://{place.environment.runs_bucket}/runs/{name}")

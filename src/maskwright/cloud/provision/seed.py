@@ -15,7 +15,7 @@ from maskwright.cloud.environment import Disk, beside
 from maskwright.cloud.provision import commands, variables
 from maskwright.cloud.provision.commands import Confirm, Desk, apply
 from maskwright.core.console import human_bytes, say, warn
-from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 
 POLL_SECONDS = 10.0
@@ -96,7 +96,9 @@ def _look_at_source(desk: Desk, anyway: bool) -> None:
     disk, folder = _disk(desk), f"{desk.environment.mount_point}/shared_pd"
     try:
         found = source.look(desk.google, disk)
-    except CloudError as error:
+    except StoppedEarly:
+        raise
+    except MaskwrightError as error:
         return warn(f"{error}; the seeding machine may be allowed to, so this goes on")
     for line in found.readable():
         say(f"{disk.source} holds {line}")

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from maskwright import __version__
 from maskwright.core import storage
 from maskwright.core.child import signals_wait
-from maskwright.core.console import human_bytes, only_warnings, progress, say
+from maskwright.core.console import human_bytes, only_warnings, progress, say, warn
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.extras import explain_import, missing
 from maskwright.core.hardware import usable_cores
@@ -223,6 +223,7 @@ class Tasks:
         """(machine, its answer) of each. `what` stands inside a function, so that Ray sends its code: the machine may
         not have ours."""
         import ray
+        from ray import exceptions
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if not nodes:
@@ -238,12 +239,17 @@ class Tasks:
         while left and time.monotonic() < deadline:
             with signals_wait():
                 left = ray.wait(left, num_returns=len(left), timeout=TURN_SECONDS)[1]
-        try:
-            return list(zip(names, ray.get(answers, timeout=0.1), strict=True))
-        except ray.exceptions.RayError as error:
-            reason = " ".join(str(error).split())[:200]
-            fix = "see `ray status` and the workers' logs"
-            raise MaskwrightError(f"a machine does not start a worker: {reason}", where="Ray", fix=fix) from None
+        found = []
+        for name, answer in zip(names, answers, strict=True):
+            try:
+                found.append((name, ray.get(answer, timeout=TURN_SECONDS)))
+            except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError, exceptions.WorkerCrashedError):
+                warn(f"{name}, a machine of the Ray cluster, was lost: it gets no parts")
+            except exceptions.RayError as error:
+                reason = " ".join(str(error).split())[:200]
+                fix = "see `ray status` and the workers' logs"
+                raise MaskwrightError(f"{name} does not start a worker: {reason}", where="Ray", fix=fix) from None
+        return found
 
     # ---- computing -------------------------------------------------------------------------------------------
 
