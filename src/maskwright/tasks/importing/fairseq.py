@@ -179,8 +179,8 @@ def _batch(taken: Taken, devices: int | None) -> None:
         taken.set("input_shapes", {"batch.micro_batch_rows": int(rows)}, note)
         taken.note("max_sentences", "--input_shapes decides", "not needed")
     else:
-        given = [name for name in ("max_sentences", "batch_size", "max_tokens") if name in taken.typed.flags]
-        name = given[0] if given else "max_tokens"
+        given = [flag for flag in ("max_sentences", "batch_size") if flag in taken.typed.flags]
+        name: str = given[0] if given else "max_tokens"
         rows_given = taken.whole("max_tokens", 8 * length) // length if name == "max_tokens" else taken.whole(name, 0)
         taken.set(name, {"batch.micro_batch_rows": max(1, rows_given)})
         taken.note("max_tokens", "--max-sentences decides", "not needed")
