@@ -324,7 +324,7 @@ def test_every_recipe_of_fine_tuning_has_the_setting_of_all(recipe: Path) -> Non
 def readme_blocks() -> list[str]:
     """Lines of the README's shell blocks that call the product."""
     inside, lines = False, []
-    for line in (ROOT / "README.md").read_text().splitlines():
+    for line in (ROOT / "README.md").read_text().replace("\\\n", " ").splitlines():
         if line.startswith("```"):
             inside = line == "```bash"
         elif inside and line.startswith("maskwright "):
