@@ -57,6 +57,7 @@ def in_process(words: list[str]) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Sending a large body")  # aiohttp's, of the source of over 1 MiB that gcsfs sends
 @pytest.mark.parametrize("version", ["4f52a18", "af6e915"])
 def test_rows_on_an_imported_environment(
     version: str,
@@ -96,8 +97,6 @@ def update_rows(build: Build, name: str) -> None:
     assert "there is no group: the slice's own hosts run the code" in build("update", "_TPU", "_MIG")
     (group,) = [made for key, made in build.cloud.resources.items() if "/instanceGroupManagers/" in key]
     assert group["targetSize"] == 8
-    assert "no group to take away" in build("destroy", "_MIG")
-    assert build.exists("instanceGroupManagers") == [f"{name}-slice"], "the TPUs stay"
 
     build.cloud.put("gs://tpu-demo-eu/dataset/shard0/dict.txt", "")
     assert "token ids of another tool (fairseq: shard0/dict.txt)" in build("update", "_DISK", code=2)

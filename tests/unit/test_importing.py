@@ -166,6 +166,12 @@ def test_the_trainer_of_pregenerated_epochs() -> None:
     assert values["schedule"]["epochs"] == 3.0 and fates(found)["--reduce_memory"] == "not needed"
 
 
+def test_a_token_in_the_command_goes_nowhere() -> None:
+    command = "HF_TOKEN=hf_one run_mlm.py --train_file a.txt --hub_token hf_two --token=hf_three"
+    found, text = imported("run_mlm", command)
+    assert "hf_" not in text + table(found.rows) and "--hub_token" in text
+
+
 @pytest.mark.parametrize(
     ("script", "command", "message"),
     [

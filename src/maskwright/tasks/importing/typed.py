@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
+from maskwright.core.secrets import HIDDEN, redact
 
 _ASSIGNED = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"-\.?\d.*")
+_SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORECASE)  # not --max-tokens
 _PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
 _MACHINES = ("nnodes", "num_nodes", "num_machines")
 OPERATORS = ("|", ">", ">>", "2>&1", "&>", "&", "&&", "||", ";")
@@ -59,11 +61,26 @@ def read_command(given: str, scripts: Sequence[str]) -> Typed:
         if places:
             filled = [_filled(word, variables, where) for word in words]
             end = next((number for number, word in enumerate(filled) if word in OPERATORS), len(filled))
-            typed = _sorted(filled[: places[0]], filled[places[0] : end])
-            typed.original = shlex.join(filled[:end])
+            shown = _without_secrets(filled[:end])
+            typed = _sorted(shown[: places[0]], shown[places[0] :])
+            typed.original = shlex.join(shown)
             return typed
     fix = "give the whole command in single quotes, or the file of a shell script that has it"
     raise InputError(f"has no {' or '.join(scripts)}", where=where, fix=fix)
+
+
+def _without_secrets(words: list[str]) -> list[str]:
+    """The words with `***` for each value of a flag or a variable such as --hub_token: they go into the YAML's head."""
+    found, secret = [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        named = bool(_SECRET.search(_name(word)))
+        if equals and value and named:
+            found.append(f"{name}={HIDDEN}")
+        else:
+            found.append(HIDDEN if secret and not _is_flag(word) else redact(word))
+        secret = named and not equals and _is_flag(word)
+    return found
 
 
 def _words(line: str, where: str) -> list[str]:
