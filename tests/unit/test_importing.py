@@ -126,8 +126,10 @@ def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> Non
     assert values["engine"]["kind"] == "jax" and values["checkpoint"]["save_every_steps"] == 3000
     assert found.run == "/mnt/checkpoints" and "unknown" not in fates(found).values()
     assert "maskwright data convert /mnt/common/shared_pd/shard0 --tokenizer" in found.commands("x")[1]
-    without = ("--freq-weighted-replacement", "--encoder-layerdrop", "--activation-dropout")
-    words = f"--max-update 10 --multilang-sampling-alpha 0.7 {without[0]} {without[1]} 0.1 {without[2]} 0.1"
+    without = ("--freq-weighted-replacement", "--encoder-layerdrop", "--activation-dropout", "--user-dir")
+    words = (
+        f"--max-update 10 --multilang-sampling-alpha 0.7 {without[0]} {without[1]} 0.1 {without[2]} 0.1 {without[3]} x"
+    )
     found, values = taken("fairseq", f"fairseq-train a:b --max-tokens 4096 {words}")
     assert {fates(found)[flag] for flag in without} == {"left out"}
     assert values["data"]["mixture"] == {"shard0": "data/store-0", "shard1": "data/store-1"}

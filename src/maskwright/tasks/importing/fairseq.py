@@ -45,7 +45,6 @@ NOT_NEEDED = {
     "num_cores tpu use_gpu bf16_adam memory_efficient_fp16 fp16_init_scale": "engine.* decides",
     "shorten_method shorten_data_split_list": "documents are cut into rows, never shortened",
     "validate_interval": "it counts epochs; evaluation.every_steps counts steps",
-    "user_dir": "code of the user's own is not run",
 }
 
 
@@ -104,6 +103,7 @@ def _model(taken: Taken) -> None:
             taken.set(flag, {f"model.{key}": taken.whole(flag, 0)})
     taken.note("activation_fn", "gelu", "not needed" if taken.text("activation_fn") == "gelu" else "left out")
     taken.note("pooler_dropout", "a pooler belongs to fine-tuning", "not needed")
+    taken.note("user_dir", "code of the user's own is not run")
     for name in ("activation_dropout", "encoder_layerdrop"):
         fate_of_zero = "not needed" if not taken.number(name, 0.0) else "left out"
         taken.note(name, "there is no such dropout", fate_of_zero)  # type: ignore[arg-type]
