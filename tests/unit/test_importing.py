@@ -173,15 +173,60 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "values"),
+    [
+        ("cd /x && python run_mlm.py --model_name_or_path m 2>&1| tee log", {"model.init_from": "models/m"}),
+        ("python run_mlm.py --model_name_or_path m >log 2>err; echo done", {"model.init_from": "models/m"}),
+        ("if true; then python run_mlm.py --model_name_or_path m; fi", {"model.init_from": "models/m"}),
+        ('ARGS="--bf16 --max_steps 7"; python run_mlm.py $ARGS', {"engine.dtype": "bf16", "schedule.steps": 7}),
+        ("M=; python run_mlm.py --model_name_or_path ${M:-base}", {"model.init_from": "models/base"}),
+        ("python run_mlm.py --fp16 False --learning_rate 2e-4", {"engine.dtype": "fp32"}),
+        ("python run_mlm.py --max_steps 1000 --logging_steps 0.01", {"logging.every_steps": 10}),
+        ("run_mlm_no_trainer.py --max_train_steps 9 --num_warmup_steps 2", {"schedule.warmup_steps": 2}),
+        ("run_mlm_no_trainer.py --max_train_steps 9", {"optimizer.max_grad_norm": None, "schedule.steps": 9}),
+        ("xla_spawn.py --num_cores 8 run_mlm.py", {"batch.virtual_workers": 8}),
+        ("deepspeed --include localhost:0,1,2,3 run_mlm.py", {"batch.virtual_workers": 4}),
+    ],
+)
+def test_what_a_shell_understands(command: str, values: dict[str, Any]) -> None:
+    found, _ = imported("run_mlm", command)
+    assert {key: found.values.get(key) for key in values} == values
+    assert "unknown" not in fates(found).values()
+
+
+def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
+    found, values = taken("fairseq", "fairseq-train --fp16 data-bin --lr 1e-3 --update-freq 4,2 --max-update 9")
+    assert "maskwright data convert data-bin" in found.commands("x")[1] and values["engine"]["dtype"] == "fp16"
+    assert "that of later epochs is left out" in table(found.rows)
+    command = "torchrun --nproc_per_node gpu run_mlm.py --lr_scheduler_type warmup_stable_decay --optim galore_adamw"
+    more = '{"num_decay_steps": 3, "min_lr_ratio": 0.1, "decay_type": "linear"}'
+    found, values = taken("run_mlm", f"{command} --max_steps 9 --lr_scheduler_kwargs '{more}'")
+    assert values["schedule"]["final_lr_share"] == 0.1 and "left out: decay_type" in table(found.rows)
+    assert fates(found)["--optim"] == fates(found)["--devices"] == "left out"
+    (tmp_path / "a.json").write_text(
+        '{"train_file": "a.txt", "dataset_name": null, "hub_token": "hf_one", "max_steps": 3}'
+    )
+    found, values = taken("run_mlm", f"run_mlm.py {tmp_path}/a.json")
+    assert values["schedule"]["steps"] == 3 and "None" not in table(found.rows) and "hf_one" not in table(found.rows)
+    with pytest.raises(InputError, match="no such file"):
+        imported("run_mlm", "run_mlm.py missing.json")
+
+
+@pytest.mark.parametrize(
     ("script", "command", "message"),
     [
         ("run_mlm", "python run_clm.py", "has no run_mlm.py"),
-        ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, which is not set"),
-        ("run_mlm", "python run_mlm.py --train_file 'a", "cannot be read"),
+        ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, which is not known"),
+        ("run_mlm", "python run_mlm.py --train_file 'a", "has no ' that ends"),
         ("run_mlm", "python run_mlm.py --learning_rate fast", "fast is not a number"),
-        ("run_mlm", "python run_mlm.py --lr_scheduler_kwargs {a", "is not JSON"),
+        ("run_mlm", "python run_mlm.py --lr_scheduler_kwargs {a", "is no JSON object"),
         ("fairseq", "fairseq-train d --adam-betas 0.9", "not a pair"),
         ("fairseq", "fairseq-train d --input_shapes 512", "is not ROWSxTOKENS"),
+        ("fairseq", "fairseq-train --fp16", "names no folder of data"),
+        ("fairseq", "fairseq-train d --lr 0", "is not above 0"),
+        ("run_mlm", "run_mlm.py --seed 1e400", "is not a number"),
+        ("run_mlm", "run_mlm.py --config_overrides max_position_embeddings=abc", "is not a number"),
+        ("tpu_pretrain", "cd pretrain && ls", "has no pretrain.py or pretrain"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(script: Script, command: str, message: str) -> None:

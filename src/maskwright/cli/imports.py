@@ -46,8 +46,11 @@ def import_(
     taken, text = imported(script, command, devices)
     if unknown := [row.flag for row in taken.rows if row.fate == "unknown"]:
         warn(f"{', '.join(unknown)}: nothing here goes by these names; they are left out")
+    if unsaid := [row.became for row in taken.rows if row.flag == "--devices"]:
+        warn(unsaid[0])
     config = out or "run.yaml"
     if out is not None:
+        storage.make_folder(os.path.dirname(os.path.abspath(out)))
         with storage.atomic_writer(out) as file:
             file.write(text.encode())
     if as_json:

@@ -78,9 +78,9 @@ def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
 def _has_ended(model: TrainedModel, steps: int | None) -> bool:
     """A fine-tuned run, or one with patience, may end early, and what is exported is its best step."""
     if model.task is None and (model.run or {})["config"].get("evaluation.patience") is not None:
-        status = RunDirectory(model.location).read_status()
+        status = RunDirectory(model.folder).read_status()
         return status is not None and status.phase == "done"
-    return model.step == steps if model.task is None else os.path.exists(os.path.join(model.location, RESULTS))
+    return model.step == steps if model.task is None else os.path.exists(os.path.join(model.folder, RESULTS))
 
 
 def _for_fine_tuning(model: TrainedModel) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _base_weights(record: dict[str, Any]) -> list[str]:
 
 
 def _held_out(model: TrainedModel) -> list[str]:
-    every = RunDirectory(model.location).read_metrics()
+    every = RunDirectory(model.folder).read_metrics()
     records = [one for one in every if "valid_loss" in one and one["step"] <= (model.step or 0)]
     if not records:
         return []
@@ -292,7 +292,7 @@ def _held_out(model: TrainedModel) -> list[str]:
 
 def _scores(model: TrainedModel) -> list[str]:
     """Of the exported step on each split, once the run has ended."""
-    path = os.path.join(model.location, RESULTS)
+    path = os.path.join(model.folder, RESULTS)
     results = storage.read_json(path) if os.path.exists(path) else {}
     return [
         f"- {split}, {results[split]['examples']:,} examples: "

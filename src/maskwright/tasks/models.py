@@ -49,6 +49,13 @@ class TrainedModel:
     may_be_none: bool | None = None
     """Only for questions: whether one of those that it was trained on has no answer; None where that is not known."""
 
+    fetched_to: str | None = None
+    """The folder on this machine, of a run that lies in a bucket."""
+
+    @property
+    def folder(self) -> str:
+        return self.fetched_to or self.location
+
     def require_masked_lm(self) -> None:
         if self.task is not None:
             fix = "take the model that it was fine-tuned from; `maskwright predict` asks a fine-tuned one"
@@ -71,7 +78,8 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         location = pinned(location)
         return replace(load_model(local(location), bare=bare), location=location)
     if storage.is_url(location):
-        location = fetched(location)
+        folder = fetched(location)
+        return replace(load_model(folder, bare=bare), location=location, fetched_to=folder)
     directory = RunDirectory(location)
     if directory.exists():
         record = directory.read_config()

@@ -13,10 +13,10 @@ from maskwright.tasks.importing.typed import read_command
 
 Script = Literal["run_mlm", "run_glue", "fairseq", "tpu_pretrain"]
 SCRIPTS = {
-    "run_mlm": run_mlm.SCRIPTS,
-    "run_glue": run_glue.SCRIPTS,
-    "fairseq": fairseq.SCRIPTS,
-    "tpu_pretrain": tpu_pretrain.SCRIPTS,
+    "run_mlm": run_mlm.SCRIPT,
+    "run_glue": run_glue.SCRIPT,
+    "fairseq": fairseq.SCRIPT,
+    "tpu_pretrain": tpu_pretrain.SCRIPT,
 }
 
 
@@ -26,8 +26,8 @@ def imported(script: Script, command: str, devices: int | None = None) -> tuple[
 
     Raises `InputError` for a command that cannot be read, and `ConfigError` for values that no run takes."""
     typed = read_command(command, SCRIPTS[script])
-    if devices and typed.world_size == 1:
-        typed.world_size = devices
+    if devices and (typed.world_size == 1 or typed.launcher):
+        typed.world_size, typed.launcher = devices, ""
     if script == "fairseq":
         taken = fairseq.fairseq(typed, devices)
     elif script == "tpu_pretrain":

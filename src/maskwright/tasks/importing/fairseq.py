@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-import re
+import ast
 import shlex
 from typing import Any
 
 from maskwright.core.errors import InputError
-from maskwright.tasks.importing.taken import Row, Taken
-from maskwright.tasks.importing.typed import Typed
+from maskwright.tasks.importing.taken import Row, Taken, number_of
+from maskwright.tasks.importing.typed import Script, Typed
 
-SCRIPTS = ("fairseq-train", "train.py", "fairseq_cli/train.py", "fairseq-hydra-train")
-SIZES = {"roberta_base": "base", "roberta_large": "large", "roberta": "base", "xlm": "base"}
+_SWITCHES = """
+fp16 bf16 tpu cpu use_gpu mask_whole_words freq_weighted_replacement no_epoch_checkpoints metrics_debug
+suppress_loss_report skip_invalid_size_inputs_valid_test memory_efficient_fp16 memory_efficient_bf16
+reset_optimizer reset_lr_scheduler reset_dataloader reset_meters no_save no_save_optimizer_state
+no_last_checkpoints untie_weights_roberta find_unused_parameters fast_stat_sync no_progress_bar
+disable_validation
+"""
+SCRIPT = Script(
+    ("fairseq-train", "train.py"),
+    modules=("fairseq_cli.train",),
+    switches=frozenset(_SWITCHES.split()),
+    several_values=frozenset({"input_shapes"}),
+)
+SIZES = {"roberta_base": "base", "roberta_large": "large", "roberta": "base"}
+INVERSE_SQRT_WARMUP = 4000
+"""What fairseq's inverse_sqrt takes without --warmup-updates; its other schedules take 0."""
 BREAK_MODES = {"complete": "full_sentences", "none": "full_sentences", "complete_doc": "documents", "eos": "documents"}
 TOKENIZER = "models/roberta-base"
 NUM_CORES = 8
@@ -19,7 +33,6 @@ NUM_CORES = 8
 NUMBERS = {
     "weight_decay": ("optimizer.weight_decay", float, 0.0),
     "adam_eps": ("optimizer.eps", float, 1e-8),
-    "warmup_updates": ("schedule.warmup_steps", int, 0),
     "dropout": ("model.hidden_dropout", float, 0.1),
     "attention_dropout": ("model.attention_dropout", float, 0.1),
     "mask_prob": ("masking.rate", float, 0.15),
@@ -66,7 +79,9 @@ def fairseq(typed: Typed, devices: int | None) -> Taken:
 
 def _data(taken: Taken) -> None:
     """fairseq's folders hold binarised text, which is converted once, a store for each of them."""
-    given = (taken.typed.words or ["DATA"])[0]
+    if not taken.typed.words:
+        raise InputError("names no folder of data", where="fairseq", fix="put it behind the name of the script")
+    given = taken.typed.words.pop(0)
     places = [place for place in given.split(":") if place]
     what = "a store for each folder, by data convert, with the tokenizer that its ids are to be looked up in"
     taken.rows.append(Row("DATA", given, "mapped", what))
@@ -124,17 +139,19 @@ def _masking(taken: Taken) -> None:
 
 
 def _optimizer(taken: Taken) -> None:
-    betas = [float(number) for number in re.findall(r"[\d.]+", taken.text("adam_betas") or "(0.9, 0.999)")]
-    if len(betas) != 2:
-        fix = "write it as '(0.9, 0.98)'"
-        raise InputError(f"{taken.text('adam_betas')} is not a pair of numbers", where="--adam-betas", fix=fix)
+    betas = _pair(taken.text("adam_betas") or "(0.9, 0.999)")
     taken.set("adam_betas", {"optimizer.beta1": betas[0], "optimizer.beta2": betas[1]})
     clip = taken.number("clip_norm", 0.0)
     taken.set("clip_norm", {"optimizer.max_grad_norm": clip or None}, "" if clip else "nothing is clipped")
     if "optimizer" in taken.typed.flags and taken.text("optimizer") not in ("adam", "adamw"):
         taken.note("optimizer", "AdamW takes its place: it may need another learning rate")
-    peak = taken.number("lr", 2.5e-4)
-    taken.set("lr", {"optimizer.learning_rate": peak})
+    if "lr" in taken.typed.flags:
+        taken.set("lr", {"optimizer.learning_rate": taken.positive("lr", 0.0)})
+    else:
+        taken.row(
+            "lr", "left out", "it is not given, and fairseq's own is for other models: set optimizer.learning_rate"
+        )
+    peak = taken.values.get("optimizer.learning_rate", 1.0)
     steps = taken.whole("max_update", 0) or taken.whole("total_num_update", 0)
     total = taken.whole("total_num_update", 0)
     if steps:
@@ -146,6 +163,15 @@ def _optimizer(taken: Taken) -> None:
     if "total_num_update" in taken.unnamed:
         taken.note("total_num_update", "schedule.steps", "mapped")
     _schedule(taken, peak)
+
+
+def _pair(text: str) -> tuple[float, float]:
+    try:
+        first, second = (float(number) for number in ast.literal_eval(text))
+    except (ValueError, TypeError, SyntaxError):
+        fix = "write it as '(0.9, 0.98)'"
+        raise InputError(f"{text} is not a pair of numbers", where="--adam-betas", fix=fix) from None
+    return first, second
 
 
 def _schedule(taken: Taken, peak: float) -> None:
@@ -167,10 +193,12 @@ def _schedule(taken: Taken, peak: float) -> None:
         taken.set("lr_scheduler", values | ({"schedule.final_lr_share": end} if end else {}))
     for name in ("power", "end_learning_rate"):
         taken.note(name, "see --lr-scheduler", "mapped")
+    warmup = taken.whole("warmup_updates", INVERSE_SQRT_WARMUP if kind == "inverse_sqrt" else 0)
+    taken.set("warmup_updates", {"schedule.warmup_steps": warmup})
 
 
 def _batch(taken: Taken, devices: int | None) -> None:
-    length = taken.whole("tokens_per_sample", 512)
+    length = int(taken.positive("tokens_per_sample", 512))
     if shape := taken.text("input_shapes"):
         rows, _, tokens = shape.split()[0].partition("x")
         if not rows.isdigit() or not tokens.isdigit():
@@ -183,7 +211,8 @@ def _batch(taken: Taken, devices: int | None) -> None:
         name: str = given[0] if given else "max_tokens"
         rows_given = taken.whole("max_tokens", 8 * length) // length if name == "max_tokens" else taken.whole(name, 0)
         taken.set(name, {"batch.micro_batch_rows": max(1, rows_given)})
-        taken.note("max_tokens", "--max-sentences decides", "not needed")
+        if given:
+            taken.note("max_tokens", "--max-sentences decides", "not needed")
     for name in ("max_sentences_valid", "batch_size_valid", "max_tokens_valid"):
         taken.note(name, "evaluation takes the rows that fit", "not needed")
     cores = devices or taken.whole("distributed_world_size", 0)
@@ -193,9 +222,11 @@ def _batch(taken: Taken, devices: int | None) -> None:
             taken.whole("num_cores", NUM_CORES) if taken.typed.flags.keys() & TPU else 1,
             "this command alone",
         )
-    frequency = int(float((taken.text("update_freq") or "1").split(",")[0]))
+    first, *later = (taken.text("update_freq") or "1").split(",")
+    frequency = int(number_of(first, "--update-freq"))
     rows_a_step = taken.values["batch.micro_batch_rows"] * frequency * cores
     note = f"{frequency} x {cores} devices, by {whose}: {rows_a_step:,} rows of {length} tokens in an update"
+    note += "; that of later epochs is left out" if later else ""
     taken.set("update_freq", {"batch.virtual_workers": frequency * cores}, note)
     taken.note("distributed_world_size", "batch.virtual_workers", "mapped")
     if cores > 1 and taken.typed.flags.keys() & TPU:

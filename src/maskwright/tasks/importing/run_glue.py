@@ -8,13 +8,14 @@ import shlex
 from typing import Any
 
 from maskwright.core import recipes
+from maskwright.core.errors import InputError
 from maskwright.core.settings import parse_yaml
 from maskwright.tasks.importing.run_mlm import fetched
 from maskwright.tasks.importing.taken import Taken, shown
-from maskwright.tasks.importing.trainer import NOT_NEEDED, from_json, training
-from maskwright.tasks.importing.typed import Typed
+from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, from_json, training
+from maskwright.tasks.importing.typed import Script, Typed
 
-SCRIPTS = ("run_glue.py", "run_glue_no_trainer.py", "run_classification.py")
+SCRIPT = Script(("run_glue.py", "run_glue_no_trainer.py", "run_classification.py"), switches=SWITCHES)
 METRICS = {"accuracy": "accuracy", "f1": "f1_macro", "matthews_correlation": "matthews_corrcoef", "pearson": "pearson"}
 COLUMNS = ("data.text", "data.text_pair", "data.label")
 LOOKED_AT = 200
@@ -36,7 +37,11 @@ def run_glue(typed: Typed) -> Taken:
     taken.note("model_revision", "the line that fetches the folder has it", "mapped")
     taken.note("trust_remote_code", "code that comes with a model is never run")
     for name in ("config_name", "tokenizer_name"):
-        taken.note(name, "the folder of --model_name_or_path has them", "not needed")
+        same = taken.text(name) in (place, folder)
+        said = (
+            "the folder of --model_name_or_path has it" if same else "the model's own is taken: put it into its folder"
+        )
+        taken.note(name, said, "not needed" if same else "left out")
     taken.note("ignore_mismatched_sizes", "the head always begins from random weights", "not needed")
     taken.set("max_seq_length", {"data.max_seq_len": taken.whole("max_seq_length", 128)})
     _batch(taken)
@@ -82,8 +87,8 @@ def _files(taken: Taken) -> None:
         taken.values["data.train"] = f"{folder}/train-*.parquet"
         taken.note("dataset_name", "data.train: its Parquet files; look where the folder has them", "mapped")
         taken.note("dataset_config_name", "the folder of those files", "mapped")
-    names, regression = _columns(train) if train else ([], False)
     label = taken.text("label_column_name") or "label"
+    names, regression = _columns(train, label) if train else ([], False)
     texts = [name for name in names if name != label]
     both = [name for name in ("sentence1", "sentence2") if name in texts]
     pair = both if len(both) == 2 else texts[:2] or ["sentence1"]
@@ -101,15 +106,18 @@ def _files(taken: Taken) -> None:
         taken.note(name, "see --train_file", "mapped")
 
 
-def _columns(file: str) -> tuple[list[str], bool]:
+def _columns(file: str, label: str) -> tuple[list[str], bool]:
     """(names of a CSV file's columns, whether its labels are numbers with a fraction); ([], False) for other files."""
     if not file.endswith(".csv") or not os.path.isfile(file):
         return [], False
-    with open(file, encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines)
-        names = list(reader.fieldnames or [])
-        labels = [row.get("label") or "" for row, _ in zip(reader, range(LOOKED_AT), strict=False)]
-    return names, bool(labels) and all(_fraction(label) for label in labels)
+    try:
+        with open(file, encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines)
+            names = list(reader.fieldnames or [])
+            labels = [row.get(label) or "" for row, _ in zip(reader, range(LOOKED_AT), strict=False)]
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8: byte {error.start}", where=file, fix="save the file as UTF-8") from None
+    return names, bool(labels) and all(_fraction(one) for one in labels)
 
 
 def _fraction(label: str) -> bool:

@@ -6,16 +6,14 @@ import os
 import shlex
 from typing import Any
 
-import yaml
-
 from maskwright.core.errors import ModelError
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.families import FAMILIES
-from maskwright.tasks.importing.taken import Taken
-from maskwright.tasks.importing.trainer import NOT_NEEDED, from_json, training
-from maskwright.tasks.importing.typed import Typed
+from maskwright.tasks.importing.taken import Taken, number_of
+from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, from_json, training, without_a_trainer
+from maskwright.tasks.importing.typed import Script, Typed
 
-SCRIPTS = ("run_mlm.py", "run_mlm_no_trainer.py")
+SCRIPT = Script(("run_mlm.py", "run_mlm_no_trainer.py"), switches=SWITCHES)
 SHAPE = {
     "hidden_size": "model.hidden_size",
     "num_hidden_layers": "model.num_hidden_layers",
@@ -46,7 +44,13 @@ def run_mlm(typed: Typed) -> Taken:
     _batch(taken)
     taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
     training(taken)
-    for name in ("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "early_stopping_patience"):
+    without_a_trainer(taken)
+    if "early_stopping_patience" in taken.typed.flags and "evaluation.every_steps" in taken.values:
+        patience = int(taken.positive("early_stopping_patience", 1))
+        taken.set("early_stopping_patience", {"evaluation.patience": patience})
+    elif "early_stopping_patience" in taken.typed.flags:
+        taken.note("early_stopping_patience", "set evaluation.patience and evaluation.every_steps")
+    for name in ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
         taken.note(name, "with evaluation.patience, the best checkpoint by held-out loss is kept and exported")
     taken.close(NOT_NEEDED)
     return taken
@@ -99,6 +103,9 @@ def _local(place: str) -> str:
 def fetched(taken: Taken, place: str, revision: str | None = None) -> str:
     """The folder of a model, with the line before all others that fetches it if it is a name of the Hub."""
     folder = _local(place)
+    lines = [line for line in taken.before if line.endswith(f" --local-dir {shlex.quote(folder)}")]
+    if folder != place and any(f" {shlex.quote(place)} " not in line for line in lines):  # another one of that name
+        folder = f"models/{place.replace('/', '--')}"
     if folder != place:
         line = f"hf download {shlex.quote(place)} --local-dir {shlex.quote(folder)}"
         line += f" --revision {shlex.quote(revision)}" if revision and revision != "main" else ""
@@ -115,8 +122,9 @@ def _shape(taken: Taken, architecture: str) -> None:
         values["model.global_attn_every_n_layers"] = 3
     overrides = dict(part.partition("=")[::2] for part in (taken.text("config_overrides") or "").split(",") if part)
     for name in [name for name in SHAPE if name in overrides]:
-        values[SHAPE[name]] = yaml.safe_load(overrides.pop(name))
-    if positions := int(overrides.pop("max_position_embeddings", 0)):
+        number = number_of(overrides.pop(name), f"--config_overrides {name}")
+        values[SHAPE[name]] = number if "dropout" in name else int(number)
+    if positions := int(number_of(overrides.pop("max_position_embeddings", "0"), "--config_overrides")):
         values["model.max_seq_len"] = positions - (POSITION_OFFSET if known in OFFSET else 0)
     overrides.pop("vocab_size", None)  # that of the tokenizer, as in the script
     taken.values |= {"model.architecture": known, **values}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,7 +12,7 @@ import yaml
 
 from maskwright.core.errors import InputError
 from maskwright.core.settings import nested
-from maskwright.tasks.importing.typed import Typed
+from maskwright.tasks.importing.typed import Typed, is_false
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]
 """default: the flag was not given, and what the script does without it is taken over. not needed: nothing is lost by
@@ -50,7 +51,7 @@ class Taken:
     def has(self, name: str) -> bool:
         """Whether a flag was given, and not with the value False."""
         values = self.typed.flags.get(name)
-        return values is not None and values[:1] not in (["False"], ["false"], ["0"], ["no"])
+        return values is not None and not (values and is_false(values[0]))
 
     def text(self, name: str) -> str | None:
         """Its value; several words are joined by a space."""
@@ -58,15 +59,27 @@ class Taken:
         return " ".join(values) if values else None
 
     def number(self, name: str, default: float) -> float:
+        """Raises `InputError` for what is no number, or no finite one."""
         given = self.text(name)
-        try:
-            return default if given is None else float(given)
-        except ValueError:
-            fix = "write the number itself"
-            raise InputError(f"{given} is not a number", where=f"--{name}", fix=fix) from None
+        return default if given is None else number_of(given, self.typed.spelling.get(name, f"--{name}"))
 
     def whole(self, name: str, default: int) -> int:
         return int(self.number(name, default))
+
+    def positive(self, name: str, default: float) -> float:
+        """Raises `InputError` for a number that is not above 0."""
+        if (found := self.number(name, default)) <= 0:
+            where = self.typed.spelling.get(name, f"--{name}")
+            raise InputError(f"{found:g} is not above 0", where=where, fix="give the number that the run is to have")
+        return found
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Takes flags as those that they are here by another name."""
+        for old, new in names.items():
+            if old in self.typed.flags and new not in self.typed.flags:
+                self.typed.flags[new] = self.typed.flags.pop(old)
+                self.typed.spelling[new] = self.typed.spelling.pop(old, f"--{old}")
+        self.unnamed = set(self.typed.flags)
 
     # ---- rows ------------------------------------------------------------------------------------------------
 
@@ -97,8 +110,15 @@ class Taken:
         for name in self.typed.flags:
             if name in self.unnamed and name in why:
                 self.row(name, "not needed", why[name])
+            elif name in self.unnamed and len(values := self.typed.flags[name]) == 1 and is_false(values[0]):
+                self.row(name, "not needed", "it is off")
             elif name in self.unnamed:
                 self.row(name, "unknown", "nothing here goes by this name")
+        for word in self.typed.words:
+            self.rows.append(Row(word, "", "unknown", "it belongs to no flag"))
+        if self.typed.launcher:
+            what = f"{self.typed.launcher} starts a number of processes that the command does not say: give --devices"
+            self.rows.append(Row("--devices", "", "left out", what))
 
     # ---- what is written -------------------------------------------------------------------------------------
 
@@ -117,6 +137,16 @@ class Taken:
 
     def as_json(self, config: str, text: str) -> dict[str, Any]:
         return {"yaml": text, "rows": [asdict(row) for row in self.rows], "commands": self.commands(config)}
+
+
+def number_of(text: str, where: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(f"{text} is not a number", where=where, fix="write the number itself")
+    return found
 
 
 def shown(value: Any) -> str:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import shlex
 
 from maskwright.tasks.importing.run_mlm import fetched
-from maskwright.tasks.importing.taken import Taken
-from maskwright.tasks.importing.typed import Typed
+from maskwright.tasks.importing.taken import Taken, number_of
+from maskwright.tasks.importing.typed import Script, Typed
 
-SCRIPTS = ("pretrain", "pretrain.py")
+SCRIPT = Script(
+    ("pretrain.py",),
+    modules=("pretrain",),
+    switches=frozenset({"reduce_memory", "one_tpu", "tpu_report", "track_learning_rate"}),
+    several_values=frozenset({"betas"}),
+)
 NUM_CORES = 8
 """Of the v2-8 and v3-8 that it was written for."""
 NUMBERS = {
@@ -37,9 +42,11 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.set("bert_model", {"model.init_from": fetched(taken, taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     taken.keys(NUMBERS)
-    betas = [float(number) for number in (taken.text("betas") or "0.9 0.98").split()]
+    betas = [number_of(number, "--betas") for number in (taken.text("betas") or "0.9 0.98").split()]
     taken.set("betas", {"optimizer.beta1": betas[0], "optimizer.beta2": betas[-1]})
-    taken.values |= {"optimizer.weight_decay": 0.01, "optimizer.max_grad_norm": 1.0, "schedule.kind": "linear"}
+    taken.values |= {"optimizer.weight_decay": 0.01, "optimizer.max_grad_norm": None, "schedule.kind": "linear"}
+    taken.row("weight_decay", "default", "optimizer.weight_decay: 0.01")
+    taken.row("max_grad_norm", "default", "optimizer.max_grad_norm: null (it clips nothing)")
     if share := taken.number("warmup_proportion", 0.0):
         what = f"set schedule.warmup_steps to {share:g} of the steps that `maskwright pretrain … --dry-run` prints"
         taken.row("warmup_proportion", "left out", what)

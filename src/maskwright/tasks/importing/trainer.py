@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+from typing import Any
 
 from maskwright.core.errors import InputError
+from maskwright.core.secrets import HIDDEN
 from maskwright.core.storage import read_json
-from maskwright.tasks.importing.taken import Taken, shown
+from maskwright.tasks.importing.taken import Taken, number_of, shown
+from maskwright.tasks.importing.typed import SECRET
 
 SCHEDULES = {
     "linear": "linear",
@@ -19,6 +22,28 @@ SCHEDULES = {
     "inverse_sqrt": "inverse_sqrt",
     "warmup_stable_decay": "wsd",
 }
+PLAIN_ADAMW = ("adamw_torch", "adamw_hf", "adamw_anyprecision", "adamw_apex", "paged_adamw_32bit")
+"""How the names of optimizers begin that compute AdamW as it was published."""
+ALIASES = {
+    "max_train_steps": "max_steps",
+    "num_warmup_steps": "warmup_steps",
+    "max_length": "max_seq_length",
+    "checkpointing_steps": "save_steps",
+    "evaluation_strategy": "eval_strategy",
+    "activation_checkpointing": "gradient_checkpointing",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+}
+"""Names in the scripts without a Trainer, and older and newer ones of its own."""
+_SWITCHES = """
+do_train do_eval do_predict bf16 fp16 tf32 use_cpu no_cuda torch_compile gradient_checkpointing line_by_line
+pad_to_max_length overwrite_output_dir overwrite_cache streaming push_to_hub hub_private_repo hub_always_push
+load_best_model_at_end greater_is_better group_by_length dataloader_drop_last dataloader_pin_memory
+dataloader_persistent_workers disable_tqdm trust_remote_code use_fast_tokenizer ignore_data_skip adafactor
+auto_find_batch_size full_determinism remove_unused_columns ignore_mismatched_sizes do_regression
+save_only_model save_safetensors prediction_loss_only activation_checkpointing logging_first_step
+bf16_full_eval fp16_full_eval low_cpu_mem_usage
+"""
+SWITCHES = frozenset(_SWITCHES.split())
 NUMBERS = {
     "learning_rate": ("optimizer.learning_rate", float, 5e-5),
     "adam_beta1": ("optimizer.beta1", float, 0.9),
@@ -51,7 +76,7 @@ NOT_NEEDED = {
     "bf16_full_eval fp16_full_eval fp16_backend fp16_opt_level half_precision_backend tf32": (
         "engine.dtype decides for training and evaluation"
     ),
-    "auto_find_batch_size": "a run that runs out of memory says which batch.micro_batch_rows would fit",
+    "auto_find_batch_size": "micro-batches that do not fit into a device's memory are computed in more parts",
     "dtype": "weights are kept in fp32, and engine.dtype is that of the products",
 }
 
@@ -65,13 +90,12 @@ def training(taken: Taken) -> None:
     steps = _length(taken)
     _schedule(taken, steps)
     _precision(taken)
-    _saving(taken)
+    _saving(taken, steps)
     _elsewhere(taken)
 
 
 def _optimizer(taken: Taken) -> None:
-    name = taken.text("optim") or "adamw_torch_fused"
-    if "adamw" in name and "8bit" not in name and "4bit" not in name:
+    if (taken.text("optim") or "adamw_torch").startswith(PLAIN_ADAMW):
         taken.note("optim", "optimizer.kind: adamw", "mapped")
     else:
         taken.note("optim", "AdamW takes its place, in fp32: it may need another learning rate")
@@ -92,21 +116,30 @@ def _length(taken: Taken) -> int | None:
 
 def _schedule(taken: Taken, steps: int | None) -> None:
     kind = taken.text("lr_scheduler_type") or "linear"
-    more = _keywords(taken)
+    more, peak = _keywords(taken), taken.positive("learning_rate", 5e-5)
+    given = {*more}
     if kind in SCHEDULES:
         taken.set("lr_scheduler_type", {"schedule.kind": SCHEDULES[kind]})
-    elif kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and "min_lr_rate" in more:
-        taken.set("lr_scheduler_type", {"schedule.kind": "cosine", "schedule.final_lr_share": more["min_lr_rate"]})
+    elif kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and more.keys() & {"min_lr_rate", "min_lr"}:
+        share = more.pop("min_lr_rate", None)
+        share = more.pop("min_lr", 0.0) / peak if share is None else share
+        taken.set("lr_scheduler_type", {"schedule.kind": "cosine", "schedule.final_lr_share": share})
     else:
         taken.values["schedule.kind"] = "linear"
         taken.note("lr_scheduler_type", "there is none of its kind; schedule.kind: linear takes its place")
     if kind == "polynomial":
         # transformers ends at 1e-7 whatever the peak is.
-        end = float(more.get("lr_end", 1e-7)) / taken.number("learning_rate", 5e-5)
-        taken.values |= {"schedule.power": float(more.get("power", 1.0)), "schedule.final_lr_share": end}
-    if kind == "warmup_stable_decay" and "num_decay_steps" in more:
-        taken.values["schedule.decay_steps"] = int(more["num_decay_steps"])
-    taken.note("lr_scheduler_kwargs", "see --lr_scheduler_type", "mapped")
+        values = {"schedule.power": more.pop("power", 1.0), "schedule.final_lr_share": more.pop("lr_end", 1e-7) / peak}
+        taken.values |= values
+    if kind == "warmup_stable_decay":
+        if "num_decay_steps" in more:
+            taken.values["schedule.decay_steps"] = int(more.pop("num_decay_steps"))
+        taken.values["schedule.final_lr_share"] = more.pop("min_lr_ratio", 0.0)
+        taken.row("lr_scheduler_type", "left out", "the curve of its decay: it falls as 1 - sqrt here")
+    used = sorted(given - more.keys())
+    left = f"left out: {', '.join(sorted(more))}" if more else ""
+    said = "; ".join(part for part in (f"schedule.*: {', '.join(used)}" if used else "", left) if part)
+    taken.note("lr_scheduler_kwargs", said or "nothing in it", "left out" if more else "mapped")
     if kind == "constant":  # the one that has no warm-up, whatever the flags say
         taken.values["schedule.warmup_steps"] = 0
         for name in ("warmup_steps", "warmup_ratio"):
@@ -115,14 +148,21 @@ def _schedule(taken: Taken, steps: int | None) -> None:
     _warmup(taken, steps)
 
 
-def _keywords(taken: Taken) -> dict[str, float]:
+def _keywords(taken: Taken) -> dict[str, Any]:
     text = taken.text("lr_scheduler_kwargs")
     try:
         found = json.loads(text) if text else {}
-        return dict(found)
-    except (ValueError, TypeError):
-        fix = """write JSON in quotes: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}'"""
-        raise InputError(f"{text} is not JSON", where="--lr_scheduler_kwargs", fix=fix) from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        fix = """write it in quotes: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}'"""
+        raise InputError(f"{text} is no JSON object", where="--lr_scheduler_kwargs", fix=fix)
+    numbers = ("min_lr_rate", "min_lr", "power", "lr_end", "num_decay_steps", "min_lr_ratio")
+    return {
+        name: number_of(str(value), f"--lr_scheduler_kwargs {name}") if name in numbers and value is not None else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def _warmup(taken: Taken, steps: int | None) -> None:
@@ -162,23 +202,21 @@ def _precision(taken: Taken) -> None:
     taken.note("fsdp_config", "engine.sharding: fsdp has no settings of its own", "not needed")
 
 
-def _saving(taken: Taken) -> None:
-    taken.set("logging_steps", {"logging.every_steps": max(1, taken.whole("logging_steps", 500))})
+def _saving(taken: Taken, steps: int | None) -> None:
+    logged = _every(taken, "logging_steps", "logging.every_steps", 500, steps)
     strategy = taken.text("save_strategy") or "steps"
     if strategy == "steps":
-        every = taken.whole("save_steps", 500)
-        taken.set("save_steps", {"checkpoint.save_every_steps": every}, "and every ten minutes besides")
+        _every(taken, "save_steps", "checkpoint.save_every_steps", 500, steps, "and every ten minutes besides")
         taken.note("save_strategy", "checkpoint.save_every_steps", "mapped")
     else:
         taken.note("save_strategy", "checkpoint.save_every_seconds: 600, and at the end", "mapped")
         taken.note("save_steps", f"--save_strategy {strategy} decides", "not needed")
     if "save_total_limit" in taken.typed.flags:
         taken.set("save_total_limit", {"checkpoint.keep": max(1, taken.whole("save_total_limit", 2))})
-    name = "eval_strategy" if "eval_strategy" in taken.typed.flags else "evaluation_strategy"
+    name = "eval_strategy"
     judged = taken.text(name) or "no"
     if judged == "steps":
-        every = taken.whole("eval_steps", taken.whole("logging_steps", 500))
-        taken.set("eval_steps", {"evaluation.every_steps": every})
+        _every(taken, "eval_steps", "evaluation.every_steps", logged or 500, steps)
         taken.note(name, "evaluation.every_steps", "mapped")
         return
     if judged == "epoch":
@@ -189,6 +227,20 @@ def _saving(taken: Taken) -> None:
     else:
         taken.note(name, "a run is judged at its start and its end all the same", "not needed")
     taken.note("eval_steps", f"--{name} is {judged}", "not needed")
+
+
+def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, note: str = "") -> int | None:
+    """A number of steps or, below 1, a share of all of them. None if that is not known without the data."""
+    if (taken.text(name) or "").isalpha():  # `epoch`, in the scripts without a Trainer
+        taken.note(name, f"set {key}")
+        return None
+    amount = taken.positive(name, default)
+    if amount < 1 and not steps:
+        taken.note(name, f"set {key} to {amount:g} of the steps that `maskwright {taken.verb} … --dry-run` prints")
+        return None
+    every = math.ceil(amount * steps) if amount < 1 and steps else int(amount)
+    taken.set(name, {key: every}, f"{amount:g} of {steps:,} steps" if amount < 1 else note)
+    return every
 
 
 def _elsewhere(taken: Taken) -> None:
@@ -209,11 +261,21 @@ def _elsewhere(taken: Taken) -> None:
 
 
 def from_json(taken: Taken) -> None:
-    """Adds the flags of the JSON file that may stand in place of them all."""
-    for word in [*taken.typed.words]:
-        if word.endswith(".json") and os.path.isfile(word):
-            content = read_json(word)
-            for name, value in content.items() if isinstance(content, dict) else ():
-                values = value if isinstance(value, list) else [value]
-                taken.typed.flags[name] = [json.dumps(one) if isinstance(one, dict) else str(one) for one in values]
-            taken.unnamed = set(taken.typed.flags)
+    """Adds the flags of the JSON file that may stand in place of them all. Raises `InputError` where there is none."""
+    for word in [word for word in taken.typed.words if word.endswith(".json")]:
+        if not os.path.isfile(word):
+            raise InputError("no such file", where=word, fix="give the file's path from here")
+        content = read_json(word)
+        for name, value in content.items() if isinstance(content, dict) else ():
+            values = [] if value is None else value if isinstance(value, list) else [value]
+            texts = [json.dumps(one) if isinstance(one, dict) else str(one) for one in values]
+            if value is not None:
+                taken.typed.flags[name] = [HIDDEN] if SECRET.search(name) else texts
+        taken.typed.words.remove(word)
+    taken.rename(ALIASES)
+
+
+def without_a_trainer(taken: Taken) -> None:
+    """What the scripts without a Trainer do otherwise: they clip no gradients."""
+    if "no_trainer" in taken.typed.script:
+        taken.set("max_grad_norm", {"optimizer.max_grad_norm": None}, "that script clips nothing")

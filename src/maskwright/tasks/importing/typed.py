@@ -5,22 +5,39 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN, redact
+from maskwright.tasks.importing.shell import require_known, simple_commands
 
-_ASSIGNED = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"-\.?\d.*")
-_SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORECASE)  # not --max-tokens
-_PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
+SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORECASE)  # not --max-tokens
+_PROCESSES = ("nproc_per_node", "num_processes", "num_gpus", "num_cores")
 _MACHINES = ("nnodes", "num_nodes", "num_machines")
-OPERATORS = ("|", ">", ">>", "2>&1", "&>", "&", "&&", "||", ";")
+_LAUNCHERS = (
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "xla_spawn.py",
+    "torch.distributed.launch",
+    "torch.distributed.run",
+)
 TOTAL = "num_processes"
 """accelerate's count is that of all machines, the others' is that of one."""
+
+
+@dataclass(frozen=True)
+class Script:
+    names: tuple[str, ...]
+    """Names that it may have."""
+    modules: tuple[str, ...] = ()
+    """Names behind `python -m`."""
+    switches: frozenset[str] = frozenset()
+    """Flags whose value, if they have one, is true or false."""
+    several_values: frozenset[str] | None = None
+    """Flags that take more than one word; None: any may."""
 
 
 @dataclass
@@ -30,43 +47,42 @@ class Typed:
     flags: dict[str, list[str]] = field(default_factory=dict)
     """Values by name, without dashes at its beginning and with `_` for those inside; none for a bare flag."""
     words: list[str] = field(default_factory=list)
-    """What stands before the first flag."""
+    """What belongs to no flag."""
     spelling: dict[str, str] = field(default_factory=dict)
     """Each flag as it was typed."""
     original: str = ""
     """The command as it was given, for the YAML's head."""
     world_size: int = 1
     """Processes on all machines that torchrun, accelerate or deepspeed was told to start."""
+    launcher: str = ""
+    """One that starts a number of processes that the command does not say."""
 
 
-def read_command(given: str, scripts: Sequence[str]) -> Typed:
-    """`given`: a command, or the file of a shell script that has one. `scripts`: names that it may have.
+def read_command(given: str, script: Script) -> Typed:
+    """`given`: a command, or the file of a shell script that has one.
 
-    Raises `InputError` where none of them is in it, and for a variable whose value is not known."""
-    variables: dict[str, str] = {}
-    lines, where = [given], "the command"
+    Raises `InputError` where the script is not in it, and where the command takes what only a shell could know."""
+    text, where = given.replace("\\\n", " ").replace("\n", " "), "the command"
     if os.path.isfile(given):
         with storage.open_binary(given) as file:
-            lines, where = file.read().decode(errors="replace").replace("\\\n", " ").splitlines(), given
-    for line in lines:
-        assigned = _ASSIGNED.fullmatch(line)
-        if assigned and not any(script in line for script in scripts):
-            value = _words(_filled(assigned[2], variables, where, strict=False), where)
-            variables[assigned[1]] = value[0] if value else ""
-            continue
-        if line.lstrip().startswith("#"):
-            continue
-        words = _words(line.replace("\\\n", " "), where)
-        places = [number for number, word in enumerate(words) if os.path.basename(word) in scripts]
-        if places:
-            filled = [_filled(word, variables, where) for word in words]
-            end = next((number for number, word in enumerate(filled) if word in OPERATORS), len(filled))
-            shown = _without_secrets(filled[:end])
-            typed = _sorted(shown[: places[0]], shown[places[0] :])
+            text, where = file.read().decode("utf-8-sig", errors="replace"), given
+    for words in simple_commands(text, where):
+        place = _place(words, script)
+        if place is not None:
+            shown = _without_secrets(require_known(words, where))
+            typed = _sorted(shown[:place], shown[place:], script)
             typed.original = shlex.join(shown)
             return typed
     fix = "give the whole command in single quotes, or the file of a shell script that has it"
-    raise InputError(f"has no {' or '.join(scripts)}", where=where, fix=fix)
+    raise InputError(f"has no {' or '.join((*script.names, *script.modules))}", where=where, fix=fix)
+
+
+def _place(words: list[str], script: Script) -> int | None:
+    """Where the script stands in a command."""
+    for number, word in enumerate(words):
+        if os.path.basename(word) in script.names or (word in script.modules and words[number - 1 : number] == ["-m"]):
+            return number
+    return None
 
 
 def _without_secrets(words: list[str]) -> list[str]:
@@ -74,7 +90,7 @@ def _without_secrets(words: list[str]) -> list[str]:
     found, secret = [], False
     for word in words:
         name, equals, value = word.partition("=")
-        named = bool(_SECRET.search(_name(word)))
+        named = bool(SECRET.search(_name(word)))
         if equals and value and named:
             found.append(f"{name}={HIDDEN}")
         else:
@@ -83,36 +99,27 @@ def _without_secrets(words: list[str]) -> list[str]:
     return found
 
 
-def _words(line: str, where: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError as error:
-        raise InputError(f"cannot be read: {error}", where=where, fix="close its quotes") from None
-
-
-def _filled(text: str, variables: dict[str, str], where: str, *, strict: bool = True) -> str:
-    """With the values of the variables that were set above."""
-
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
-        if name not in variables and strict:
-            fix = f"write its value into the command in place of ${name}"
-            raise InputError(f"uses ${name}, which is not set above", where=where, fix=fix)
-        return variables.get(name, found[0])
-
-    return _VARIABLE.sub(value, text)
-
-
-def _sorted(before: list[str], words: list[str]) -> Typed:
+def _sorted(before: list[str], words: list[str], script: Script) -> Typed:
     typed = Typed(words[0])
-    launcher, _ = _flags(before)
-    typed.flags, typed.words = _flags(words[1:])
+    launcher, _ = _flags(before, Script(()))
+    typed.flags, typed.words = _flags(words[1:], script)
     typed.spelling = {_name(word): word.partition("=")[0] for word in words[1:] if _is_flag(word)}
-    counts = {name: _count(launcher[name]) for name in (*_PROCESSES, *_MACHINES) if name in launcher}
-    processes = next((counts[name] for name in _PROCESSES if name in counts), 1)
-    machines = next((counts[name] for name in _MACHINES if name in counts), 1)
-    typed.world_size = processes if TOTAL in counts else processes * machines
+    processes = _count(launcher, _PROCESSES)
+    if include := launcher.get("include"):  # deepspeed: host:0,1,2,3@other:0,1
+        processes = sum(len(host.partition(":")[2].split(",")) for host in include[0].split("@"))
+    machines = _count(launcher, _MACHINES)
+    started = next((name for name in before if os.path.basename(name) in _LAUNCHERS), "")
+    if started and (processes is None or (machines is None and launcher.keys() & {*_MACHINES})):
+        typed.launcher = os.path.basename(started)
+    whole = TOTAL in launcher or "include" in launcher
+    typed.world_size = (processes or 1) * (1 if whole else machines or 1)
     return typed
+
+
+def _count(flags: dict[str, list[str]], names: tuple[str, ...]) -> int | None:
+    """None where it is not said, or by a word such as `gpu`: only the machine knows what it stands for."""
+    found = next((flags[name] for name in names if name in flags), None)
+    return int(found[0]) if found and found[0].isdigit() else None
 
 
 def _name(word: str) -> str:
@@ -123,19 +130,29 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
 
 
-def _flags(words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+def is_false(value: str) -> bool:
+    return value.lower() in ("false", "0", "no", "n", "f")
+
+
+def _takes(name: str, values: list[str], word: str, script: Script) -> bool:
+    """Whether a word is one more value of the flag before it."""
+    if name in script.switches:
+        return not values and (is_false(word) or word.lower() in ("true", "1", "yes", "y", "t"))
+    return not values or script.several_values is None or name in script.several_values
+
+
+def _flags(words: list[str], script: Script) -> tuple[dict[str, list[str]], list[str]]:
     flags: dict[str, list[str]] = {}
     others: list[str] = []
-    values = others
+    name = ""
     for word in words:
         if _is_flag(word):
             _, equals, value = word.partition("=")
-            values = flags[_name(word)] = [value] if equals else []
+            name = _name(word)
+            flags[name] = [value] if equals else []
+            name = "" if equals and script.several_values is not None else name
+        elif name and _takes(name, flags[name], word, script):
+            flags[name].append(word)
         else:
-            values.append(word)
+            others.append(word)
     return flags, others
-
-
-def _count(values: list[str]) -> int:
-    """1 for a word such as `gpu`: only the machine knows what it stands for."""
-    return int(values[0]) if values and values[0].isdigit() else 1
