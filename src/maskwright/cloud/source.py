@@ -70,7 +70,8 @@ def look(google: Google, disk: Disk) -> Source:
 
     manifests = [name for name in listed(f"{prefix}**{MANIFEST}") if f"/{name}".endswith(f"/{MANIFEST}")]
     place = Folder(disk.source)
-    stores = [name for name in manifests[:MOST_STORES] if "dtype" in (place.get_json(name) or {})]
+    # Behind so many that were read, each is taken for a store's.
+    stores = [name for at, name in enumerate(manifests) if at >= MOST_STORES or "dtype" in (place.get_json(name) or {})]
     return Source(disk.source, [name.removesuffix(MANIFEST).rstrip("/") for name in stores], listed())
 
 
