@@ -26,7 +26,7 @@ project: lab-proj
 zone: us-east5-b
 group: {machine_type: n2-standard-4, size: 2, provisioning_model: SPOT}
 """
-RUN = "data: {store: /data/store}\nschedule: {steps: 10}\nbatch: {virtual_workers: 2}\n"
+RUN = "data: {store: gs://corpus/store}\nschedule: {steps: 10}\nbatch: {virtual_workers: 2}\n"
 USD_PER_HOUR = 1000.0
 """Of one machine: 0.56 USD a second for two."""
 COMMAND = (

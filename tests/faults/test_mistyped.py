@@ -103,7 +103,7 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c", "gs:/b/c: names no folder"),
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c", "http://b/c: names no folder"),
         ("env plan CONFIG", "is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md"),
-        ("plan CONFIG --on v6:2x4", "Fix: did you mean v6e:2x4? Kinds: v4"),
+        ("plan CONFIG --on v6:2x4", "Fix: did you mean v6e:2x4? Kinds: v2, v3, v4"),
         ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),
     ],
 )

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pyarrow as arrow
 import pytest
-import zstandard
 from fairseq_files import write_fairseq
 from fake_hub import TOKEN, fake_hub
 from original_epochs import spoil
@@ -125,7 +125,8 @@ def readme(shell: Shell) -> Iterator[None]:
         (shell.folder / name).mkdir()
     for number in range(2):
         text = "\n\n".join(made_up.notes(200, number)) + "\n"
-        Path(shell.folder, "corpus", f"notes-{number}.txt.zst").write_bytes(zstandard.compress(text.encode()))
+        with pyarrow.CompressedOutputStream(str(shell.folder / "corpus" / f"notes-{number}.txt.zst"), "zstd") as file:
+            file.write(text.encode())
     next(sentences(shell))
     (shell.folder / "subjects-test.csv").rename(shell.folder / "new.csv")
     for name, text in made_up.SMALL_RECIPES.items():

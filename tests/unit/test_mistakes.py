@@ -11,7 +11,7 @@ from maskwright.core import config as c
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.foreign import FINETUNING, FOREIGN, OPTIONS
-from maskwright.core.settings import keys_of
+from maskwright.core.settings import keys_of, parse_yaml
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -115,7 +115,7 @@ def test_names_of_other_programs_lead_to_real_keys() -> None:
         section, _, assignment = said.partition(".")
         if " " not in said and "=" in said:
             name, _, value = assignment.partition("=")
-            assert c.build_config({**LEAST, section: {name: value}}, "run.yaml")
+            assert c.build_config({**LEAST, section: {name: parse_yaml(value, "test")}}, "run.yaml")
         assert " " in said or said.partition("=")[0] in c.ALL_KEYS
     assert {said for said in FINETUNING.values() if " " not in said} <= set(keys_of(FinetuneConfig))
 
