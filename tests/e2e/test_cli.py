@@ -165,6 +165,7 @@ def wheel(tmp_path: Path) -> Path:
     return environment / "bin" / "maskwright"
 
 
+@pytest.mark.long
 def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> None:
     """By the wheel alone, in a folder without the repository."""
     maskwright = partial(command_line.maskwright, command=[str(wheel)], popen=subprocess.Popen)
