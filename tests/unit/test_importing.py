@@ -194,6 +194,19 @@ def test_what_a_shell_understands(command: str, values: dict[str, Any]) -> None:
     assert "unknown" not in fates(found).values()
 
 
+def test_two_models_of_one_name_lie_in_two_folders() -> None:
+    command = "run_mlm.py --train_file a.txt --model_name_or_path a/base --model_revision r1 --tokenizer_name b/base"
+    found, values = taken("run_mlm", command)
+    assert values["model"]["init_from"] == "models/base" and "--tokenizer models/b--base" in found.commands("x")[2]
+    assert [line.partition("--local-dir ")[2] for line in found.commands("x")[:2]] == [
+        "models/base --revision r1",
+        "models/b--base",
+    ]
+    for script in ("run_mlm", "run_glue"):
+        _, values = taken(script, f"{script}_no_trainer.py --model_name_or_path m --train_file a.csv")
+        assert values["optimizer"]["max_grad_norm"] is None
+
+
 def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
     found, values = taken("fairseq", "fairseq-train --fp16 data-bin --lr 1e-3 --update-freq 4,2 --max-update 9")
     assert "maskwright data convert data-bin" in found.commands("x")[1] and values["engine"]["dtype"] == "fp16"

@@ -48,7 +48,6 @@ class TrainedModel:
     """Tokens of a row in fine-tuning; None where that is not known: masked-LM models, folders that others made."""
     may_be_none: bool | None = None
     """Only for questions: whether one of those that it was trained on has no answer; None where that is not known."""
-
     fetched_to: str | None = None
     """The folder on this machine, of a run that lies in a bucket."""
 
@@ -70,8 +69,7 @@ class TrainedModel:
 
 def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     """`location`: of a run or of its copies in a bucket, a model folder, or a model on the Hub
-    (`hf://OWNER/NAME@REVISION`). `bare`: an encoder
-    without a head will do; its `parameters` then have none.
+    (`hf://OWNER/NAME@REVISION`). `bare`: an encoder without a head will do; its `parameters` then have none.
 
     Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model."""
     if is_hub(location):

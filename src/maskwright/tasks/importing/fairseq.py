@@ -63,8 +63,7 @@ NOT_NEEDED = {
 
 def fairseq(typed: Typed, devices: int | None) -> Taken:
     taken = Taken(typed)
-    taken.run = taken.text("save_dir") or taken.run
-    taken.note("save_dir", f"--run {taken.run}", "mapped")
+    taken.run_in("save_dir")
     _data(taken)
     _model(taken)
     taken.keys(NUMBERS)
@@ -72,7 +71,6 @@ def fairseq(typed: Typed, devices: int | None) -> Taken:
     _optimizer(taken)
     _batch(taken, devices)
     _rest(taken)
-    taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
     taken.close(NOT_NEEDED)
     return taken
 

@@ -25,8 +25,7 @@ LOOKED_AT = 200
 def run_glue(typed: Typed) -> Taken:
     taken = Taken(typed, verb="finetune")
     from_json(taken)
-    taken.run = taken.text("output_dir") or taken.run
-    taken.note("output_dir", f"--run {taken.run}", "mapped")
+    taken.run_in("output_dir")
     if task := taken.text("task_name"):
         _task(taken, task.lower())
     else:
@@ -48,7 +47,6 @@ def run_glue(typed: Typed) -> Taken:
     for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
         said = "data.fraction takes a share of the training examples" if "train" in name else "give a shorter file"
         taken.note(name, said)
-    taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
     training(taken)
     if "label_smoothing_factor" in typed.flags:
         smoothing = taken.number("label_smoothing_factor", 0.0)

@@ -10,7 +10,7 @@ from maskwright.core.errors import ModelError
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.families import FAMILIES
 from maskwright.tasks.importing.taken import Taken, number_of
-from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, from_json, training, without_a_trainer
+from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, from_json, training
 from maskwright.tasks.importing.typed import Script, Typed
 
 SCRIPT = Script(("run_mlm.py", "run_mlm_no_trainer.py"), switches=SWITCHES)
@@ -36,15 +36,12 @@ POSITION_OFFSET = 2
 def run_mlm(typed: Typed) -> Taken:
     taken = Taken(typed)
     from_json(taken)
-    taken.run = taken.text("output_dir") or taken.run
-    taken.note("output_dir", f"--run {taken.run}", "mapped")
+    taken.run_in("output_dir")
     taken.values["data.store"] = STORE
     model = _model(taken)
     _rows(taken, model)
     _batch(taken)
-    taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
     training(taken)
-    without_a_trainer(taken)
     if "early_stopping_patience" in taken.typed.flags and "evaluation.every_steps" in taken.values:
         patience = int(taken.positive("early_stopping_patience", 1))
         taken.set("early_stopping_patience", {"evaluation.patience": patience})
@@ -74,9 +71,7 @@ def _model(taken: Taken) -> str:
     else:
         folder = fetched(taken, tokenizer) if tokenizer else TOKENIZER
         _shape(taken, architecture)
-    if tokenizer and place:
-        fetched(taken, tokenizer)
-    _prepare(taken, (tokenizer and _local(tokenizer)) or folder)
+    _prepare(taken, fetched(taken, tokenizer) if tokenizer else folder)
     if "model.hidden_dropout" not in taken.values:
         dropout = 0.0 if architecture == "modernbert" else 0.1
         taken.values |= {"model.hidden_dropout": dropout, "model.attention_dropout": dropout}
@@ -103,14 +98,13 @@ def _local(place: str) -> str:
 def fetched(taken: Taken, place: str, revision: str | None = None) -> str:
     """The folder of a model, with the line before all others that fetches it if it is a name of the Hub."""
     folder = _local(place)
-    lines = [line for line in taken.before if line.endswith(f" --local-dir {shlex.quote(folder)}")]
-    if folder != place and any(f" {shlex.quote(place)} " not in line for line in lines):  # another one of that name
+    if taken.folders.get(folder, place) != place:  # another owner's model of that name
         folder = f"models/{place.replace('/', '--')}"
-    if folder != place:
+    if folder != place and folder not in taken.folders:
+        taken.folders[folder] = place
         line = f"hf download {shlex.quote(place)} --local-dir {shlex.quote(folder)}"
         line += f" --revision {shlex.quote(revision)}" if revision and revision != "main" else ""
-        if line not in taken.before:
-            taken.before.append(line)
+        taken.before.append(line)
     return folder
 
 

@@ -15,6 +15,8 @@ from maskwright.core.errors import InputError
 _NAME = re.compile(r"\w+|[@*#?!$-]")
 _BRACED = re.compile(r"(\w+)(?::?-(.*))?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_TARGET = re.compile(r"[<>&]*[ \t]*[^\s;|&<>()]*")
+"""What a redirection leads to."""
 _UNKNOWN = re.compile("\0([^\0]*)\0")
 
 
@@ -89,7 +91,8 @@ class _Reader:
                 self._add(escaped)
         elif character == "$":
             first, *others = re.split(r"\s+", self._value())
-            self._add(first) if first or self.word else None
+            if first or self.word:
+                self._add(first)
             for other in others:
                 self._end_word()
                 self.word = other or None
@@ -101,7 +104,7 @@ class _Reader:
             self._add(character)
 
     def _value(self) -> str:
-        """That of what stands behind a `$`."""
+        """The value of the variable behind the `$` that was read, or what only a shell could know between marks."""
         if self._peek() == "(":
             end = self._find(")")
             command, self.at = self.text[self.at : end + 1], end + 1
@@ -126,7 +129,7 @@ class _Reader:
         if self.word is not None and self.word.isdigit():  # the number of a stream
             self.word = None
         self._end_word()
-        rest = re.compile(r"[<>&]*[ \t]*[^\s;|&<>()]*").match(self.text, self.at)
+        rest = _TARGET.match(self.text, self.at)
         self.at = rest.end() if rest else self.at
 
     def _add(self, text: str) -> None:

@@ -37,7 +37,10 @@ class Taken:
     """By dotted key."""
     before: list[str] = field(default_factory=list)
     """Commands that come before the training, such as `data prepare`."""
-    after: list[str] = field(default_factory=list)
+    push_to: str | None = None
+    """The model's name on the Hub, where it is to go there."""
+    folders: dict[str, str] = field(default_factory=dict)
+    """Folders of models of the Hub, and the name of each there."""
     verb: Verb = "pretrain"
     run: str = "runs/imported"
     unnamed: set[str] = field(default_factory=set)
@@ -80,6 +83,11 @@ class Taken:
                 self.typed.flags[new] = self.typed.flags.pop(old)
                 self.typed.spelling[new] = self.typed.spelling.pop(old, f"--{old}")
         self.unnamed = set(self.typed.flags)
+
+    def run_in(self, name: str) -> None:
+        """Takes the folder that the flag `name` gives as the run's."""
+        self.run = self.text(name) or self.run
+        self.note(name, f"--run {self.run}", "mapped")
 
     # ---- rows ------------------------------------------------------------------------------------------------
 
@@ -129,11 +137,9 @@ class Taken:
 
     def commands(self, config: str) -> list[str]:
         """What to type, in order."""
-        return [
-            *self.before,
-            f"maskwright {self.verb} {shlex.quote(config)} --run {shlex.quote(self.run)}",
-            *self.after,
-        ]
+        train = f"maskwright {self.verb} {shlex.quote(config)} --run {shlex.quote(self.run)}"
+        export = f"maskwright export {shlex.quote(self.run)} --to {shlex.quote(self.run.rstrip('/') + '-hf')}"
+        return [*self.before, train, export + (f" --push {self.push_to}" if self.push_to else "")]
 
     def as_json(self, config: str, text: str) -> dict[str, Any]:
         return {"yaml": text, "rows": [asdict(row) for row in self.rows], "commands": self.commands(config)}
@@ -147,6 +153,11 @@ def number_of(text: str, where: str) -> float:
     if not math.isfinite(found):
         raise InputError(f"{text} is not a number", where=where, fix="write the number itself")
     return found
+
+
+def share_of_steps(key: str, share: float, verb: Verb) -> str:
+    """What to do where the number of steps follows from the data."""
+    return f"set {key} to {share:g} of the steps that `maskwright {verb} … --dry-run` prints"
 
 
 def shown(value: Any) -> str:

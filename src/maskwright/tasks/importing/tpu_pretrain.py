@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-
 from maskwright.tasks.importing.run_mlm import fetched
-from maskwright.tasks.importing.taken import Taken, number_of
+from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
 from maskwright.tasks.importing.typed import Script, Typed
 
 SCRIPT = Script(
@@ -33,8 +31,7 @@ NOT_NEEDED = {
 
 def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken = Taken(typed)
-    taken.run = taken.text("output_dir") or taken.run
-    taken.note("output_dir", f"--run {taken.run}", "mapped")
+    taken.run_in("output_dir")
     folder = taken.text("pregenerated_data") or "training_data"
     taken.set("pregenerated_data", {"data.store": folder, "data.format": "pregenerated"})
     taken.values["data.seq_len"] = 512
@@ -48,14 +45,12 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.row("weight_decay", "default", "optimizer.weight_decay: 0.01")
     taken.row("max_grad_norm", "default", "optimizer.max_grad_norm: null (it clips nothing)")
     if share := taken.number("warmup_proportion", 0.0):
-        what = f"set schedule.warmup_steps to {share:g} of the steps that `maskwright pretrain … --dry-run` prints"
-        taken.row("warmup_proportion", "left out", what)
+        taken.row("warmup_proportion", "left out", share_of_steps("schedule.warmup_steps", share, taken.verb))
         taken.note("warmup_steps", "--warmup_proportion decides", "not needed")
     else:
         taken.set("warmup_steps", {"schedule.warmup_steps": taken.whole("warmup_steps", 0)})
     _batch(taken, devices)
     taken.values["engine.dtype"] = "fp32"
-    taken.after = [f"maskwright export {shlex.quote(taken.run)} --to {shlex.quote(taken.run.rstrip('/') + '-hf')}"]
     taken.close(NOT_NEEDED)
     return taken
 

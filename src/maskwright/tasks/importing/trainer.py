@@ -10,7 +10,7 @@ from typing import Any
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
 from maskwright.core.storage import read_json
-from maskwright.tasks.importing.taken import Taken, number_of, shown
+from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps, shown
 from maskwright.tasks.importing.typed import SECRET
 
 SCHEDULES = {
@@ -84,8 +84,10 @@ NOT_NEEDED = {
 def training(taken: Taken) -> None:
     """Takes over all of the Trainer's arguments but the sizes of its batches."""
     taken.keys(NUMBERS)
-    clip = taken.number("max_grad_norm", 1.0)
-    taken.set("max_grad_norm", {"optimizer.max_grad_norm": clip or None})
+    clips = "no_trainer" not in taken.typed.script
+    clip = taken.number("max_grad_norm", 1.0) if clips else 0.0
+    note = "" if clips else "that script clips nothing"
+    taken.set("max_grad_norm", {"optimizer.max_grad_norm": clip or None}, note)
     _optimizer(taken)
     steps = _length(taken)
     _schedule(taken, steps)
@@ -178,8 +180,7 @@ def _warmup(taken: Taken, steps: int | None) -> None:
     elif steps:
         taken.set(name, {"schedule.warmup_steps": math.ceil(amount * steps)}, f"{amount:g} of {steps:,} steps")
     else:
-        what = f"set schedule.warmup_steps to {amount:g} of the steps that `maskwright pretrain … --dry-run` prints"
-        taken.row(name, "left out", what)
+        taken.row(name, "left out", share_of_steps("schedule.warmup_steps", amount, taken.verb))
 
 
 def _precision(taken: Taken) -> None:
@@ -236,7 +237,7 @@ def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, n
         return None
     amount = taken.positive(name, default)
     if amount < 1 and not steps:
-        taken.note(name, f"set {key} to {amount:g} of the steps that `maskwright {taken.verb} … --dry-run` prints")
+        taken.note(name, share_of_steps(key, amount, taken.verb))
         return None
     every = math.ceil(amount * steps) if amount < 1 and steps else int(amount)
     taken.set(name, {key: every}, f"{amount:g} of {steps:,} steps" if amount < 1 else note)
@@ -254,9 +255,8 @@ def _elsewhere(taken: Taken) -> None:
     else:
         taken.note("report_to", said, "mapped")
     if taken.has("push_to_hub"):
-        name = taken.text("hub_model_id") or "OWNER/NAME"
+        taken.push_to = taken.text("hub_model_id") or "OWNER/NAME"
         taken.note("push_to_hub", "`export --push`, after the proof", "mapped")
-        taken.after = [f"{command} --push {name}" if " export " in command else command for command in taken.after]
     taken.note("hub_model_id", "export --push OWNER/NAME", "mapped")
 
 
@@ -273,9 +273,3 @@ def from_json(taken: Taken) -> None:
                 taken.typed.flags[name] = [HIDDEN] if SECRET.search(name) else texts
         taken.typed.words.remove(word)
     taken.rename(ALIASES)
-
-
-def without_a_trainer(taken: Taken) -> None:
-    """What the scripts without a Trainer do otherwise: they clip no gradients."""
-    if "no_trainer" in taken.typed.script:
-        taken.set("max_grad_norm", {"optimizer.max_grad_norm": None}, "that script clips nothing")
