@@ -23,9 +23,10 @@ from maskwright.data.parts.driver import prepare_in_parts
 from maskwright.data.prepare import PrepareOptions, Request, prepare
 from maskwright.data.store import TokenStore
 from maskwright.text.audit import audit
+from maskwright.text.cleaning import survey
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Fault
-from maskwright.text.parts import columns, cut, judge, keys, repeats
+from maskwright.text.parts import columns, cut, keys, repeats
 from maskwright.text.parts.audit import audit_in_parts
 from maskwright.text.sources import Sources
 
@@ -157,7 +158,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 3_000)
     monkeypatch.setattr(repeats, "KEYS_AT_ONCE", 32)
     monkeypatch.setattr(keys, "RUN_DOCUMENTS", 20)
-    monkeypatch.setattr(judge, "BATCH_CHARACTERS", 2_000)
+    monkeypatch.setattr(survey, "BATCH_CHARACTERS", 2_000)
 
 
 def on_one_machine(case: str, kind: Path, folder: Path, tokenizer: str) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing
@@ -128,6 +128,20 @@ def survey(
     return _Survey(sources, options, limits, folder, plan, held_out, on_left_out).run(workers)
 
 
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """The documents in order, those that are judged at once together."""
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += document.characters
+        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CHARACTERS // 100:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
 class _Survey:
     def __init__(
         self,
@@ -168,26 +182,19 @@ class _Survey:
 
     # ---- judging ---------------------------------------------------------------------------------------------
 
-    def _batches(self) -> Iterator[list[Document]]:
-        batch: list[Document] = []
-        characters = seen = 0
+    def _left(self) -> Iterator[Document]:
+        """The documents behind those that were noted. Counts the held-out ones of all."""
+        seen = 0
         for sources in self.sources:
             for document in sources:
                 seen += 1
                 self.held_out_documents += sources is self.held_out
-                if seen <= self.passed:
-                    continue
-                batch.append(document)
-                characters += document.characters
-                if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CHARACTERS // 100:
-                    yield batch
-                    batch, characters = [], 0
-        if batch:
-            yield batch
+                if seen > self.passed:
+                    yield document
 
     def _judged_here(self) -> Generator[tuple[list[Document], Judged]]:
         cleaner = Cleaner(self.options, self.evaluations)
-        for batch in self._batches():
+        for batch in batches(self._left()):
             yield batch, cleaner.judge(self.limits.kept(batch))
 
     def _judged_by(self, workers: int) -> Generator[tuple[list[Document], Judged]]:
@@ -196,7 +203,7 @@ class _Survey:
         waiting: deque[tuple[list[Document], Future[Judged]]] = deque()
         pool = ProcessPoolExecutor(workers, spawn, _start, (self.options, self.evaluations, os.getpid()))
         try:
-            for batch in self._batches():
+            for batch in batches(self._left()):
                 waiting.append((batch, pool.submit(_judge, self.limits.kept(batch))))
                 if len(waiting) > 2 * workers:
                     yield waiting[0][0], waiting.popleft()[1].result()

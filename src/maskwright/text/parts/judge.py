@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -13,8 +12,8 @@ from maskwright.core.errors import InputError
 from maskwright.text.cleaning.contamination import read_evaluations
 from maskwright.text.cleaning.near_duplicates import bands_and_rows
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions
-from maskwright.text.cleaning.survey import BATCH_CHARACTERS, Limits, Reasons, entered
-from maskwright.text.document import Document, Fault
+from maskwright.text.cleaning.survey import Limits, Reasons, batches, entered
+from maskwright.text.document import Fault
 from maskwright.text.parts import keys as run_of_keys
 from maskwright.text.parts.audited import AuditedPart
 from maskwright.text.parts.columns import ColumnWriter, Note, written
@@ -101,19 +100,6 @@ def bands(cleaning: CleaningOptions) -> list[str]:
     """The names of the columns of keys of near duplicates."""
     share = cleaning.near_duplicates
     return [f"band-{number:03}" for number in range(bands_and_rows(share)[0])] if share else []
-
-
-def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += document.characters
-        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CHARACTERS // 100:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 @lru_cache(maxsize=1)
